@@ -131,6 +131,7 @@ class Evidence:
             self.missed[host, : place + 1, : reached + 1] *= DISCOUNT
             self.missed[host, place, reached] += 1.0
             if also_free and reached < TOP:
+                self.missed[host, : place + 1, TOP] *= DISCOUNT
                 self.missed[host, place, TOP] += 1.0
             self._sum_up(host)
 

@@ -173,7 +173,8 @@ def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
 
 def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
     readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
-    return shared.but(target_seconds=float(data["target_seconds"]), **readings)
+    counters = {**shared.counters, **{name: _reading(one) for name, one in data.get("counters", {}).items()}}
+    return shared.but(target_seconds=float(data["target_seconds"]), counters=counters, **readings)
 
 
 def allocation_of(data: Mapping[str, Any]) -> Allocation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 from rlctl.envs.errors import ConfigError
 
@@ -36,6 +37,11 @@ class Weight(StrEnum):
     EQUAL = "equal"  # as containers are deployed
     MINIMUM = "minimum"  # cpu.shares 2, cpu.weight 1
     IDLE = "idle"  # cpu.idle, since Linux 5.15: BE runs when nobody else wants the CPU
+
+    @classmethod
+    def of(cls, *, least: bool) -> Self:
+        """One of a host whose limits say whether BE gives way."""
+        return cls.MINIMUM if least else cls.EQUAL
 
     @property
     def is_least(self) -> bool:

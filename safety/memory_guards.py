@@ -160,7 +160,7 @@ class MemoryBandwidthGuard(Memoryless):
         kept = self._kept(total, total if be is None else be)
         most = current
         if not current.frozen:
-            whole_cpus = min(current.quota_cpus, limits.cpus)
+            whole_cpus = min(current.usable_cpus, limits.cpus)
             quota_cpus = min(round(whole_cpus * kept, 9), whole_cpus)  # rounded up, it would be more than is in force
             most = current.but(quota_cpus=max(quota_cpus, limits.min_quota_cpus))
         part = "BE's part is not known" if be is None else f"BE's part {be:.3f}"

@@ -100,11 +100,14 @@ class Hosts(Strict):
         return spelt_out(data, lambda _: None, ", which is not among the kinds before it")
 
     def with_profile(self, profile: HostProfile, file: str) -> Hosts:
-        """With a host of the user's own, as many of it as of all others; ConfigError for a name that is taken."""
+        """With a host of the user's own, as many of it as of all others; ConfigError for a name that is taken.
+
+        BE has the least weight there, as `rlctl serve` gives it.
+        """
         if any(kind.name == profile.name for kind in self.kinds):
             raise ConfigError(f"{profile.name}: there is a kind of this name among the hosts; rename the profile", file)
         share = OWN_SHARE * sum(kind.share for kind in self.kinds)
-        own = Kind(name=profile.name, profile=file, weight=Weight.EQUAL, safety="responsive", share=share)
+        own = Kind(name=profile.name, profile=file, weight=Weight.MINIMUM, safety="responsive", share=share)
         return self.model_copy(update={"kinds": (*self.kinds, own)})
 
 

@@ -59,7 +59,6 @@ class Trial:
     qos_percent: Array
     be_percent: Array
     override_percent: Array
-    changes: Array
     returns: Array
 
 
@@ -100,13 +99,12 @@ def score(
         returns += rewards(readings, changed, overridden, from_truth=True).total
         decided = seats.decide(readings, current)
         changed, overridden = decided.allocations.differ(current), decided.overridden
-        windows.changed[tick], windows.overridden[tick] = changed, overridden
+        windows.overridden[tick] = overridden
         current = decided.allocations
     values = per_run(windows, course.tick_seconds)
     return Trial(
         qos_percent=values["qos_guarantee_percent"],
         be_percent=values["be_throughput_percent"],
         override_percent=values["shield_override_percent"],
-        changes=values["reconfigurations"],
         returns=returns,
     )

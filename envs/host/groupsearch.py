@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,20 +34,17 @@ class Found:
     """
 
     paths: Mapping[str, tuple[str, ...]]
-    pids: tuple[int, ...] = ()
 
 
 def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = "") -> Found:
     """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it."""
     paths: dict[str, tuple[str, ...]] = {}
-    folders: list[Path] = []
     for hierarchy, root in _hierarchies(layout):
         if outer := sorted((path for path, _ in outermost(root, matches)), key=lambda path: path.split("/")):
             paths[hierarchy] = tuple(outer)
-            folders += [root / path.lstrip("/") for path in outer]
     if not paths:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
-    return Found(paths, _pids_in(folders))
+    return Found(paths)
 
 
 def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
@@ -74,7 +71,7 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
 
 
 def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
-    """The groups that a process is in, and the process.
+    """The groups that a process is in.
 
     Raises:
         HostError: There is no such process.
@@ -84,7 +81,7 @@ def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
     paths = {name: (inside[name],) for name, _ in _hierarchies(layout) if inside.get(name, "/") != "/"}
     if not paths:
         raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
-    return Found(paths, (pid,))
+    return Found(paths)
 
 
 def _hierarchies(layout: Layout) -> Iterator[tuple[str, Path]]:
@@ -108,16 +105,6 @@ def _walk(root: Path) -> Iterator[str]:
         names.sort()
         if folder != str(root):
             yield "/" + os.path.relpath(folder, root)
-
-
-def _pids_in(folders: Iterable[Path]) -> tuple[int, ...]:
-    pids: set[int] = set()
-    for listing in (path for folder in folders for path in folder.rglob("cgroup.procs")):
-        try:
-            pids.update(int(word) for word in listing.read_text().split())
-        except OSError:  # removed meanwhile, or a threaded group
-            continue
-    return tuple(sorted(pids - {0}))  # 0 stands for a process of another pid namespace
 
 
 def _nearest(name: str, layout: Layout) -> str:

@@ -25,6 +25,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
+    COUNTERS_OF_EACH_LC,
     OF_EACH_LC,
     READINGS,
     Missing,
@@ -43,9 +44,6 @@ _FIELDS = frozenset(READINGS)
 
 ESCAPED_CPUS = 0.1
 """BE used so much more than it may: it is worth a look whether somebody has left its groups."""
-
-REQUEST_RATES = ("offered_rps", "done_rps", "error_rps")
-"""Counters that each LC has of its own."""
 
 
 class Divider(Protocol):
@@ -73,7 +71,7 @@ class Lc:
         slo: Objective of its tail latency, and its maximum load.
         sensors: Readers of its latency and its group. Those of the first LC are joined by the readers of BE and the
             host; a later one overrides an earlier one's field. Of further LCs only the fields of `OF_EACH_LC` and the
-            counters of `REQUEST_RATES` count.
+            counters of `COUNTERS_OF_EACH_LC` count.
         max_load: What is learned of its maximum load: where the objective has none, the load is a share of that, and
             else what the objective says is held against it. None: nothing is learned.
     """
@@ -241,8 +239,12 @@ class LiveHost:
         return self._actuator.rehearse()
 
     def set_weight(self, weight: Weight) -> None:
-        """Set BE's CPU weight against the LC's."""
-        self._actuator.set_weight(weight)
+        """Set BE's CPU weight against the LC's: of the groups that are there, and of those that come."""
+        try:
+            self._actuator.set_weight(weight)
+        except CgroupGone:
+            if self._follow is None:  # else there may be none for a while
+                raise
         self.limits = replace(self.limits, least_weight=weight.is_least)
 
     def wait(self) -> int:
@@ -323,7 +325,7 @@ class LiveHost:
         readings = _readings(lc, first.time_seconds)
         own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
         own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
-        counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in REQUEST_RATES}}
+        counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in COUNTERS_OF_EACH_LC}}
         return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, counters=counters, **own), readings)
 
     def _rated(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:

@@ -9,11 +9,11 @@ from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Service
 
-MEMORY_MEGABYTES = 64
-"""Memory for items."""
+MEMORY_MEGABYTES, ITEM_BYTES = 64, 256
+"""Memory for items, unless they need more; what an item of the generator's takes at most."""
 
-PRELOAD_KEYS = 10_000
-"""Items, unless somebody wants more."""
+PRELOAD_KEYS, MOST_KEYS = 10_000, 9_999_999
+"""Items, unless somebody wants more; what the load generator has names for."""
 
 
 class Memcached(Service):
@@ -47,7 +47,8 @@ class Memcached(Service):
     def _command(self, launcher: Launcher) -> list[str]:
         program = find_program("memcached", "memcached")
         self._make_folder(launcher)
-        command = [program, f"--threads={self.threads}", f"--memory-limit={MEMORY_MEGABYTES}"]
+        megabytes = max(MEMORY_MEGABYTES, self.preload_keys * ITEM_BYTES >> 20)
+        command = [program, f"--threads={self.threads}", f"--memory-limit={megabytes}"]
         if self.address is None:
             command += [f"--unix-socket={self.socket}", "--unix-mask=0700"]
         else:

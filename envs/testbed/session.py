@@ -112,7 +112,6 @@ class Testbed:
         self._say = say
         self._stack = contextlib.ExitStack()
         self._generator: LoadGenerator
-        self._be_group: Group
         self._launcher: Launcher
         self._link: Link | None = None
         self._loop: tuple[float, Callable[[], None]] | None = None
@@ -139,11 +138,6 @@ class Testbed:
     def __exit__(self, *_: object) -> None:
         """Stop everything and remove every group."""
         self._stack.close()
-
-    @property
-    def be_group(self) -> Group:
-        """BE's group, for those who start something else than stress-ng in it."""
-        return self._be_group
 
     def start_be(self) -> None:
         """Start BE, unrestricted: under the smallest quota the start alone takes seconds, and a freeze as well."""
@@ -308,7 +302,7 @@ class Testbed:
             self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, holders, top, knobs))
             inside = (*inside, *self._disk.inside)
         storage = self._disk.folder if self._disk else None
-        self._be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
+        self._launcher = stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside, storage))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         if isinstance(be_config := spec.be, StressConfig):
@@ -352,7 +346,8 @@ class Testbed:
             top_rps=top,
             bear=probe(windows=BORNE_WINDOWS, missed=MISSED_WINDOWS, target_seconds=target),
         )
-        self._say(f"maximum load {found:.0f} rps")
+        beyond = ", where the search ends: the LC may take more (knee.top_rps)" if found >= top > start else ""
+        self._say(f"maximum load {found:.0f} rps{beyond}")
         return found
 
 
@@ -382,15 +377,26 @@ def _remote(client: tuple[str, ...], cpu: int | None) -> tuple[str, ...]:
 @contextlib.contextmanager
 def out_of_the_way(lc_cpus: tuple[int, ...]) -> Iterator[int | None]:
     """Keep this process off the LC's CPUs and ahead of BE, as far as the host allows; yields a CPU for the load."""
-    affinity, policy, priority = os.sched_getaffinity(0), os.sched_getscheduler(0), os.sched_getparam(0)
+    affinity = os.sched_getaffinity(0)
     others = affinity - set(lc_cpus)
     with contextlib.suppress(OSError):
-        if others:
-            os.sched_setaffinity(0, others)
+        os.sched_setaffinity(0, others or affinity)
+    try:
+        with ahead():
+            yield max(others, default=None)
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, affinity)
+
+
+@contextlib.contextmanager
+def ahead() -> Iterator[None]:
+    """Real-time priority, where the host allows it: who waits its turn behind BE decides too late."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(CONTROLLER_PRIORITY))
     try:
-        yield max(others, default=None)
+        yield
     finally:
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, priority)
-            os.sched_setaffinity(0, affinity)

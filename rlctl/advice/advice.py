@@ -7,7 +7,7 @@ shield. What the log does not say they differ in, and the intervals tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -162,7 +162,7 @@ def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -
     record, ticks, counted = watched.record, watched.lived, watched.counted
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
-    limits = VectorLimits([record.limits] * hosts.count)
+    limits = VectorLimits([replace(record.limits, least_weight=weight.is_least)] * hosts.count)
     seats = Seats([batch_policy(name, limits, record.tick_seconds)], shield, limits, always=True)
     missed, work, used = np.zeros((len(ticks), hosts.count)), np.zeros(hosts.count), np.zeros(hosts.count)
     current = seats.begin()

@@ -86,14 +86,12 @@ def watched(
     files: Iterable[Path],
     damaged: Callable[[Damage], None],
     *,
-    weight: Weight,
     own_cpus: float | None,
     quantile_ratio: float,
 ) -> Watched:
     """Read the ticks under the log's last host and target.
 
     Args:
-        weight: BE's CPU weight meanwhile, which no log says.
         own_cpus: CPUs of BE's on which the LC never runs; None takes what the log says.
         quantile_ratio: The quantile that the target is about, which no log says.
 
@@ -132,7 +130,7 @@ def watched(
         quantile_ratio=quantile_ratio,
         max_load_rps=most_rps,
         own_cpus=_own_cpus(limits) if own_cpus is None else own_cpus,
-        weight=weight,
+        weight=Weight.of(least=limits.least_weight),
         offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
         tail_seconds=np.where(tail > 0.0, tail, np.nan),
         lc_cpus=lc_cpus,

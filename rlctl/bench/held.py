@@ -12,8 +12,7 @@ import numpy as np
 
 from rlctl.agents.managers.table import Level, Levels, QuotaTable
 from rlctl.bench.lineup import Published
-from rlctl.bench.sweep import QUOTAS, Sweep, sweep
-from rlctl.envs.allocation import UNLIMITED, Allocation
+from rlctl.bench.sweep import QUOTAS, Sweep, sweep, swept
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimBatch
@@ -126,8 +125,7 @@ def swept_levels(scenario: LiveScenario, bed: Testbed) -> Levels:
 def simulated_levels(host: HostProfile, weight: Weight) -> Levels:
     """Sweep a simulated host of this profile, on training seeds: the same levels each time."""
     limits = host.limits()
-    sizes = sorted({*(1 << power for power in range(limits.cpus.bit_length())), limits.cpus})
-    cells = [Allocation(UNLIMITED if q == 1.0 else q * size, size) for size in sizes for q in QUOTAS]
+    cells = swept(limits.cpus)
     keys = [seeds.training(number) for number in range(SIM_HOSTS)] * len(cells)
     tried = []
     for load in SIM_LOADS:

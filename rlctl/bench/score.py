@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import number_or_nan, offered_rps
 from rlctl.loop.record import Tick
@@ -137,7 +138,7 @@ def windows_of(run: LiveRun) -> Windows:
 
 def period_seconds(run: LiveRun) -> float:
     """Control period as it was: the median time between two ticks."""
-    return float(np.median(np.diff([tick.telemetry.time_seconds for tick in run.ticks])))
+    return usual_gap([tick.telemetry.time_seconds for tick in run.ticks])
 
 
 def _column(values: Sequence[float]) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +67,7 @@ class Sweep:
     def points(self) -> tuple[Point, ...]:
         """All cells in the order of measuring: shuffled, so that the host's drift is not taken for the load's doing."""
         cpus = len(self.scenario.be.cpus)
-        running = [
-            Allocation(UNLIMITED if quota == 1.0 else quota * size, size)
-            for size in range(1, cpus + 1)
-            for quota in self.quotas
-        ]
-        allocations = [Allocation(UNLIMITED, cpus, frozen=True), *running]
+        allocations = [Allocation(UNLIMITED, cpus, frozen=True), *swept(cpus, self.quotas)]
         grid = [Point(load, allocation) for load in self.loads for allocation in allocations]
         return tuple(grid[place] for place in np.random.default_rng(0).permutation(len(grid)))
 
@@ -85,6 +80,16 @@ class Sweep:
     def measuring_seconds(self) -> float:
         """About how long all cells take on a testbed that runs."""
         return len(self.points) * (self.windows * self.scenario.tick_seconds + OVERHEAD_SECONDS)
+
+
+def sizes(cpus: int) -> list[int]:
+    """Cpusets that are swept: powers of two, and all CPUs."""
+    return sorted({*(1 << power for power in range(cpus.bit_length())), cpus})
+
+
+def swept(cpus: int, quotas: Sequence[float] = QUOTAS) -> list[Allocation]:
+    """Each of some quotas, as shares of a cpuset, on each size of it; 1 lifts the quota."""
+    return [Allocation(UNLIMITED if q == 1.0 else q * size, size) for size in sizes(cpus) for q in quotas]
 
 
 def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = lambda _: None) -> None:

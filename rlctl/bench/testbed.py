@@ -206,11 +206,11 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: 
         memory: What is known of the host at its beginning; None for nothing.
     """
     plant, scenario = bed.plant, plan.scenario
+    plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
+    plant.set_weight(plan.weight(policy.name))  # before anybody reads the limits, which say which it is
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder(header_of(plant, policy, shield))
     bed.settle(scenario.trace)
-    plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
-    plant.set_weight(plan.weight(policy.name))
     with divided(policy.name, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)

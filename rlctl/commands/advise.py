@@ -21,7 +21,6 @@ from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.work.progress import progress
 from rlctl.work.workforce import workforce
@@ -53,13 +52,12 @@ class Asked:
 
     Attributes:
         shields: None given asks about the one in the log.
-        weight, own_cpus, quantile_ratio: As `rlctl.advice.watched.watched` takes them.
+        own_cpus, quantile_ratio: As `rlctl.advice.watched.watched` takes them.
         allowed_percent: Windows that may miss the target.
     """
 
     policies: tuple[str, ...]
     shields: tuple[Profile, ...]
-    weight: Weight
     own_cpus: float | None
     quantile_ratio: float
     allowed_percent: float
@@ -85,12 +83,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policies", default=POLICIES, metavar="A,B,...", help=f"default: {POLICIES}")
     parser.add_argument(
         "--shield", metavar="NAME|FILE,...", help="one or several; default: the configuration's, else the log's"
-    )
-    parser.add_argument(
-        "--weight",
-        choices=[Weight.EQUAL.value, Weight.MINIMUM.value],
-        default=Weight.MINIMUM.value,
-        help="BE's CPU weight while the log was written (default: minimum, as `rlctl serve` gives it)",
     )
     parser.add_argument(
         "--own-cpus", type=positive, metavar="N", help="CPUs of BE's on which the LC never runs (default: by the sizes)"
@@ -126,7 +118,6 @@ def question_on(log: Path, asked: Asked) -> Question:
     seen = watched(
         log_files(log),
         tell_damage,
-        weight=asked.weight,
         own_cpus=asked.own_cpus,
         quantile_ratio=asked.quantile_ratio,
     )
@@ -192,7 +183,6 @@ def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
     asked = Asked(
         policies=policies,
         shields=_profiles(shields),
-        weight=Weight(args.weight),
         own_cpus=own if args.own_cpus is None else args.own_cpus,
         quantile_ratio=given / 100.0,
         allowed_percent=args.allowed or allowed,

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.bench.held import measured_table
-from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sweep
+from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
@@ -125,13 +125,13 @@ def _plan(args: argparse.Namespace) -> Sweep:
 
 def _effective(plan: Sweep) -> str:
     s = plan.scenario
-    why = unfitted(s)
+    why, cpusets = unfitted(s), ", ".join(map(str, sizes(len(s.be.cpus))))
     return (
         f"{s.name}: {s.description}\n"
         f"{len(plan.points)} cells of {plan.windows} x {s.tick_seconds:g} s, in a fixed random order, about "
         f"{plan.seconds / 60:.0f} min with the search for the maximum load\n"
         f"loads {', '.join(f'{load:g}' for load in plan.loads)} of the maximum; BE absent, and quotas "
-        f"{', '.join(f'{quota:g}' for quota in plan.quotas)} of each of its cpusets of 1 to {len(s.be.cpus)} CPU; "
+        f"{', '.join(f'{quota:g}' for quota in plan.quotas)} of each of its cpusets of {cpusets} CPU; "
         f"BE weight {s.be.weight}" + (f"\na table and no profile: {why}" if why else "")
     )
 
@@ -190,10 +190,3 @@ def _as_json(found: Mapping[str, Sequence[Residual]]) -> dict[str, object]:
         }
         for name, part in found.items()
     }
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text} is no list of numbers such as 0.2,0.5,1") from None

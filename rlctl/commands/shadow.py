@@ -60,12 +60,6 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="NAME|FILE", help="the host in the simulator, from `rlctl calibrate --out`"
     )
-    parser.add_argument(
-        "--weight",
-        choices=("equal", "minimum"),
-        default="minimum",
-        help="BE's CPU weight on the host (default: minimum, as `rlctl serve` gives it)",
-    )
     parser.add_argument("--seeds", type=positive_int, default=8, metavar="N", help="simulated runs; default: 8")
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="the serve configuration, for the acting policy's options"

@@ -16,7 +16,6 @@ from rlctl.envs import whole_file
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.ticklog import Damage, log_files
-from rlctl.envs.workload import Weight
 from rlctl.shadow.columns import Columns, Subject, columns
 from rlctl.shadow.gate import Check, allows, load_gate
 from rlctl.shadow.log import read_watched, shadow_files
@@ -97,7 +96,7 @@ def _simulated(args: argparse.Namespace, found: Columns) -> tuple[Simulation | N
     subject, trace = found.subject, load_trace(found)
     if trace is None:
         return None, "the load was never measured"
-    twin = Twin(load_profile(args.profile), subject, trace, Weight(args.weight))
+    twin = Twin(load_profile(args.profile), subject, trace)
     builders, why = _builders(subject, args.config)
     if why:
         return None, why

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
+from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.parse import child_groups
@@ -119,11 +120,14 @@ def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
 def be_pods(config: ServeConfig) -> frozenset[str]:
     """UIDs of the pods whose groups are BE's on this host now, or lie directly in one; HostError: BE is not there."""
     layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
-    groups = (
-        group
-        for workload in be_group(config, layout, make=False).workloads
-        for group in groups_of(workload, layout, knobs)
-    )
+    groups, absent = list[Group](), None
+    for workload in be_group(config, layout, make=False).workloads:
+        try:
+            groups += groups_of(workload, layout, knobs)
+        except HostError as error:  # the others may be there
+            absent = error
+    if absent and not groups:
+        raise absent
     return frozenset(uid for group in groups for uid in _uids(group.name, child_groups(knobs, group.directories[0])))
 
 

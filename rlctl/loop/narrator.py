@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
@@ -66,6 +67,7 @@ class _Minute:
     changes: int = 0
     worst_milliseconds: float = 0.0
     be_cpus: float = 0.0
+    be_readings: int = 0
 
     def add(self, tick: Tick, changed: bool) -> None:
         latency, slack = tick.telemetry.latency_seconds, tick.telemetry.slack_ratio
@@ -80,6 +82,7 @@ class _Minute:
             self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
         if not isinstance(tick.telemetry.be_cpus, Missing):
             self.be_cpus += tick.telemetry.be_cpus.value
+            self.be_readings += 1
 
 
 class Narrator:
@@ -225,19 +228,25 @@ def _who(tick: Tick) -> str:
     """The guard or the policy behind a change, and its reason."""
     if be_vanished(tick):
         return "no BE group is left"
+    if tick.acting == SAFE and tick.fallback:  # whatever the verdict was
+        return f"{SAFE} ({tick.fallback})"
     if cause := tick.verdict.cause():
         return f"shield ({cause.guard}: {cause.reason})"
     return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
 
 
 def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
-    mean_be = minute.be_cpus / minute.ticks
+    mean_be = minute.be_cpus / minute.be_readings if minute.be_readings else None
+    used = "an unknown number of CPUs" if mean_be is None else f"{mean_be:.2f} CPUs on average"
     text = (
         f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {mean_be:.2f} CPUs on average of the "
+        f"worst {minute.worst_milliseconds:.2f} ms; BE used {used} of the "
         f"{cpus_in_words(cpus)} it may be given, now {tick.applied}; "
         f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
         f"{minute.errors} write errors"
     )
-    fields = {key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus")}
-    return Event("summary", tick.wall_seconds, tick.index, text, fields | {"be_cpus": round(mean_be, 4)})
+    fields = {
+        key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus", "be_readings")
+    }
+    fields["be_cpus"] = None if mean_be is None else round(mean_be, 4)
+    return Event("summary", tick.wall_seconds, tick.index, text, fields)

@@ -11,7 +11,16 @@ from typing import Any, Protocol
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
-from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
+from rlctl.envs.telemetry import (
+    COUNTERS_OF_EACH_LC,
+    OF_EACH_LC,
+    READINGS,
+    Missing,
+    Quantile,
+    Reading,
+    SeveralTelemetry,
+    Telemetry,
+)
 from rlctl.envs.ticklog import seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.signs import Alarm
@@ -184,6 +193,11 @@ def _further(tick: Tick) -> dict[str, Any]:
             name: {
                 "target_seconds": _number(one.target_seconds),
                 "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
+                "counters": {
+                    counter: _reading(one.counters[counter])
+                    for counter in COUNTERS_OF_EACH_LC
+                    if counter in one.counters
+                },
             }
             for name, one in telemetry.lcs.items()
         }

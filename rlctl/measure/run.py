@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Self
 
 from rlctl.envs.allocation import Allocation
@@ -21,12 +22,13 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.resources.node_power import NodePower, power_source
+from rlctl.envs.host.resources.node_power import NodePower, Source, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.host.sensors.perf_span import PerfSpan
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.session import ahead
 from rlctl.envs.testbed.tunable import RESULT_BEGINS, TunableResult, parse_result
 from rlctl.measure.metrics import metrics_of
 from rlctl.measure.plan import Record, Turn
@@ -41,7 +43,7 @@ class EnergyMeter:
     """Energy of spans of time, in joules. A context manager.
 
     RAPL counts packages and memory; a power meter, as in the paper, the whole machine, once a second, so that a run has
-    to be of several seconds.
+    to be of several seconds: it counts as the mean of what the meter said meanwhile.
     """
 
     def __init__(self) -> None:
@@ -49,18 +51,20 @@ class EnergyMeter:
         self._rapl = Energy(rapl_zones())
         self._stack.callback(self._rapl.close)
         self._begun_seconds, self._before = 0.0, self._rapl.joules()
+        self._answers: list[tuple[float, float]] = []  # of the power meter: when, and watts
         self._power: NodePower | Missing = Missing(Why.NOT_CONFIGURED, "RAPL counts")
         if isinstance(self._before, Missing):
             source = power_source()
             if isinstance(source, Missing):
                 self._power = Missing(source.why, f"{self._before.detail}; {source.detail}")
             else:
-                self._power = NodePower(source[0], INTERVAL_SECONDS, source[1])
+                self._power = NodePower(self._noted(source[0]), INTERVAL_SECONDS, source[1])
                 self._stack.callback(self._power.close)
 
     def begin(self) -> None:
         """Begin a span of time."""
         self._begun_seconds, self._before = time.monotonic(), self._rapl.joules()
+        self._answers.clear()
 
     def end(self) -> Reading:
         """Energy in joules since `begin`, or why it is not known."""
@@ -69,12 +73,20 @@ class EnergyMeter:
             return Value(now - self._before)
         if isinstance(self._power, Missing):
             return now if isinstance(now, Missing) and self._power.why is Why.NOT_CONFIGURED else self._power
-        watts = self._power.read(time.monotonic())["node_watts"]
-        if isinstance(watts, Missing):
+        if watts := [watts for when, watts in self._answers if when >= self._begun_seconds]:
+            return Value(fmean(watts) * seconds)
+        latest = self._power.read(time.monotonic())["node_watts"]
+        why = f"the power meter gave no reading within {seconds:.1f} s: measure longer runs"
+        return latest if isinstance(latest, Missing) else Missing(Why.NO_DATA, why)
+
+    def _noted(self, source: Source) -> Source:
+        def ask() -> float | Missing:
+            watts = source()
+            if not isinstance(watts, Missing):
+                self._answers.append((time.monotonic(), watts))
             return watts
-        if watts.age_seconds > seconds:
-            return Missing(Why.NO_DATA, f"the power meter gave no reading within {seconds:.1f} s: measure longer runs")
-        return Value(watts.value * seconds)
+
+        return ask
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +94,6 @@ class EnergyMeter:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-
-PRIORITY = 40
-"""Real-time, as a testbed's controller (`rlctl.envs.testbed.session`); for both kinds of run."""
 
 MOST_CHARACTERS = 1 << 16
 """Read of an instance's output; a command of the user's may write its result to standard output."""
@@ -137,7 +146,7 @@ class Arena:
             self._top = self._group(stack, self._name)
             self._restrict(self._top)
             self._energy = stack.enter_context(EnergyMeter())
-            stack.enter_context(_ahead_of_the_mix())
+            stack.enter_context(ahead())
             self._stack = stack.pop_all()
         return self
 
@@ -209,19 +218,6 @@ class Arena:
             group.cpu.set_quota(Quota.of_cpus(self._ground.quota_cpus))
 
 
-@contextlib.contextmanager
-def _ahead_of_the_mix() -> Iterator[None]:
-    """A manager that waits its turn behind what it manages decides too late; where the host allows it, it need not."""
-    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(PRIORITY))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, priority)
-
-
 class _Kernel:
     """Nobody manages: all are in one group."""
 
@@ -267,6 +263,7 @@ class _Manager(_Kernel):
     def take(self, instance: Instance, pid: int) -> None:
         """Make it an application."""
         self._known[instance.name] = adopt(instance.description, pid, self._place)
+        self._sharing.look()  # takes the connection by which it was asked who listens here: some 30 fill the queue
 
     def ended(self, name: str) -> None:
         """Remove its group, so that the next tick gives its CPU time to the others."""

@@ -6,7 +6,8 @@ import math
 
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.sim_outcome import SimOutcome
-from rlctl.report.table import span
+from rlctl.report.table import percent, span
+from rlctl.statistics.intervals import Estimate
 from rlctl.statistics.paired import Difference
 
 Rows = list[tuple[str, ...]]
@@ -24,13 +25,13 @@ MEANS = (
 """Metrics of the last columns, each a mean over seeds, and their formats."""
 
 
-def percent(value: float) -> str:
-    """A share in percent that reads 100 or 0 only when it is; three decimals from 99.9, where they matter."""
-    decimals = 3 if 99.9 <= value < 100.0 else 2
-    step = 10.0**-decimals
-    if 0.0 < value < 100.0:
-        value = min(max(value, step), 100.0 - step)
-    return f"{value:.{decimals}f}"
+def fine_percent(value: float) -> str:
+    """A share in percent with three decimals from 99.9, where they matter."""
+    return percent(value, 3 if 99.9 <= value < 100.0 else 2)
+
+
+def _range(one: Estimate) -> str:
+    return f"{fine_percent(one.ci95[0])}-{fine_percent(one.ci95[1])}"
 
 
 def summary_rows(result: SimOutcome) -> Rows:
@@ -43,7 +44,7 @@ def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
     be = result.estimate(name, "be_throughput_percent")
     return (
         name,
-        *(cell for one in qos for cell in (percent(one.mean), f"{percent(one.ci95[0])}-{percent(one.ci95[1])}")),
+        *(cell for one in qos for cell in (fine_percent(one.mean), _range(one))),
         f"{be.mean:.1f}",
         span(be.ci95, ".1f", "one seed", "-"),
         *(format(result.estimate(name, metric).mean, form) for metric, form in MEANS),

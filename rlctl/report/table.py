@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.score import Score
+from rlctl.statistics.intervals import Estimate
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",
@@ -26,6 +27,12 @@ MANY_WINDOWS = 10_000
 """From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""
 
 
+def percent(value: float, decimals: int) -> str:
+    """A share in percent that reads 100 or 0 only when it is."""
+    step = 10.0**-decimals
+    return f"{min(max(value, step), 100.0 - step) if 0.0 < value < 100.0 else value:.{decimals}f}"
+
+
 def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = MappingProxyType({})) -> list[tuple[str, ...]]:
     """One row per manager, header first: QoS and BE with intervals, then what explains them.
 
@@ -38,7 +45,7 @@ def score_rows(scores: Mapping[str, Score], weights: Mapping[str, str] = Mapping
         rows.append(
             (
                 label(name),
-                f"{one.qos_guarantee_percent.mean:.{digits}f}",
+                percent(one.qos_guarantee_percent.mean, digits),
                 span(one.qos_guarantee_percent.ci95, f".{digits}f", "one run", "-"),
                 f"{one.be_throughput_percent.mean:.1f}",
                 span(one.be_throughput_percent.ci95, ".1f", "one run", "-"),
@@ -76,9 +83,15 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
         each = [scores[name] for scores in suite.values()]
         qos = [one.qos_guarantee_percent.mean for one in each]
         be = [one.be_throughput_percent for one in each]
-        cells = [f"{q:.2f} / {b.mean:.1f} ±{(b.ci95[1] - b.ci95[0]) / 2:.1f}" for q, b in zip(qos, be, strict=True)]
-        rows.append((label(name), *cells, f"{sum(qos) / len(qos):.2f}", f"{sum(b.mean for b in be) / len(be):.1f}"))
+        cells = [f"{percent(q, 2)} / {b.mean:.1f}{_half(b)}" for q, b in zip(qos, be, strict=True)]
+        rows.append((label(name), *cells, percent(sum(qos) / len(qos), 2), f"{sum(b.mean for b in be) / len(be):.1f}"))
     return rows
+
+
+def _half(estimate: Estimate) -> str:
+    """Half the width of an interval; nothing of one run."""
+    half = (estimate.ci95[1] - estimate.ci95[0]) / 2
+    return f" ±{half:.1f}" if math.isfinite(half) else ""
 
 
 def render(rows: Sequence[Sequence[str]]) -> str:

@@ -10,7 +10,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk.bulk import WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
-from rlctl.envs.testbed.memcached import PRELOAD_KEYS, Memcached
+from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.network.upload import UploadConfig
 from rlctl.envs.testbed.nginx import Nginx
@@ -33,7 +33,7 @@ class LcSection(Strict):
 
     kind: Literal["nginx", "memcached", "postgres"]
     cpus: tuple[int, ...] = (0,)
-    keys: int = Field(PRELOAD_KEYS, ge=100)
+    keys: int = Field(PRELOAD_KEYS, ge=100, le=MOST_KEYS)
 
     def service(self, address: tuple[str, int] | None) -> Service:
         """The service, at this address or at a unix socket."""

@@ -120,7 +120,7 @@ class ErrorBudget:
     def _last(self, minutes: int) -> dict[int, int]:
         """Misses of the last minutes; of a time to come, before a clock was set back, nothing is believed."""
         now = self._minute()
-        return {minute: count for minute, count in self._missed.items() if now - minutes < minute <= now}
+        return {minute: count for minute, count in tuple(self._missed.items()) if now - minutes < minute <= now}
 
 
 class Budgets:

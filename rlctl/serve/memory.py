@@ -87,8 +87,8 @@ class HostMemory:
             log.info("%s %s of this host %s", learner.name, words, _ago(seconds))
 
     def keep_if_due(self, learners: Sequence[Learner]) -> None:
-        """Keep what they have learned, once in KEEP_SECONDS."""
-        if self._clock() >= self._due_seconds:
+        """Keep what they have learned, once in KEEP_SECONDS; and where the clock was set back."""
+        if not 0.0 < self._due_seconds - self._clock() <= KEEP_SECONDS:
             self.keep(learners)
 
     def keep(self, learners: Sequence[Learner]) -> None:

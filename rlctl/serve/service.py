@@ -18,7 +18,7 @@ from rlctl.agents.policy import Policy
 from rlctl.config.sections import InnerGuardSection, LimitsSection, MetricsSection
 from rlctl.config.serve import BeWeight, LogSection, ServeConfig, StarvedSection
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupError, ConfigError, PermissionMissing, RlctlError
+from rlctl.envs.errors import CgroupError, CgroupGone, ConfigError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.watch import Watch
 from rlctl.envs.plant import Plant
@@ -376,7 +376,7 @@ def _weigh(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
     try:
         plant.set_weight(weight)
     except CgroupError as error:
-        if weight is Weight.MINIMUM:
+        if weight is Weight.MINIMUM or isinstance(error, CgroupGone):
             raise
         log.warning("%s: BE gets the minimum CPU weight instead", error)
         plant.set_weight(Weight.MINIMUM)

@@ -103,7 +103,7 @@ class Sharing:
         )
 
     def look(self) -> None:
-        """See who came and who left, and journal newcomers' originals before anybody touches them."""
+        """See who came and who left and what they say, and journal newcomers' originals before anybody touches them."""
         if self._population.look():
             self._regrouped = True
             names = self._population.members.keys()
@@ -113,6 +113,8 @@ class Sharing:
             self._complained = {name: why for name, why in self._complained.items() if name in names}
             if self._channel:
                 self._channel.keep(names)
+        if self._channel:
+            self._channel.poll()
 
     def share(self, budget: Allocation) -> Mapping[str, Placement]:
         """Divide a budget that is in force, as far as it or the applications are others than at the last call.
@@ -121,8 +123,6 @@ class Sharing:
         to say frozen until there is room.
         """
         self.look()
-        if self._channel:
-            self._channel.poll()
         if not budget.frozen:
             self._place(*self._room(budget))
             self._carry_out()
@@ -223,11 +223,15 @@ class Sharing:
     def _limit_memory(self, member: Member, placement: Placement) -> None:
         """Slow down and reclaim beyond it, never kill: a mode is a wish, and the next one may have more."""
         wanted_bytes = member.modes[placement.mode].memory_bytes
-        if not wanted_bytes or wanted_bytes == member.memory_bytes:
+        if wanted_bytes == member.memory_bytes:
             return
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
         try:
-            memory_of(member.group, self._knobs).cap(high_bytes=wanted_bytes)
+            memory = memory_of(member.group, self._knobs)
+            if wanted_bytes:
+                memory.cap(high_bytes=wanted_bytes)
+            else:
+                memory.uncap_high()
         except CgroupGone:
             pass
         except RlctlError as error:

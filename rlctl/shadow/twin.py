@@ -10,7 +10,7 @@ anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,13 +87,11 @@ class Twin:
 
     Args:
         subject: Of the log: its limits, shield, target and control period.
-        weight: BE's CPU weight on the host, which no log says.
     """
 
     profile: HostProfile
     subject: Subject
     trace: Array
-    weight: Weight = Weight.EQUAL
 
     def __post_init__(self) -> None:
         has, had = round(self.profile.be.host_cpus), self.subject.limits.cpus
@@ -115,8 +113,9 @@ class Twin:
         return tuple(outside(self.profile, float(self.trace.min()), float(self.trace.max())))
 
     def weight_of(self, policy: Policy) -> Weight:
-        """BE's CPU weight under a policy: some lower the host's, none raises it."""
-        return max(policy.weight, self.weight, key=list(Weight).index)  # the lowest stands last
+        """BE's CPU weight under a policy: some lower the log's, none raises it."""
+        logged = Weight.of(least=self.subject.limits.least_weight)
+        return max(policy.weight, logged, key=list(Weight).index)  # the lowest stands last
 
 
 def load_trace(columns: Columns) -> Array | None:
@@ -133,12 +132,8 @@ def simulate(
     """Run one policy on the twin, built anew for each of so many seeds; `done` is called at the end."""
     policies = [build() for _ in range(number)]
     weight, taken = twin.weight_of(policies[0]), [seeds.evaluation(seed) for seed in range(number)]
-    profile, limits, period, ticks = (
-        twin.subject.profile,
-        twin.subject.limits,
-        twin.subject.tick_seconds,
-        len(twin.trace),
-    )
+    profile, period, ticks = twin.subject.profile, twin.subject.tick_seconds, len(twin.trace)
+    limits = replace(twin.subject.limits, least_weight=weight.is_least)
     batch = SimBatch(twin.host, taken, lambda *_: twin.trace, ticks, period, weight=weight, limits=limits)
     seats = [Seat(policy, Shield(profile, limits), limits, period) for policy in policies]
     violated, used, overridden, failed = np.zeros(number), np.zeros(number), np.zeros(number), 0

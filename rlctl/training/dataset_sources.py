@@ -16,7 +16,7 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.observation import Observer
-from rlctl.envs.replay import allocation_of, limits_of
+from rlctl.envs.replay import allocation_of, limits_of, usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.safety.profile import Profile
@@ -72,8 +72,7 @@ def _headed(decisions: Iterator[LoggedTick]) -> Iterator[LoggedTick]:
             bare.append(decision)
     if bare:
         limits = limits_of([one.tick for one in bare])
-        times = [one.tick.telemetry.time_seconds for one in bare]
-        period = float(np.median(np.diff(times))) if len(times) > 1 else 1.0
+        period = usual_gap([one.tick.telemetry.time_seconds for one in bare])
         shown = {"limits": {name: getattr(limits, name) for name in limits.__slots__}, "tick_seconds": round(period, 3)}
         for one in bare:
             yield LoggedTick(one.tick, one.path, one.number, shown, one.first, one.unbroken)
@@ -189,8 +188,9 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
         weaver.add(replace(one.moment, telemetry=(last or one).moment.telemetry))
         last = one
     host = f"{cpus} CPUs for BE"
+    period = round(usual_gap([one.moment.telemetry.time_seconds for one in steps]), 3)
     return recording_of_weavers(
-        [weaver], 1.0, kind="train-live", name=str(file.parent), sha256=_sha256((file,)), host=host
+        [weaver], period, kind="train-live", name=str(file.parent), sha256=_sha256((file,)), host=host
     )
 
 

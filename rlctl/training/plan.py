@@ -194,7 +194,7 @@ def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECOND
         courses.append(course_of(scenario, shield, ticks))
     for host in map(load_host, options.profiles):
         safety = load_profile(shield)
-        courses.append(Course(host.name, host, training_load, Weight.EQUAL, round(most_seconds), 1.0, safety))
+        courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
     return tuple(courses)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import FAINT, INK, error_bar, new_figure, png
-from rlctl.report.table import render
+from rlctl.report.table import percent, render
 from rlctl.training.search_choice import Lead, Standing
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _row(found: SearchOutcome, one: TrialEnd) -> tuple[str, ...]:
         qos, be = standing.qos_percent, standing.be_percent
         place = str(found.place_of(name))
         cells = (
-            f"{qos.mean:.2f}",
+            percent(qos.mean, 2),
             f"{qos.ci95[0]:.2f} to {qos.ci95[1]:.2f}",
             f"{be.mean:.1f}",
             f"{be.ci95[0]:.1f} to {be.ci95[1]:.1f}",

@@ -101,6 +101,14 @@ def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it
     assert misses <= 4
 
 
+def test_bad_misses_under_a_quota_count_no_more_against_everything_than_those_beside_it():
+    host = made()
+    for _ in range(1000):
+        host.evidence.add_missed(FIRST, np.array([0.5]), np.array([4]), badly=True)
+    assert host.evidence.missed[0, :, TOP].sum() <= 2.0
+    host.evidence.recall(json.loads(json.dumps(host.evidence.plain())))  # no count is beyond what is kept
+
+
 def test_a_miss_in_a_hundred_windows_changes_nothing():
     evidence = made()
     for _ in range(20):

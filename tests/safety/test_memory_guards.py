@@ -133,6 +133,8 @@ def test_an_unlimited_be_is_counted_as_the_whole_host_and_a_frozen_one_stays_as_
     bound = BANDWIDTH.bound(None, telemetry, LIMITS.full, LIMITS)
     assert bound is not None
     assert bound.most.quota_cpus == 3.6
+    confined = LIMITS.full.but(cpuset_cpus=2)
+    assert BANDWIDTH.bound(None, telemetry, confined, LIMITS).most.quota_cpus == 1.8  # type: ignore[union-attr]
     frozen = TWO.but(frozen=True)
     assert BANDWIDTH.bound(None, telemetry, frozen, LIMITS).most == frozen  # type: ignore[union-attr]
 

@@ -68,8 +68,12 @@ class Cloner:
         # What it wanted, also where another move was tried; what happened instead, where the shield stepped in.
         wanted = data.masks[data.state, data.proposed]
         self.labels = np.where(wanted, data.proposed, data.actions)
-        of_teacher = np.flatnonzero(data.policy == list(data.origin.policies).index(self.teacher))
-        self.train, self.held_out = parted(data, of_teacher, recipe.held_out, seed)
+        # Parted as all are, or it would be judged on episodes that it learned from.
+        of_teacher = data.policy == list(data.origin.policies).index(self.teacher)
+        parts = parted(data, np.arange(len(data)), recipe.held_out, seed)
+        self.train, self.held_out = (rows[of_teacher[rows]] for rows in parts)
+        if not len(self.train) or not len(self.held_out):
+            raise ConfigError(f"{data.name}: too few episodes of {self.teacher} to hold some out; record more")
         self._data = data
 
     def update(self, rows: Rows) -> torch.Tensor:

@@ -26,7 +26,7 @@ from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from rlctl.agents.training import run_folder as files
-from rlctl.agents.training.algorithms import save
+from rlctl.agents.training.algorithms import head_of, save, share_gradients
 from rlctl.agents.training.export import as_onnx
 from rlctl.agents.training.export import export as export_model
 from rlctl.agents.training.live.bounded import Bounds, Step
@@ -244,6 +244,7 @@ def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks:
     learner: Any = ROLLOUT_CLASSES[algorithm]
     made = learner("MlpPolicy", env, **arguments)
     made.policy.load_state_dict(initial.policy.state_dict())
+    share_gradients(head_of(made))
     made.set_logger(configure(None, []))
     return made
 

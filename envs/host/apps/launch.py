@@ -122,11 +122,15 @@ def _unfit(pid: int, service: Path) -> str:
 
 
 def _listener(path: Path) -> int:
-    """Who listens at a Unix socket, as the kernel says; 0 if nobody."""
-    with socket.socket(socket.AF_UNIX) as end, contextlib.suppress(OSError):
-        end.connect(str(path))
-        return peer_pid(end)
-    return 0
+    """Who listens at a Unix socket, as the kernel says; 0 if nobody. HostError: too many wait for an answer there."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as end:
+        try:
+            end.connect(str(path))
+            return peer_pid(end)
+        except BlockingIOError:
+            raise HostError(f"{path}: whoever listens there takes no connection: does the service hang?") from None
+        except OSError:
+            return 0
 
 
 def release(registration: Registration, place: Place) -> None:

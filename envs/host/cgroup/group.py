@@ -208,7 +208,7 @@ class Group:
             self._knobs.poke(directory / "cgroup.procs", str(pid))
 
     def pids(self) -> frozenset[int]:
-        """Processes in the group itself, in whichever of its hierarchies."""
+        """Processes in the group and in those below, in whichever of its hierarchies."""
         return frozenset().union(*self._pids())
 
     def peopled(self) -> bool:
@@ -263,9 +263,17 @@ class Group:
                 self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
 
     def _pids(self) -> list[frozenset[int]]:
-        """The processes in each of its hierarchies."""
-        files = [directory / "cgroup.procs" for directory in self.directories]
-        return [frozenset(number(word, file) for word in self._knobs.read(file).split()) for file in files]
+        """The processes in each of its hierarchies: those of a pod are in its containers' groups."""
+        return [frozenset(self._pids_in(directory)) for directory in self.directories]
+
+    def _pids_in(self, directory: Path) -> Iterator[int]:
+        for group in tree(self._knobs.kernel, directory):
+            file = group / "cgroup.procs"
+            try:
+                yield from (number(word, file) for word in self._knobs.read(file).split())
+            except CgroupError:  # one below may be gone meanwhile, or be threaded
+                if group == directory:
+                    raise
 
     def _file(self, controller: Controller, in_v1: str, in_v2: str) -> Path | None:
         if controller not in self.paths:

@@ -69,6 +69,10 @@ class MemoryV2:
         self._enabled()
         _write_all(self._knobs, self._group, (("memory.high", high_bytes), ("memory.max", most_bytes)))
 
+    def uncap_high(self) -> None:
+        """Undo what `cap` made of the soft limit."""
+        _write_original(self._knobs, self._group / "memory.high")
+
     def _raise_above(self, name: str, wanted_bytes: int) -> None:
         """From the top down: each group above needs what this line claims of it, beside what its siblings have."""
         needed: list[tuple[Path, int]] = []
@@ -107,6 +111,10 @@ class MemoryV1:
         files = (("memory.soft_limit_in_bytes", high_bytes), ("memory.limit_in_bytes", most_bytes))
         _write_all(self._knobs, self._group, files)
 
+    def uncap_high(self) -> None:
+        """Undo what `cap` made of the soft limit."""
+        _write_original(self._knobs, self._group / "memory.soft_limit_in_bytes")
+
 
 MemoryDriver = MemoryV1 | MemoryV2
 """Memory of one group, whichever version serves it. Every method raises the CgroupErrors of `Knobs`."""
@@ -122,6 +130,11 @@ def _write_all(knobs: Knobs, group: Path, files: Iterable[tuple[str, int | None]
     for name, wanted_bytes in files:
         if wanted_bytes is not None:
             knobs.write(group / name, str(wanted_bytes))
+
+
+def _write_original(knobs: Knobs, path: Path) -> None:
+    if (original := knobs.original(path)) is not None:
+        knobs.write(path, original.strip())
 
 
 def _bytes(knobs: Knobs, path: Path) -> int:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupError, PermissionMissing, RlctlError
@@ -177,13 +179,11 @@ class Classes:
 
 def task_ids(groups: Iterable[Group]) -> frozenset[int]:
     """Threads of some groups and of all below them."""
-    folders = (folder for group in groups for folder in group.directories[:1])
     tids: set[int] = set()
-    for folder in folders:
-        for name in ("cgroup.threads", "tasks"):  # v2, v1
-            for listing in folder.rglob(name):
-                with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or a domain without threads
-                    tids.update(map(int, listing.read_text().split()))
+    for folder, _, files in chain.from_iterable(os.walk(group.directories[0]) for group in groups):
+        for name in {"cgroup.threads", "tasks"}.intersection(files):  # v2, v1
+            with contextlib.suppress(OSError, ValueError):  # removed meanwhile, or a domain without threads
+                tids.update(map(int, Path(folder, name).read_text().split()))
     return frozenset(tids - {0})
 
 

@@ -114,9 +114,10 @@ class HostCpus:
 
 
 class LcAlive:
-    """`lc_alive`: 1.0 while the LC has a process, else 0.0.
+    """`lc_alive`: 1.0 while the LC has a process, in its group or in one below, else 0.0.
 
-    It is read before those that need the LC's processes too: the kernel makes the list of a v1 group anew each time.
+    Where the LC is a pod, all its processes are in the groups of its containers. It is read before those that need the
+    LC's processes too: the kernel makes the list of a v1 group anew each time.
 
     Args:
         procs: The LC group's `cgroup.procs`; zombies are not in it.
@@ -135,13 +136,21 @@ class LcAlive:
         if isinstance(content, Missing):
             self._seen = content
             return {"lc_alive": Value(0.0) if content.why is Why.GONE else content}
-        words = (word for word in content.split() if word.isdigit() and len(word) < 20)
-        self._seen = tuple(pid for pid in map(int, words) if pid > 0)  # 0 is a process of another pid namespace
+        self._seen = _pids_in(content) or self._below()
         return {"lc_alive": Value(1.0 if self._seen else 0.0)}
 
     def follow(self, procs: Path) -> None:
         """Look at another group from now on."""
-        self._procs = KernelFile(procs, keep_open=False, most_bytes=PROCS_BYTES)
+        self._group, self._procs = procs.parent, KernelFile(procs, keep_open=False, most_bytes=PROCS_BYTES)
+
+    def _below(self) -> tuple[int, ...]:
+        """The processes in the groups below."""
+        found: list[int] = []
+        for folder, _, files in os.walk(self._group):  # what vanishes meanwhile is left out
+            if folder != str(self._group) and "cgroup.procs" in files:
+                content = KernelFile(Path(folder, "cgroup.procs"), keep_open=False, most_bytes=PROCS_BYTES).read()
+                found += () if isinstance(content, Missing) else _pids_in(content)
+        return tuple(found)
 
     def pids(self) -> tuple[int, ...] | Missing:
         """The processes as of the last reading."""
@@ -149,6 +158,11 @@ class LcAlive:
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
+
+
+def _pids_in(procs: bytes) -> tuple[int, ...]:
+    words = (word for word in procs.split() if word.isdigit() and len(word) < 20)
+    return tuple(pid for pid in map(int, words) if pid > 0)  # 0 is a process of another pid namespace
 
 
 def cpu_seconds_per_request(lc_cpus: Reading, done_rps: Reading) -> Reading:

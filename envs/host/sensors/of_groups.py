@@ -81,6 +81,9 @@ def perf_sensors(lc: Group, be: Sequence[Group], interval_seconds: float) -> lis
 
     try:
         names = _perf_names([lc], root), _perf_names(be, root)
+        if not any(names):
+            log.warning("no perf counters: neither the LC nor BE has a group below %s, where perf looks", root)
+            return []
         return [PerfSensor(*names, root, interval_seconds=interval_seconds)]
     except SensorError as error:
         log.warning("no perf counters: %s", error)

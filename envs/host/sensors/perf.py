@@ -181,7 +181,8 @@ class PerfSensor:
         if self._absent is not None or self._keeper.gave_up:
             return trouble
         if not any(self._identities):
-            return Missing(Why.GONE, f"{self._directories[0]}: no such cgroup", age_seconds)
+            where = next(iter(self._directories), "where perf looks")
+            return Missing(Why.GONE, f"{where}: no such cgroup", age_seconds)
         if age_seconds == float("inf"):
             return trouble or Missing(Why.NO_DATA, "perf has not ended its first interval")
         if age_seconds > STALE_INTERVALS * self._interval_seconds:

@@ -9,6 +9,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.workload import Weight
 
 HOSTS = """kinds:
   - name: one
@@ -83,6 +84,7 @@ def test_a_calibrated_host_of_the_users_gets_half(tmp_path):
     profile = load_profile("two-core-nginx")
     hosts = load_hosts(written(tmp_path, HOSTS)).with_profile(profile, "two-core-nginx")
     assert [(kind.name, count) for kind, count in present(hosts, 12)] == [("one", 4), ("two", 2), (profile.name, 6)]
+    assert hosts.kinds[-1].weight is Weight.MINIMUM, "as serve gives it"
     with pytest.raises(ConfigError, match="rename"):
         hosts.with_profile(profile, "two-core-nginx")
 

@@ -14,7 +14,7 @@ import torch
 from rlctl.agents.served.bundle import load
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.agents.training.offline import bc_cql
-from rlctl.agents.training.offline.bc_cql import learner_of, rewards_of, teacher_of
+from rlctl.agents.training.offline.bc_cql import Cloner, learner_of, parted, rewards_of, teacher_of
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
 from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
@@ -116,6 +116,14 @@ def chosen(outcome):
     bundle = load(outcome.bundle)
     logits = bundle.logits(outcome.run.dataset.observations)
     return NAMES[np.bincount(logits.argmax(axis=1), minlength=len(MOVES)).argmax()]
+
+
+def test_a_clone_learns_from_no_episode_that_the_dataset_judges_it_by(tmp_path):
+    given = task(tmp_path, "bc")
+    cloner = Cloner(given.dataset, given.recipe, given.seed)
+    _, judged = parted(given.dataset, np.arange(len(given.dataset)), given.recipe.held_out, given.seed)
+    assert not set(given.dataset.episode[cloner.train]) & set(given.dataset.episode[judged])
+    assert set(given.dataset.policy[cloner.train]) == {0}
 
 
 @pytest.mark.parametrize("algorithm", list(OFFLINE))

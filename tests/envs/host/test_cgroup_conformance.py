@@ -286,8 +286,10 @@ def test_a_group_is_peopled_while_a_process_is_in_it_or_below(bench: Bench) -> N
     assert not group.peopled()
     child = bench.group(f"{group.name}/child")
     assert not group.peopled()
-    child.attach(bench.task())
+    pid = bench.task()
+    child.attach(pid)
     assert group.peopled()
+    assert group.pids() == {pid}, "as of a pod, whose processes are in its containers' groups"
     assert child.peopled()
     bench.end_tasks()
     assert not group.peopled()

@@ -26,7 +26,7 @@ from rlctl.envs.host.groupsearch import outermost
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import follow_groups, group_sensors
 from rlctl.envs.telemetry import Missing, Value
-from rlctl.envs.workload import SLO
+from rlctl.envs.workload import SLO, Weight
 
 Bench = Any
 LIMITS = Limits(cpus=2)
@@ -195,6 +195,8 @@ def test_be_may_be_without_a_group_for_a_while(bench: Bench, monkeypatch: pytest
     run.actuator.groups[0].remove()
     assert [run.tick() for _ in range(3)] == [LIMITS.safe] * 3
     assert run.kinds() == ["group-vanished", *["be-vanished"] * 3]
+    run.host.set_weight(Weight.MINIMUM)  # as a reload does
+    assert run.host.limits.least_weight
     run.make("batch-7")
     assert run.tick() == HALF
     assert run.kinds() == ["group-appeared"]

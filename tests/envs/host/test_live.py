@@ -76,7 +76,12 @@ def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
 def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
     group, knobs, _ = be
     first = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), be_cpus=Value(1.0))
-    own = Fixed(tail_latency_seconds=Quantile(0.019, samples=50), load_ratio=Value(0.2), be_cpus=Value(9.0))
+    own = Fixed(
+        tail_latency_seconds=Quantile(0.019, samples=50),
+        load_ratio=Value(0.2),
+        be_cpus=Value(9.0),
+        lc_memory_pressure_ratio=Value(0.5),
+    )
     cache = Lc("cache", SLO(0.02, max_load_rps=10.0), (own,))
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
     web = Lc("web", SLO(0.01, max_load_rps=100.0), [first])
@@ -87,6 +92,8 @@ def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
     assert telemetry.load_ratio == Value(0.5)
     assert telemetry.be_cpus == Value(1.0), "BE is the same for all"
     assert telemetry.lcs["web"].slack_ratio == pytest.approx(0.6)
+    waited = {name: lc.counters.get("lc_memory_pressure_ratio") for name, lc in telemetry.lcs.items()}
+    assert waited == {"web": None, "cache": Value(0.5)}, "of each LC, for its guards"
     own.readings = {}
     assert plant.read().slack_ratio is None
     plant.close()

@@ -12,6 +12,8 @@ import pytest
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.scenarios.shipped import scenarios_folder
+from rlctl.ticklog.header import limits_in
+from rlctl.ticklog.logged import read_log
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -69,6 +71,9 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     assert {"summary.png", "loads.png", "table.md", "weights-1.png", "frozen-1.jsonl"} <= {
         path.name for path in report.iterdir()
     }
+    for name, least in (("weights", True), ("frozen", False)):
+        logged = next(read_log([report / f"{name}-1.jsonl"], pytest.fail))
+        assert limits_in(logged.header).least_weight is least, "who reads the log goes by what was in force"
     assert left_behind() <= before
 
 

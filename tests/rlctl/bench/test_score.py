@@ -30,6 +30,13 @@ def test_windows_within_target_count_and_an_unmeasured_window_does_not():
     assert score([run(0.001, 0.010, 0.011, None)]).qos_guarantee_percent.mean == 50.0
 
 
+def test_a_table_says_100_only_where_nothing_was_missed():
+    almost = score([run(*[0.001] * 2399, 0.02)])
+    assert score_rows({"x": almost})[1][1] == "99.9"
+    assert suite_rows({"scenario": {"x": almost}})[1][1:3] == ("99.96 / 50.0", "99.96"), "one run has no interval"
+    assert score_rows({"x": score([run(0.001)])})[1][1] == "100.0"
+
+
 def test_the_longest_violation_and_the_worst_window():
     one = score([run(0.001, 0.02, 0.03, 0.001, 0.05)])
     assert one.time_to_recover_seconds.mean == 2.0

@@ -68,7 +68,7 @@ def would_have(profile, policy):
 
 
 def question(log, policies=("frozen",)):
-    return question_on(log, Asked(policies, (), Weight.MINIMUM, None, 0.95, 1.0))
+    return question_on(log, Asked(policies, (), None, 0.95, 1.0))
 
 
 def asked(log, policies):

@@ -384,6 +384,8 @@ def test_be_is_known_by_the_uids_in_its_groups(tmp_path, monkeypatch, serve_yaml
     monkeypatch.setattr(module.Layout, "detect", lambda: layout)
     be = f"{{kind: kubernetes, qos: besteffort, each_pod: {str(each_pod).lower()}}}"
     assert be_pods(load_config(serve_yaml("{kind: cgroup, path: /batch}", be))) == set(UIDS)
+    ended = serve_yaml("{kind: cgroup, path: /batch}", f"{{kind: cgroup, path: /ended}}\n    - {be}")
+    assert be_pods(load_config(ended)) == set(UIDS), "whatever else of BE is there"
 
 
 @pytest.fixture

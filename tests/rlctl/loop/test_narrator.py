@@ -76,6 +76,19 @@ def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
     assert "2 fallbacks" in summary.text
 
 
+def test_who_took_be_down_is_told_and_not_the_guard_that_only_held_it(told):
+    held = Bound("growth-rate", Reason.GROWTH_RATE, Allocation(0.5, 1), "")
+    one = tick(0, Quantile(0.001, samples=50), Allocation(0.5, 1), bounds=(held,))
+    Narrator(told.append, 2).write(replace(one, acting="safe", fallback="no watchdog"))
+    assert "frozen: safe (no watchdog); " in told[0].text
+
+
+def test_a_summary_does_not_take_an_unknown_use_for_none(told):
+    Narrator(told.append, 2, summary_seconds=0.0).write(tick(0, Quantile(0.001, samples=50)))
+    assert "BE used an unknown number of CPUs of the 2 CPUs it may" in told[-1].text
+    assert told[-1].fields["be_cpus"] is None
+
+
 @pytest.mark.parametrize(("cpus", "words"), [(1, "1 CPU it may"), (2, "2 CPUs it may")])
 def test_a_summary_says_of_how_much_be_used_what_it_used(told, cpus, words):
     """A figure alone does not say whether BE was starved or had nearly all."""

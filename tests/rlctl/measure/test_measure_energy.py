@@ -1,5 +1,8 @@
 """Energy of a run: by RAPL where there is RAPL, by a power meter for runs that are long enough, else a reason."""
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 
 from rlctl.envs.telemetry import Missing, Value, Why
@@ -21,11 +24,14 @@ class Rapl:
 
 
 class Meter:
+    """One that is asked when the test says so, and once as it is made."""
+
     def __init__(self, source, interval_seconds, cancel):
-        self.reading = source()
+        self.ask = source
+        self.ask()
 
     def read(self, now_seconds):
-        return {"node_watts": self.reading}
+        return {"node_watts": Value(300.0)}
 
     def close(self):
         pass
@@ -41,9 +47,11 @@ def a_host(monkeypatch):
     return make
 
 
-def measured():
+def measured(asked=0):
     with EnergyMeter() as meter:
         meter.begin()
+        for _ in range(asked):
+            meter._power.ask()
         return meter.end()
 
 
@@ -63,12 +71,13 @@ def test_without_both_the_reason_has_both(a_host):
     assert measured() == Missing(Why.NOT_SUPPORTED, "no such RAPL zone; no meter")
 
 
-def test_a_meter_that_gave_a_reading_in_the_run_is_taken(a_host):
-    a_host([ABSENT] * 3, (lambda: Value(300.0, age_seconds=0.0), lambda: None))
-    energy = measured()
-    assert 0.0 < energy.value < 300.0
+def test_what_a_meter_said_in_the_run_counts_on_average(a_host, monkeypatch):
+    a_host([ABSENT] * 3, (iter([900.0, 300.0, 300.0, 60.0]).__next__, lambda: None))
+    monkeypatch.setattr(measure_energy, "time", SimpleNamespace(monotonic=count().__next__))
+    energy = measured(asked=3)
+    assert energy == Value(220.0 * 4.0), "seconds pass with each look at the clock"
 
 
 def test_a_reading_from_before_the_run_is_none_of_it(a_host):
-    a_host([ABSENT] * 3, (lambda: Value(300.0, age_seconds=60.0), lambda: None))
+    a_host([ABSENT] * 3, (lambda: 300.0, lambda: None))
     assert "measure longer runs" in measured().detail

@@ -10,7 +10,7 @@ import pytest
 from rlctl.bench.sim_outcome import SimOutcome, Trace
 from rlctl.envs.run_metrics import METRICS, TIMINGS
 from rlctl.report.html import write_suite_report
-from rlctl.report.suite_table import paired_rows, percent, summary_rows
+from rlctl.report.suite_table import fine_percent, paired_rows, summary_rows
 from rlctl.report.timeline import timeline_svg
 
 pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
@@ -144,7 +144,7 @@ def test_what_reads_as_0_to_0_has_no_star():
 
 
 def test_almost_100_percent_is_not_told_as_100():
-    assert [percent(value) for value in (100.0, 99.9999, 99.5, 0.0001, 0.0)] == [
+    assert [fine_percent(value) for value in (100.0, 99.9999, 99.5, 0.0001, 0.0)] == [
         "100.00",
         "99.999",
         "99.50",

@@ -14,6 +14,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
+from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.dry_run import DryRun
@@ -55,6 +56,13 @@ def test_a_be_group_that_has_everything_is_not_mentioned(v1):
 def test_a_dry_run_does_not_claim_what_is_not_controlled():
     plant = DryRun(FakePlant(Limits(cpus=2)), {"cpu"})
     assert plant.apply(Allocation(0.5, 1, frozen=True)) == Allocation(0.5, 2)
+
+
+def test_groups_that_are_not_where_perf_looks_have_no_counters_and_the_log_says_so(v1, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(of_groups, "perf_root", lambda: tmp_path / "perf_event")
+    lc = with_only(v1, Controller.CPU)
+    assert of_groups.perf_sensors(lc, [lc], 1.0) == []
+    assert "neither the LC nor BE has a group below" in caplog.text
 
 
 def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always, caplog):

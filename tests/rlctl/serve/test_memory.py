@@ -187,6 +187,10 @@ def test_it_is_kept_once_a_minute_by_name_and_the_latest_ones_only(tmp_path):
         memory.keep_if_due((experience,))
     kept = list(json.loads((tmp_path / MEMORY).read_text())["learned"])
     assert kept == [f"lc-{number}" for number in range(MOST_LEARNERS, 2 * MOST_LEARNERS)]
+    clock.now -= 7200.0  # set right
+    experience.name = "back"
+    memory.keep_if_due((experience,))
+    assert "back" in json.loads((tmp_path / MEMORY).read_text())["learned"]
 
 
 def test_a_folder_that_cannot_be_written_and_a_learner_that_fails_are_told(tmp_path, caplog):

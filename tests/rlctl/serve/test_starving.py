@@ -30,7 +30,13 @@ def tick(applied, *reasons, events=(), **readings):
     verdict = Verdict(applied, Allocation(UNLIMITED, 1 << 10), bounds)
     telemetry = Telemetry(1.0, 0.01, **readings)
     return SimpleNamespace(
-        applied=applied, verdict=verdict, acting="", policy="ppo", events=events, telemetry=telemetry
+        applied=applied,
+        verdict=verdict,
+        acting="",
+        fallback="",
+        policy="ppo",
+        events=events,
+        telemetry=telemetry,
     )
 
 

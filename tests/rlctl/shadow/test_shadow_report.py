@@ -93,7 +93,6 @@ def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_abou
     capsys, simulated_log, gate, tmp_path
 ):
     words = ("--policy", "prm-hybrid-tuned,none,frozen", "--profile", "two-core-host", "--seeds", 3, "--gate", gate)
-    words += ("--weight", "equal")
     code, out, err = report(capsys, simulated_log, *words, "--json", tmp_path / "all.json")
     assert code == 0, out + err
     found = reasons(out)

@@ -252,6 +252,7 @@ def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     found = recording_of(tmp_path / "run", None, lambda damage: pytest.fail(str(damage)))
     assert [len(one) for one in found.episodes] == [9, 39, 9]
     assert found.source.kind == "train-live"
+    assert found.tick_seconds == 1.0
     steps = [line for line in said if line["phase"] == "learning 1"][:-1]
     learning = found.episodes[1]
     assert [MOVES[move].name for move in learning.actions] == [line["executed"] for line in steps]

@@ -11,7 +11,7 @@ SEEDS, TICKS = 16, {"thesis": 600, "noisy": 600}
 
 def trial(qos, be):
     seeds = np.zeros(SEEDS)
-    return Trial(seeds + qos, seeds + be, seeds + 1.0, seeds, seeds)
+    return Trial(seeds + qos, seeds + be, seeds + 1.0, seeds)
 
 
 def scores(qos, be):

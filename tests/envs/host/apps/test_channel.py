@@ -1,5 +1,6 @@
 """The mode channel: who is told what, and what a client can do to the service."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps import channel as module
 from rlctl.envs.host.apps.channel import ModeChannel, mode_line, parse_gap
+from rlctl.envs.host.apps.launch import _listener
 from rlctl.envs.host.apps.rlctl_mode import Mode, ModeClient, threads_at_start
 from tests.waiting import PATIENCE_SECONDS
 
@@ -35,6 +37,20 @@ def channel(path):
 
 def a_client(path):
     return ModeClient(str(path))
+
+
+def test_who_asks_who_listens_waits_for_nobody(path):
+    with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as waiting:
+        busy.bind(str(path))
+        busy.listen(1)
+        assert _listener(path) == os.getpid()
+        for _ in range(9):  # nobody takes them
+            end = waiting.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            with contextlib.suppress(BlockingIOError):
+                end.connect(str(path))
+        with pytest.raises(HostError, match="does the service hang"):
+            _listener(path)
+    assert _listener(path.with_name("nobody")) == 0
 
 
 def test_the_line_says_all_of_a_mode():

@@ -109,6 +109,18 @@ def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
     sensor.close()
 
 
+def test_the_processes_of_a_pod_are_in_the_groups_of_its_containers(tmp_path: Path) -> None:
+    for group, pids in (("", ""), ("container", "21\n22\n"), ("container/inner", "23\n"), ("pause", "")):
+        (tmp_path / "pod" / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pod" / group / "cgroup.procs").write_text(pids)
+    sensor = LcAlive(tmp_path / "pod/cgroup.procs")
+    assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
+    assert sorted(sensor.pids()) == [21, 22, 23]
+    for group in ("container", "container/inner"):
+        (tmp_path / "pod" / group / "cgroup.procs").write_text("")
+    assert sensor.read(1.0) == {"lc_alive": Value(0.0)}
+
+
 def test_processes_of_another_namespace_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("0\n12\nx\n")
     sensor = LcAlive(tmp_path / "cgroup.procs")
