@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ class Sweep:
     Attributes:
         loads: Shares of the LC's maximum load.
         quotas: Shares of BE's CPUs; 1 lifts the quota. BE absent is measured at every load besides.
-        windows: Per cell; the first is not settled and is left out of the fit.
+        windows: Per cell and sweep; the first is not settled and is left out of the fit.
+        repeats: Sweeps one after the other: what a host does in a minute is chance, and a cell is the median of all.
 
     Raises:
         ConfigError: Numbers that cannot be.
@@ -54,6 +56,7 @@ class Sweep:
     loads: tuple[float, ...] = LOADS
     quotas: tuple[float, ...] = QUOTAS
     windows: int = WINDOWS
+    repeats: int = 1
 
     def __post_init__(self) -> None:
         if not self.loads or not all(0.0 < load <= 1.5 for load in self.loads):
@@ -62,6 +65,8 @@ class Sweep:
             raise ConfigError("--quotas are shares of BE's CPUs, above 0 and up to 1, such as 0.1,0.5,1")
         if self.windows < 2:
             raise ConfigError("--windows must be 2 at least: the first of a cell is not settled")
+        if self.repeats < 1:
+            raise ConfigError("--repeats must be 1 at least")
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -79,7 +84,7 @@ class Sweep:
     @property
     def measuring_seconds(self) -> float:
         """About how long all cells take on a testbed that runs."""
-        return len(self.points) * (self.windows * self.scenario.tick_seconds + OVERHEAD_SECONDS)
+        return self.repeats * len(self.points) * (self.windows * self.scenario.tick_seconds + OVERHEAD_SECONDS)
 
 
 def sizes(cpus: int) -> list[int]:
@@ -101,8 +106,8 @@ def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = l
     bed.plant.set_weight(plan.scenario.be.weight)
     bed.start_be()
     try:
-        for point in plan.points:
-            rows += _measured(plan, point, bed)
+        for repeat, point in itertools.product(range(plan.repeats), plan.points):
+            rows += [{**row, "rep": repeat} for row in _measured(plan, point, bed)]
             write_surface(path, rows)
             done(f"{point.load_ratio:g} of the maximum load, BE {point.allocation}")
     finally:
@@ -157,7 +162,7 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     sent, p95, lc, be = (number or 0.0 for number in figures)
     oldest = _value(telemetry.oldest_request_seconds) or 0.0
     latencies = {"sent": round(sent, 1), "p95": round(1e6 * p95, 1), "oldest": round(1e6 * oldest, 1)}
-    return {"rep": 0, "win": window, **latencies, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
+    return {"win": window, **latencies, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
 
 
 def _value(reading: Reading | None) -> float | None:

@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--loads", type=SHARES, metavar="A,B,...", help="shares of the LC's maximum load")
     parser.add_argument("--quotas", type=SHARES, metavar="A,B,...", help="shares of BE's CPUs; 1 lifts the quota")
     parser.add_argument("--windows", type=int, metavar="N", help="windows per cell, the first is left out (default: 6)")
+    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="sweeps, one after the other (default: 1)")
     parser.add_argument("--dry-run", action="store_true", help="with --config: print the plan and touch nothing")
     parser.add_argument(
         "--profile",
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed: profiles agree less with --surface than the measurement does with itself."""
     if args.config:
         return _sweep(args)
-    if args.out or args.loads or args.quotas or args.windows or args.dry_run:
-        raise ConfigError("--out, --loads, --quotas, --windows and --dry-run go with --config")
+    if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run:
+        raise ConfigError("--out, --loads, --quotas, --windows, --repeats and --dry-run go with --config")
     cells = read_surface(args.surface)
     profiles = _used(cells, _profiles(args.profile or PROFILES))
     if args.fit:
@@ -91,7 +92,7 @@ def _sweep(args: argparse.Namespace) -> int:
         return 0
     table = args.out.with_suffix(".csv")
     with Testbed(plan.scenario.testbed(), say) as bed:
-        with progress(len(plan.points), "cells") as done:
+        with progress(plan.repeats * len(plan.points), "cells") as done:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps
     quotas = args.out.with_suffix(".table.yaml")
@@ -117,7 +118,7 @@ def _plan(args: argparse.Namespace) -> Sweep:
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"{folder}: is no folder that may be written; name another --out")
     windows = WINDOWS if args.windows is None else args.windows
-    plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows)
+    plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows, args.repeats)
     if plan.seconds > MOST_SECONDS:
         say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
     return plan
@@ -128,7 +129,9 @@ def _effective(plan: Sweep) -> str:
     why, cpusets = unfitted(s), ", ".join(map(str, sizes(len(s.be.cpus))))
     return (
         f"{s.name}: {s.description}\n"
-        f"{len(plan.points)} cells of {plan.windows} x {s.tick_seconds:g} s, in a fixed random order, about "
+        f"{len(plan.points)} cells of {plan.windows} x {s.tick_seconds:g} s"
+        + (f", {plan.repeats} times" if plan.repeats > 1 else "")
+        + ", in a fixed random order, about "
         f"{plan.seconds / 60:.0f} min with the search for the maximum load\n"
         f"loads {', '.join(f'{load:g}' for load in plan.loads)} of the maximum; BE absent, and quotas "
         f"{', '.join(f'{quota:g}' for quota in plan.quotas)} of each of its cpusets of {cpusets} CPU; "

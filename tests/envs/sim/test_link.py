@@ -220,7 +220,12 @@ def test_a_smaller_quota_holds_where_a_larger_one_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "name", "within"), [("network.csv", "capped-link", 75.0), ("disk.csv", "capped-disk", 88.0)]
+    ("file", "name", "within"),
+    [
+        ("network.csv", "capped-link", 75.0),
+        ("network-three.csv", "capped-link", 83.0),
+        ("disk.csv", "capped-disk", 88.0),
+    ],
 )
 def test_the_shipped_profiles_are_as_near_to_their_sweeps_as_the_page_says(file: str, name: str, within: float) -> None:
     found = residuals(read_surface(SURFACES / file), {"": load_profile(name)}, MANY_SEEDS)
@@ -236,6 +241,8 @@ def test_a_measurement_is_held_against_itself_where_it_was_repeated() -> None:
     repeated = against_itself(read_surface(SURFACES / "network.csv"), 0.010)
     assert repeated is not None
     assert repeated == (41, pytest.approx(65.9, abs=0.1), 100.0)
+    three = against_itself(read_surface(SURFACES / "network-three.csv"), 0.010)
+    assert three == (42, pytest.approx(83.3, abs=0.1), 100.0)
     assert against_itself(read_surface(SURFACES / "disk.csv"), 0.010) is None
 
 

@@ -202,7 +202,7 @@ def arguments(**changes):
     values = dict.fromkeys(
         ("config", "surface", "out", "loads", "quotas", "windows", "profile", "json", "dry_run", "fit", "cells")
     )
-    return SimpleNamespace(**{**values, **changes})
+    return SimpleNamespace(**{**values, "repeats": 1, **changes})
 
 
 def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeypatch, tmp_path):
@@ -218,10 +218,21 @@ def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeyp
     assert load_profile(str(tmp_path / "mine.yaml")) == fitted
 
 
+def test_a_link_swept_three_times_is_fitted_as_the_page_says(capsys):
+    network = Path(__file__).resolve().parents[2] / "fixtures/surface/network-three.csv"
+    assert command.run(arguments(surface=network, fit=True)) == 0
+    table = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    agreed = {row[1].strip(): (float(row[3]), float(row[4])) for row in table[1:]}
+    for cells in ("all", "fitted", "kept aside"):
+        within, side = agreed[cells]
+        assert within >= 85.0
+        assert side >= 93.0
+
+
 def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
-    assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", dry_run=True)) == 0
+    assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", repeats=3, dry_run=True)) == 0
     said = capsys.readouterr()
-    assert "35 cells of 6 x 1 s" in said.err
+    assert "35 cells of 6 x 1 s, 3 times, in" in said.err
     assert "min with the search" in said.err
     assert list(tmp_path.iterdir()) == []
 
@@ -245,6 +256,8 @@ def test_a_testbed_that_no_profile_is_fitted_to_says_so_before_it_is_swept(tmp_p
         ({"config": "live-nginx", "out": "p.yaml", "loads": (0.5, 3.0)}, "--loads"),
         ({"config": "live-nginx", "out": "p.yaml", "quotas": (0.0,)}, "--quotas"),
         ({"config": "live-nginx", "out": "p.yaml", "windows": 1}, "--windows"),
+        ({"config": "live-nginx", "out": "p.yaml", "repeats": 0}, "--repeats must"),
+        ({"surface": Path("x.csv"), "repeats": 2}, "go with --config"),
         ({"config": "live-nginx", "out": "p.yaml", "fit": True}, "go with --surface"),
         ({"surface": "s.csv", "out": "p.yaml"}, "go with --config"),
         ({"surface": "s.csv"}, "s.csv: cannot be read"),
