@@ -139,16 +139,17 @@ def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:
 
 
 @pytest.mark.host
-def test_a_death_shows_at_once_in_a_group() -> None:
+@pytest.mark.parametrize("below", ["", "container"])
+def test_a_death_shows_at_once_in_a_group(below: str) -> None:
     """The kernel keeps a v1 pid list for a second as long as the same open file is read again and again."""
     try:
         group = Layout.detect().mount(Controller.CPU).path / f"rlctl-test-alive-{os.getpid()}"
-        group.mkdir()
+        (group / below).mkdir(parents=True)
     except (HostError, OSError) as error:
         pytest.skip(f"cannot make a group: {error}")
     process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     try:
-        (group / "cgroup.procs").write_text(str(process.pid))
+        (group / below / "cgroup.procs").write_text(str(process.pid))
         sensor = LcAlive(group / "cgroup.procs")
         assert sensor.read(0.0) == {"lc_alive": Value(1.0)}
         process.communicate(b"\n")
@@ -156,4 +157,5 @@ def test_a_death_shows_at_once_in_a_group() -> None:
     finally:
         process.kill()
         process.wait()
-        group.rmdir()
+        for made in dict.fromkeys((group / below, group)):
+            made.rmdir()
