@@ -28,7 +28,7 @@ from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.knee import BORNE_WINDOWS, MISSED_WINDOWS, find_knee, probe_with
+from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
@@ -60,6 +60,7 @@ class TestbedSpec:
         be_cpus: CPUs that BE may get, the safest for the LC first.
         quantile: Which quantile, as a ratio.
         knee_rps: First load, step and top of the search for the LC's maximum load.
+        borne_windows: Windows for which that has to be borne; 0 for none.
         link: What was provisioned between LC and client; None where they talk over a unix socket.
         disk_megabytes: What was provisioned for LC and BE to write, MB/s; None where nothing was.
     """
@@ -74,6 +75,7 @@ class TestbedSpec:
     quantile: float
     tick_seconds: float
     knee_rps: tuple[float, float, float]
+    borne_windows: int = 0
     link: LinkConfig | None = None
     disk_megabytes: float | None = None
 
@@ -335,7 +337,7 @@ class Testbed:
         stack.callback(self.plant.close)
 
     def _max_load_rps(self) -> float:
-        (start, step, top), target = self.spec.knee_rps, self.spec.target_seconds
+        (start, step, top), target, windows = self.spec.knee_rps, self.spec.target_seconds, self.spec.borne_windows
         self._say("searching the LC's maximum load, BE absent ...")
         probe = partial(probe_with, self._generator, settle_seconds=SETTLE_SECONDS)
         found = find_knee(
@@ -344,7 +346,7 @@ class Testbed:
             start_rps=start,
             step_rps=step,
             top_rps=top,
-            bear=probe(windows=BORNE_WINDOWS, missed=MISSED_WINDOWS, target_seconds=target),
+            bear=probe(windows=windows, missed=MISSED_WINDOWS, target_seconds=target) if windows else None,
         )
         beyond = ", where the search ends: the LC may take more (knee.top_rps)" if found >= top > start else ""
         self._say(f"maximum load {found:.0f} rps{beyond}")

@@ -22,9 +22,8 @@ from rlctl.work.progress import progress, say
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""
 
-SEARCH_SECONDS = 80.0
-"""About what the testbed takes to start and to search the LC's maximum load: 15 to 20 loads of 2 s each, and a longer
-look at what was found."""
+SEARCH_SECONDS = 40.0
+"""About what the testbed takes to start and to search the LC's maximum load: 15 to 20 loads of 2 s each."""
 
 SETTLE_SECONDS = 4.0
 """About what goes by around each run: the LC's backlog drains, BE starts, fills its arrays and is stopped."""

@@ -115,11 +115,14 @@ class KneeSection(Strict):
         start_rps: First load tried, requests per second.
         step_rps: Added for each further try.
         top_rps: Last load tried.
+        borne_windows: Windows for which what was found just below a miss is held then, and lowered until all but one
+            are well: for an LC that is to be near its knee, where single windows are chance; 0 leaves it at that.
     """
 
     start_rps: float = Field(gt=0.0)
     step_rps: float = Field(gt=0.0)
     top_rps: float = Field(gt=0.0)
+    borne_windows: int = Field(0, ge=0)
 
 
 class LiveScenario(Strict):
@@ -196,6 +199,7 @@ class LiveScenario(Strict):
             quantile=self.slo.quantile_percent / 100.0,
             tick_seconds=self.tick_seconds,
             knee_rps=(self.knee.start_rps, self.knee.step_rps, self.knee.top_rps),
+            borne_windows=self.knee.borne_windows,
         )
 
     @property
