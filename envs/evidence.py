@@ -196,7 +196,8 @@ class Evidence:
 
 def bins_of(load: Array | float) -> Places:
     """The bins of loads; those beyond either end are in the last one there."""
-    bins = np.log(np.maximum(load, LEAST_LOAD) / LEAST_LOAD) / _LOG_BIN_RATIO
+    within = np.minimum(np.maximum(load, LEAST_LOAD), LEAST_LOAD * BIN_RATIO**BINS)
+    bins = np.log(within / LEAST_LOAD) / _LOG_BIN_RATIO
     place: Places = np.minimum(bins, BINS - 1).astype(np.intp)
     return place
 
