@@ -178,7 +178,7 @@ class Experience:
         above = _log_calm(latency_ratio) - calm
         known_calm = ~np.isnan(above)
         calm = 2.0 * (calm - np.log10(CALM_LOW)) / np.log10(CALM_HIGH / CALM_LOW) - 1.0
-        above = np.minimum(np.maximum(2.0 * above / np.log10(ABOVE_HIGH), 0.0), 2.0) - 1.0
+        above = np.clip(2.0 * above / np.log10(ABOVE_HIGH) - 1.0, -1.0, 1.0)
         calms = np.where(known_calm, [calm, above, np.ones_like(calm)], [[0.0], [0.0], [-1.0]]).T
         told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0), calms], axis=1)
         return np.where(there[:, None], told, UNTOLD).astype(np.float32)
@@ -258,7 +258,7 @@ class Experience:
 
 
 def _log_calm(latency_ratio: Array) -> Array:
-    log: Array = np.log10(np.minimum(np.maximum(latency_ratio, CALM_LOW), CALM_HIGH))
+    log: Array = np.log10(np.clip(latency_ratio, CALM_LOW, CALM_HIGH))
     return log
 
 

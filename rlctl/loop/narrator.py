@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
@@ -228,8 +227,8 @@ def _who(tick: Tick) -> str:
     """The guard or the policy behind a change, and its reason."""
     if be_vanished(tick):
         return "no BE group is left"
-    if tick.acting == SAFE and tick.fallback:  # whatever the verdict was
-        return f"{SAFE} ({tick.fallback})"
+    if tick.why_safe:
+        return f"{tick.acting} ({tick.why_safe})"
     if cause := tick.verdict.cause():
         return f"shield ({cause.guard}: {cause.reason})"
     return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import (
@@ -81,6 +82,11 @@ class Tick:
         """BE was held before the period was over, and the LC met its target in it."""
         slack = self.telemetry.slack_ratio
         return self.alarm is not None and slack is not None and slack >= 0.0
+
+    @property
+    def why_safe(self) -> str:
+        """Why the loop itself took BE to the safe allocation, whatever the verdict was; empty where it did not."""
+        return self.fallback if self.acting == SAFE else ""
 
 
 class Recorder(Protocol):

@@ -13,7 +13,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rlctl.agents.seat import SAFE
 from rlctl.config.serve import StarvedSection
 from rlctl.envs.errors import ConfigError, in_one_line
 from rlctl.envs.host.events import Events
@@ -113,9 +112,7 @@ class Starving:
             reason = BUSY
         else:
             cause = tick.verdict.cause(but=MEANT)
-            reason = str(cause.reason) if cause else f"policy {tick.acting or tick.policy}"
-            if tick.acting == SAFE and tick.fallback:  # whatever the verdict was
-                reason = tick.fallback
+            reason = tick.why_safe or (str(cause.reason) if cause else f"policy {tick.acting or tick.policy}")
         return min(had_cpus / self._cpus, 1.0), reason
 
     def _is_empty(self) -> bool:

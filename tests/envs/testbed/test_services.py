@@ -134,6 +134,18 @@ def test_socket_path_that_is_too_long_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
+def test_memcached_has_memory_for_all_of_its_items_and_threads_for_all_of_its_cpus(launcher: Launcher) -> None:
+    needs("memcached")
+    memcached = Memcached(threads=2, preload_keys=400_000)
+    memcached.start(launcher)
+    memcached.ready()
+    stats = loaded(memcached, 100.0)
+    assert stats.samples > 0
+    assert stats.misses == 0
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("compiler")
 def test_knee_search_drives_a_real_service(launcher: Launcher) -> None:
     """Far below any knee: only that the pieces fit together."""
     needs("memcached")

@@ -213,6 +213,21 @@ def test_modes_are_told_by_file_and_by_socket_and_tiny_changes_are_not(scene, tm
     client.close()
 
 
+def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
+    if Controller.MEMORY not in scene.layout.mounts:
+        pytest.skip("no memory controller here")
+    scene.come(
+        "app", (Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29), Mode(cpus=2.0, threads=2, value=1.0))
+    )
+    mount, folder = scene.group("app").part(Controller.MEMORY)
+    limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
+    before = limit.read_text().strip()
+    scene.tick(0.6)
+    assert limit.read_text().strip() == str(1 << 29)
+    scene.tick(2.0)
+    assert limit.read_text().strip() == before
+
+
 def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
     scene.come("first")
     scene.come("second", priority=1)

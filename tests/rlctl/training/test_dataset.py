@@ -243,7 +243,7 @@ def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     model = DQN("MlpPolicy", HostEnv(FakePlant(limits)), policy_kwargs={"net_arch": [8]}, buffer_size=8, device="cpu")
     model.save(tmp_path / "initial.zip")
     task = FineTuningTask(tmp_path / "initial.zip", tmp_path / "run", timesteps=40, evaluation_ticks=10, seed=1)
-    with contextlib.closing(running_on(Bed(FakePlant(limits, loads=(0.2, 0.5, 0.9))))) as running:
+    with contextlib.closing(running_on(Bed(FakePlant(limits, loads=(0.2, 0.5, 0.9), tick_seconds=0.5)))) as running:
         FineTuning(task).run(running)
     file = tmp_path / "run" / "transitions.jsonl"
     said = [json.loads(line) for line in file.read_text().splitlines()]
@@ -252,7 +252,7 @@ def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
     found = recording_of(tmp_path / "run", None, lambda damage: pytest.fail(str(damage)))
     assert [len(one) for one in found.episodes] == [9, 39, 9]
     assert found.source.kind == "train-live"
-    assert found.tick_seconds == 1.0
+    assert found.tick_seconds == 0.5
     steps = [line for line in said if line["phase"] == "learning 1"][:-1]
     learning = found.episodes[1]
     assert [MOVES[move].name for move in learning.actions] == [line["executed"] for line in steps]
