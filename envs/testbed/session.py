@@ -103,11 +103,13 @@ class Testbed:
     Attributes:
         plant: The host, as any controller sees it.
         slo: The LC's objective, with the maximum load found.
+        be_group: Where BE's jobs run, for who starts applications of their own there.
     """
 
     __test__ = False
     plant: DrivenHost
     slo: SLO
+    be_group: Group
 
     def __init__(self, spec: TestbedSpec, say: Callable[[str], None] = log.info) -> None:
         self.spec = spec
@@ -304,7 +306,7 @@ class Testbed:
             self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, holders, top, knobs))
             inside = (*inside, *self._disk.inside)
         storage = self._disk.folder if self._disk else None
-        self._launcher = stack.enter_context(Launcher(folder, be, janitor, inside))
+        self.be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside, storage))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         if isinstance(be_config := spec.be, StressConfig):
