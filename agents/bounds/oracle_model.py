@@ -57,6 +57,9 @@ class _Foreseen(Hosts):
         trial = copy.copy(self)
         z = trial._shocks(rate_rps, orders)
         trial._advance(z)
+        trial._be_pace = trial._pace(
+            SHOCKS[:, None, None, None]
+        )  # a case with more utilisation is one in which BE sends more
         offered = trial._offered(rate_rps, z[ARRIVALS])
         share, service, _ = trial._shared_out(
             offered, np.exp(c.drift_cv * trial._drift), trial._threads(orders.frozen), orders

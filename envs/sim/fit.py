@@ -21,10 +21,12 @@ OWN = ("service_seconds", "wake_seconds", "service_scv", "client_cpus", "client_
 # What a link or disk that LC and BE share does, and the LC's tail where it is not in the way.
 LINK = (
     "service_seconds", "wake_seconds", "service_scv", "base_seconds", "slice_seconds", "link_lc_bytes", "link_be_bytes",
-    "link_lc_ratio", "link_burst_bytes", "link_bucket_bytes", "link_queue_bytes",
+    "link_lc_ratio", "link_burst_bytes", "link_bucket_bytes", "link_queue_bytes", "link_batch_ratio",
 )  # fmt: skip
+OFF = {"link_batch_ratio": 1.0}  # the value of a constant that stays as it is; of all others it is 0
 FIRST_STEP = 0.25  # of a logarithm: constants are tried a quarter above where they begin
 ENOUGH = 1e-4  # of the loss: corners that differ by less end the search
+AGAIN = 0.01  # of the loss: a search that gained more is begun anew where it ended
 NOWHERE = 1e3  # the loss of constants that no host can have
 MOST_RATIO = 8.0  # at the edge of overload a cell jumps by more from repeat to repeat (docs/measured/simulator.md, 3)
 SIDE = 1.5  # the target's wrong side counts as much as a factor of 4.5 in the p95
@@ -56,12 +58,12 @@ def fit(
 ) -> Fit:
     """Move constants until the simulated surface is nearest to the measured one.
 
-    Each profile counts the same, however many cells it has. Constants that are 0 stay 0: logarithms are searched.
+    Each profile counts the same, however many cells it has. Constants that are `OFF` stay so.
 
     Args:
         cells: The cells to fit; keep some aside.
         profiles: Where to begin, by the beginning of the service's name.
-        calls: Most surfaces to simulate.
+        calls: Most surfaces to simulate in each search.
 
     Raises:
         ConfigError: No cell, or a cell without a profile.
@@ -70,8 +72,8 @@ def fit(
     if not cells:
         raise ConfigError("nothing to fit: the surface has no cell")
     first = next(iter(profiles.values())).values()
-    places: list[tuple[str | None, str]] = [(None, name) for name in shared if first[name] > 0.0]
-    places += [(key, name) for key, one in profiles.items() for name in own if one.values()[name] > 0.0]
+    places: list[tuple[str | None, str]] = [(None, name) for name in shared if first[name] != OFF.get(name, 0.0)]
+    places += [(key, name) for key, one in profiles.items() for name in own if one.values()[name] != OFF.get(name, 0.0)]
     start = np.log([(first if key is None else profiles[key].values())[name] for key, name in places])
 
     def made(point: Array) -> dict[str, HostProfile]:
@@ -91,8 +93,15 @@ def fit(
             return NOWHERE
         return float(weights @ losses(residuals(cells, tried)))
 
-    best, ended, used = nelder_mead(cost, start, calls)
-    return Fit(made(best), cost(start), ended, used)
+    # A simplex may fall flat short of the least loss; a fresh one where it ended finds out.
+    begun, used = cost(start), 0
+    before, best = math.inf, start
+    ended = begun
+    while ended < (1.0 - AGAIN) * before:
+        before = ended
+        best, ended, more = nelder_mead(cost, best, calls)
+        used += more
+    return Fit(made(best), begun, ended, used)
 
 
 def losses(rows: Sequence[Residual]) -> Array:

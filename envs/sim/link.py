@@ -74,8 +74,12 @@ def lc_room(c: Constants, be: Array, rate: Array) -> Array:
     return room
 
 
-def be_cpus_carried(c: Constants, be_cpus: Array, lc: Array, rate: Array) -> Array:
-    """Of BE's CPU time per second that whose output the link lets through beside so many bytes of the LC."""
-    room = np.maximum(rate - lc, 0.0) / np.maximum(c.link_be_bytes, 1e-9)
+def be_cpus_carried(be_bytes: Array, be_cpus: Array, lc: Array, rate: Array) -> Array:
+    """Of BE's CPU time per second that whose output the link lets through beside so many bytes of the LC.
+
+    Args:
+        be_bytes: What a second of BE's CPU time puts on the link.
+    """
+    room = np.maximum(rate - lc, 0.0) / np.maximum(be_bytes, 1e-9)
     carried: Array = np.minimum(be_cpus, room)
     return carried

@@ -25,6 +25,7 @@ DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
 UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
 AT_START = 2000  # channels of the state at the start
 PAUSES = 3000  # channel of BE's pauses
+PACE = 4000  # first channel of what a second of BE's CPU time puts on the link
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ class Hosts:
         self._spike_chance = c.spikes_per_hour * tick_seconds / 3600.0
         nothing = np.zeros(1)
         self._linked = bool(np.isfinite(c.link_bytes_per_second).any())  # saves the others the arithmetic
+        self._paced = bool(c.link_be_cv.any())
         most_cpus = np.minimum(c.threads, c.own_cpus + c.shared_cpus)
-        self._solo_cpus = link.be_cpus_carried(c, most_cpus, nothing, c.link_bytes_per_second)
+        self._solo_cpus = link.be_cpus_carried(c.link_be_bytes, most_cpus, nothing, c.link_bytes_per_second)
         self.reset(seeds)
 
     @property
@@ -112,6 +114,7 @@ class Hosts:
         self._drift, self._rate, self._phase = normals(self.seeds, 0, 4, AT_START)[:3]
         self._was_frozen = np.ones(self.count, bool)
         self._credit_bytes = self.constants.link_credit_bytes
+        self._be_pace = np.ones(1)
 
     @classmethod
     def branched(cls, hosts: Hosts) -> Self:
@@ -130,6 +133,8 @@ class Hosts:
         z = normals(self.seeds, self.tick, 6)
         u = uniforms(self.seeds, self.tick, 2, UNIFORMS)
         self._advance(z)
+        if self._paced:
+            self._be_pace = self._pace(normals(self.seeds, self.tick, 2, PACE)[0])
         offered = self._offered(rate_rps, z[ARRIVALS])
         slowness = np.exp(c.drift_cv * self._drift)
         share, service, inflation = self._shared_out(offered, slowness, self._threads(orders.frozen), orders)
@@ -156,7 +161,7 @@ class Hosts:
             lc_cpus=lc_cpus,
             be_cpus=be_cpus - waited_cpus,
             host_cpus=host_cpus - waited_cpus,
-            be_work_ratio=be_cpus_carried / (1.0 + c.be_inflation * use) / self._solo_cpus,
+            be_work_ratio=be_cpus_carried * self._be_pace / (1.0 + c.be_inflation * use) / self._solo_cpus,
             contended_ratio=share.contended_ratio,
             cpi=cpi * (1.0 + c.cpi_cv * z[CPI]),
             watts=c.idle_watts + c.watts_per_cpu * host_cpus,
@@ -237,7 +242,7 @@ class Hosts:
         tail = queueing.sojourn_quantile(self._quantile, delayed, wait, slowed + c.wake_seconds, c.service_scv)
         tail = tail + self._slices(steady, share)
         if self._linked:
-            lc, be = offered * c.link_lc_bytes, share.be_cpus * c.link_be_bytes
+            lc, be = offered * c.link_lc_bytes, share.be_cpus * self._be_bytes()
             tail = tail + link.queue_seconds(self._quantile, c, lc, be, self._link_rate())
         # A quantile of n samples has a relative error of 1.45 / sqrt(n) for the p95 of an exponential tail
         # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square, for a p99 it would be 4.7.
@@ -278,8 +283,20 @@ class Hosts:
     def _link_rps(self, be_cpus: Array) -> Array:
         """Requests per second that the link carries beside so many busy CPUs of BE."""
         c = self.constants
-        room: Array = link.lc_room(c, be_cpus * c.link_be_bytes, self._link_rate()) / np.maximum(c.link_lc_bytes, 1e-9)
-        return room
+        room = link.lc_room(c, be_cpus * self._be_bytes(), self._link_rate())
+        most: Array = room / np.maximum(c.link_batch_ratio * c.link_lc_bytes, 1e-9)
+        return most
+
+    def _be_bytes(self) -> Array:
+        """What a second of BE's CPU time puts on the link in this period."""
+        sent: Array = self.constants.link_be_bytes * self._be_pace
+        return sent
+
+    def _pace(self, z: Array) -> Array:
+        """BE's bytes per CPU second by their mean: lognormal, with mean 1."""
+        cv = self.constants.link_be_cv
+        pace: Array = np.exp(cv * z - 0.5 * cv * cv)
+        return pace
 
     def _link_rate(self) -> Array:
         """Bytes per second that the shared link takes in this period."""
@@ -289,10 +306,10 @@ class Hosts:
         """BE's CPUs whose output the shared link lets through beside so many answers; what flows costs credits."""
         if not self._linked:
             return be_cpus
-        c, rate = self.constants, self._link_rate()
-        lc = done * c.link_lc_bytes
-        carried = link.be_cpus_carried(c, be_cpus, lc, rate)
-        sent = np.minimum(lc, rate) + carried * c.link_be_bytes
+        c, rate, be_bytes = self.constants, self._link_rate(), self._be_bytes()
+        carried = link.be_cpus_carried(be_bytes, be_cpus, done * c.link_batch_ratio * c.link_lc_bytes, rate)
+        be = carried * be_bytes
+        sent = be + np.minimum(done * c.link_lc_bytes, rate - be)
         self._credit_bytes = link.credits_after(c, self._credit_bytes, sent, self.tick_seconds)
         return carried
 

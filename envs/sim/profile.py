@@ -123,8 +123,12 @@ class LinkConstants(Strict):
     """Its full rate."""
     link_lc_bytes: float = Field(ge=0.0)
     """What a request of the LC puts on it."""
+    link_batch_ratio: float = Field(1.0, gt=0.0, le=1.0)
+    """What is left of that where many wait: a database commits all of those with one write. 1: nothing is saved."""
     link_be_bytes: float = Field(ge=0.0)
     """What a second of BE's CPU time puts on it."""
+    link_be_cv: float = Field(0.0, ge=0.0, le=2.0)
+    """How that varies from window to window: with the data, and with the CPU's speed."""
     link_lc_ratio: float = Field(1.0, gt=0.0, le=1.0)
     """What the LC can have of it however much BE sends: its part of the flows. With 1 it gets all that it asks for."""
     link_wait_ratio: float = Field(0.0, ge=0.0, le=1.0)

@@ -20,8 +20,6 @@ from rlctl.envs.sim.surface import Cell
 SEEDS = 48
 MANY_SEEDS = 500
 """For figures to be quoted: with 48 the share on the target's side moves by 3 % from one set of seeds to the next."""
-# Windows per cell, from an empty queue, as in the sweep; the first is left out on both sides.
-WINDOWS = 4
 WITHIN_RATIO = 2.0
 WITHIN_CPUS = 0.1
 # From this weight on BE is a competitor; below it cells are of the regime `weights`.
@@ -236,10 +234,12 @@ def _simulated(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> 
         spread([cell.weight_ratio for cell in cells]),
     )
     rate = spread([cell.sent_rps for cell in cells])
-    windows = [hosts.step(rate, orders) for _ in range(WINDOWS)][1:]
+    # As many windows from an empty queue as in the sweep, since a backlog grows; the first is left out on both sides.
+    settled = [cell.settled_windows for cell in cells]
+    windows = [hosts.step(rate, orders) for _ in range(1 + max(settled))][1:]
 
     def median(name: str) -> Array:
-        values = np.stack([getattr(window, name) for window in windows])
-        return np.asarray(np.median(values.reshape(len(windows), len(cells), seeds), axis=(0, 2)))
+        values = np.stack([getattr(window, name) for window in windows]).reshape(len(windows), len(cells), seeds)
+        return np.array([np.median(values[:count, place]) for place, count in enumerate(settled)])
 
     return median("tail_latency_seconds"), median("lc_cpus"), median("be_cpus")

@@ -25,6 +25,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,6 +85,11 @@ class Cell:
     period_seconds: float
     weight_ratio: float
     windows: tuple[Measured, ...]
+
+    @property
+    def settled_windows(self) -> int:
+        """How many each sweep had, at most."""
+        return max(Counter(window.sweep for window in self.windows).values())
 
     @property
     def sent_rps(self) -> float:
