@@ -138,7 +138,7 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "koord-suppress": Entry(
             KoordSuppress,
-            "every 1 s: quota = 65 % of the CPUs - what BE does not use; +10 % a step at most, down at once",
+            "every 1 s: quota = 65 % of the CPUs - what others than BE use; +10 % a step at most, down at once",
             "koordinator-sh/koordinator, koordlet cpusuppress",
         ),
         "hipster": Entry(

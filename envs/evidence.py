@@ -161,6 +161,20 @@ class Evidence:
         holds: Flags = np.all([_is_borne(*both, FREE_BUDGET_RATIO) for both in each], axis=0)
         return holds
 
+    def shift(self, host: int, bins: int) -> None:
+        """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.
+
+        What held beyond the highest load still says that lower ones hold, and what was missed below the least one that
+        higher ones do not; of the rest what leaves the bins is forgotten.
+        """
+        held, missed = (shifted(counts[host], bins, 0.0) for counts in (self.held, self.missed))
+        if bins > 0:
+            held[-1] += self.held[host, max(BINS - bins, 0) :].sum(axis=0)
+        else:
+            missed[0] += self.missed[host, : min(-bins, BINS)].sum(axis=0)
+        self.held[host], self.missed[host] = np.minimum(held, MOST_COUNT), np.minimum(missed, MOST_COUNT)
+        self._sum_up(host)
+
     def plain(self, host: int = 0) -> dict[str, Any]:
         """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed]."""
         held, missed = self.held[host].astype(np.float64).round(2), self.missed[host].astype(np.float64).round(2)
@@ -192,6 +206,15 @@ class Evidence:
     def _sum_up(self, host: int) -> None:
         self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
         self._missed_below[host] = self.missed[host].cumsum(axis=0)
+
+
+def shifted(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
+    """An array whose first axis are the bins, moved up by so many of them."""
+    moved = np.full_like(rows, empty)
+    low, high = max(by, 0), min(BINS + by, BINS)
+    if low < high:
+        moved[low:high] = rows[low - by : high - by]
+    return moved
 
 
 def bins_of(load: Array | float) -> Places:

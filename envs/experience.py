@@ -9,6 +9,7 @@ experience.evidence.known(loads)                    # the same for a rule, at an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.evidence import (
+    BIN_RATIO,
     BINS,
     ENOUGH,
     LADDER,
@@ -29,10 +31,12 @@ from rlctl.envs.evidence import (
     bins_of,
     levels_of,
     load_of,
+    shifted,
 )
 
 HOLD_RATIO = 0.8
-"""Latency by the target from which on a window counts as missed."""
+"""Latency by the target up to which a window counts as held: a p95 varies by 18 % from window to window
+(docs/measured/simulator.md, 7), so what is nearer may miss."""
 
 SETTLED_SECONDS = 5.0
 """A miss that goes on for so long is one of what BE has now, no longer the backlog of what it had before."""
@@ -94,6 +98,7 @@ class Experience:
         self._missed_ratio = np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
         self._calm = np.full((count, BINS), np.nan)
+        self._max_load_rps = 0.0
 
     def forget(self, which: Flags) -> None:
         """All about the hosts in `which`, shape (n,): others stand there now."""
@@ -113,6 +118,22 @@ class Experience:
         self.evidence.take(other.evidence, mine, theirs)
         for name in (*NUMBERS, "_calm", "_before_level", "_missed_level"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
+
+    def rated(self, max_load_rps: float) -> None:
+        """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.
+
+        For a maximum that is learned while the host is watched, and at first is another one by far.
+        """
+        if not 0.0 < max_load_rps < math.inf:
+            return
+        before = self._max_load_rps or max_load_rps
+        shift = round(math.log(before / max_load_rps) / math.log(BIN_RATIO))
+        self._max_load_rps = before / BIN_RATIO**shift  # what the bins stand for
+        if shift:
+            self.evidence.shift(0, shift)
+            self._calm[0] = shifted(self._calm[0], shift, np.nan)
+            for loads in (self._before_load, self._missed_load):
+                loads[0] *= BIN_RATIO**shift
 
     def see(
         self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
@@ -243,14 +264,18 @@ class Experience:
             return {}
         seen = np.flatnonzero(~np.isnan(self._calm[0])).tolist()
         calm = [[round(load_of(place), 4), float(np.round(10.0 ** self._calm[0, place], 5))] for place in seen]
-        return plain | {"calm": calm}
+        rated = {"max_load_rps": round(self._max_load_rps, 3)} if self._max_load_rps else {}
+        return plain | {"calm": calm} | rated
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said of a host like the first; ValueError: it is none of that."""
         Evidence().recall(memory)  # all of it or nothing is taken over
-        calm = memory.get("calm")
+        calm, rated = memory.get("calm"), memory.get("max_load_rps", 0.0)
         if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
             raise ValueError("no list of latencies by load")
+        if type(rated) not in (int, float) or not 0.0 <= rated < math.inf:
+            raise ValueError(f"{rated!r} is no maximum load")
+        self._max_load_rps = float(rated)
         self.evidence.recall(memory)
         self._calm[0] = np.nan
         for load, latency_ratio in calm:

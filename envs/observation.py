@@ -21,7 +21,7 @@ from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, Experience
 from rlctl.envs.features import FRAME_SIZE, Sensed, frames
-from rlctl.envs.telemetry import Telemetry, number
+from rlctl.envs.telemetry import MAX_LOAD, Telemetry, Value, number
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -154,6 +154,8 @@ class Observer:
         if self.learns:
             now, ratio = as_array(telemetry.time_seconds), as_array(telemetry.latency_ratio)
             load, used = as_array(number(telemetry.load_ratio)), as_array(number(telemetry.be_cpus))
+            if isinstance(most := telemetry.counters.get(MAX_LOAD), Value) and type(telemetry) is Telemetry:
+                self.experience.rated(most.value)  # with several LCs the load is of one and the maximum of another
             self.experience.see(now, load, ratio, used, here)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 

@@ -170,10 +170,24 @@ class Telemetry:
         slack = self.slack_ratio
         return None if slack is None else 1.0 - slack
 
+    @property
+    def targets_seconds(self) -> Mapping[str, float]:
+        """The target of each LC by its name, whichever of them rules; of one alone by no name."""
+        return {"": self.target_seconds}
+
+    @property
+    def missed(self) -> bool | None:
+        """Whether an LC missed its target; None where none is known to, and of one it is not known."""
+        slack = self.slack_ratio
+        return None if slack is None else slack < 0.0
+
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
         return replace(self, **changes)
 
+
+MAX_LOAD = "max_load_rps"
+"""The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
 
 BE_ALLOWED = "be_allowed_cpus"
 """The counter with the CPUs that BE might use in the window of `be_cpus`; a simulated host has none, and obeys."""
@@ -205,6 +219,19 @@ class SeveralTelemetry(Telemetry):
 
     ruling: str = ""
     lcs: Mapping[str, Telemetry] = field(default_factory=dict)
+
+    @property
+    def targets_seconds(self) -> Mapping[str, float]:
+        """The target of each LC by its name, whichever of them rules."""
+        return {name: lc.target_seconds for name, lc in self.lcs.items()} or {"": self.target_seconds}
+
+    @property
+    def missed(self) -> bool | None:
+        """Of the ruling one alone it may not be known, while another one misses its target."""
+        slacks = [lc.slack_ratio for lc in self.lcs.values()] or [self.slack_ratio]
+        if any(slack is not None and slack < 0.0 for slack in slacks):
+            return True
+        return None if None in slacks else False
 
 
 def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:

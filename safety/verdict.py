@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocation import UNLIMITED, Allocation
 
 
 class Reason(StrEnum):
@@ -111,12 +111,25 @@ class Verdict:
         # Decisive is what the proposal exceeds, not what is tightest: two guards that each forbid it both have a say.
         return tuple(bound for bound in self.bounds if not self.proposed.at_most(bound.most))
 
+    @property
+    def binding(self) -> tuple[Bound, ...]:
+        """The bounds that hold BE where it is: the decisive ones, and those that leave no more than it got."""
+        # Who is told what may be had, as learned policies are by a mask, asks for no more, and exceeds nothing. A bound
+        # that lifts the quota holds nobody.
+        had_cpus = self.allocation.usable_cpus
+        return tuple(
+            bound
+            for bound in self.bounds
+            if not self.proposed.at_most(bound.most)
+            or (bound.most.usable_cpus <= had_cpus and (bound.most.frozen or bound.most.quota_cpus < UNLIMITED))
+        )
+
     def cause(self, but: Collection[Reason] = ()) -> Bound | None:
-        """The bound to name where only one is named: the decisive one that leaves BE least, and of equals the first.
+        """The bound to name where only one is named: of those that bind the one that leaves BE least, then the first.
 
         Args:
             but: Reasons to pass over.
         """
         # The guards stand in the order of what follows from what: lost sensors first.
-        left = (bound for bound in self.decisive if bound.reason not in but)
+        left = (bound for bound in self.binding if bound.reason not in but)
         return min(left, key=lambda bound: bound.most.usable_cpus, default=None)

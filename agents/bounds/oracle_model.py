@@ -92,8 +92,7 @@ class _Foreseen(Hosts):
 
     def _threads(self, frozen: Flags) -> Array:
         """All of BE's, for nobody foresees its pauses."""
-        lingering = np.where(self._was_frozen, 0.0, np.minimum(self.constants.freeze_seconds / self.tick_seconds, 1.0))
-        return self.constants.threads * np.where(frozen, lingering, 1.0)
+        return self._running(self.constants.threads, frozen)
 
 
 _ZERO, _ONE = np.zeros(1), np.ones(1)

@@ -168,6 +168,19 @@ def present(hosts: Hosts, count: int) -> list[tuple[Kind, int]]:
     return [(kind, number) for kind, number in zip(hosts.kinds, numbers, strict=True) if number]
 
 
+def dealt(hosts: Hosts, each: int, parts: int) -> list[list[tuple[Kind, int]]]:
+    """For each of some parts of so many hosts the kinds that it has, as `present`.
+
+    Together the parts have all kinds by their shares, also where one of them has fewer hosts than there are kinds.
+    """
+    kinds = [kind for kind, number in present(hosts, each * parts) for _ in range(number)]
+    dealt = []
+    for place in range(parts):
+        own = kinds[place::parts]
+        dealt.append([(kind, own.count(kind)) for kind in hosts.kinds if kind in own])
+    return dealt
+
+
 def readings_without(absent: Collection[str]) -> dict[str, Missing]:
     """What stands in place of readings, by their names in Telemetry, on hosts that lack some features' sensors."""
     return {field: Missing(Why.NOT_SUPPORTED) for name, field in _READINGS.items() if name in absent}

@@ -24,7 +24,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from rlctl import __version__
-from rlctl.agents.training.host_kinds import Hosts
+from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
@@ -75,6 +75,11 @@ def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, An
     """Make the folder of a new run with copies of files that hosts name; ConfigError where there is a run already."""
     if is_run(folder):
         raise ConfigError("holds a run already; give another --out, or --resume it", folder)
+    names: dict[str, Path] = {}
+    for file in (file for kind in hosts.kinds for file in _files(kind).values()):
+        if names.setdefault(file.name, file) != file:
+            other = names[file.name]
+            raise ConfigError(f"would overwrite the copy of {other} in the run's folder; rename one of the two", file)
     folder.mkdir(parents=True, exist_ok=True)
     _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
     note_origin(folder, arguments, command)
@@ -92,12 +97,17 @@ def _with_copies(folder: Path, hosts: Hosts) -> Hosts:
     """The hosts with files of the user's copied beside them: those may change later."""
     kinds = []
     for kind in hosts.kinds:
-        files = {key: Path(name) for key in ("profile", "safety") if Path(name := getattr(kind, key) or "").suffix}
+        files = _files(kind)
         for file in files.values():
             (folder / "profiles").mkdir(exist_ok=True)
             shutil.copyfile(file, folder / "profiles" / file.name)
         kinds.append(kind.model_copy(update={key: f"profiles/{file.name}" for key, file in files.items()}))
     return hosts.model_copy(update={"kinds": tuple(kinds)})
+
+
+def _files(kind: Kind) -> dict[str, Path]:
+    """The files that a kind of hosts names."""
+    return {key: Path(name) for key in ("profile", "safety") if Path(name := getattr(kind, key) or "").suffix}
 
 
 def versions() -> dict[str, str]:

@@ -230,7 +230,7 @@ def _ticklog() -> str:
         "readings": 'Each reading: `{"value", "age"}`, or `{"missing", "detail", "age"}` with the reason; a tail also has `samples` and `window`.',
         "counters": "Further readings, likewise.",
         "verdict": "What the shield allowed, as `before`.",
-        "bounds": "The bounds that the proposal exceeded: guard, reason, the most that it allowed, its figures.",
+        "bounds": "The bounds that held BE where it was, and those of people and the service: guard, reason, the most that it allowed, its figures.",
         "alarm": "Only where BE was held before the period was over: the sign and its figures, when it came, how long the answer took, and what failed. `before` was in force until then.",
         "shares": "Only with applications: working mode, cluster and CPUs of each; null for one that is deferred.",
         "before": "The allocation in force before: quota in CPUs (null is none), number of CPUs of the cpuset, frozen or not.",

@@ -26,6 +26,7 @@ from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
     COUNTERS_OF_EACH_LC,
+    MAX_LOAD,
     OF_EACH_LC,
     READINGS,
     Missing,
@@ -132,6 +133,7 @@ class LiveHost:
         self._be_vanished = False
         self._escaped: frozenset[int] = frozenset()
         self._doubts: dict[str, str] = {}
+        self.applied = False  # whether BE has, or may have, what this host wrote
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
         self._verdict = self._current  # of the last tick, whatever came between
@@ -184,7 +186,7 @@ class LiveHost:
         """
         self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         before, between = self._current.usable_cpus, self._between
-        self._between = True
+        self._between = self.applied = True
         try:
             self._current = self._actuator.apply(allocation, new_tick=not between)
             self._be_vanished = False
@@ -335,7 +337,10 @@ class LiveHost:
         rps, held = offered_rps(readings), is_held(self._verdict, self.limits)
         max_load.see(telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
         if math.isinf(lc.slo.max_load_rps):
-            return telemetry.but(load_ratio=max_load.ratio(rps))
+            counters = dict(telemetry.counters)
+            if (most := max_load.cautious_rps) is not None:
+                counters[MAX_LOAD] = Value(most)
+            return telemetry.but(load_ratio=max_load.ratio(rps), counters=counters)
         if (doubt := max_load.contradiction(lc.slo.max_load_rps)) != self._doubts.get(lc.name, ""):
             self._doubts[lc.name] = doubt
             if doubt:

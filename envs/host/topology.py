@@ -21,7 +21,7 @@ so that whole cores stay free for whoever else needs them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +137,11 @@ def read_list(path: Path) -> frozenset[int]:
         return parse_cpus(text_of(path))
     except ValueError:
         return frozenset()
+
+
+def exclusive_cpus(order: Sequence[int], lc_cpus: Collection[int]) -> int:
+    """How many CPUs at the beginning of BE's order the LC never runs on: so many BE can have without meeting it."""
+    return next((place for place, cpu in enumerate(order) if cpu in lc_cpus), len(order))
 
 
 def require_online(field: str, cpus: Iterable[int], sys: Path = SYS) -> None:

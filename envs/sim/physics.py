@@ -25,7 +25,7 @@ DRIFT, RATE, ARRIVALS, TAIL, PHASE, CPI = range(6)
 UNIFORMS = 6  # first channel of the two uniform numbers: missing, spike
 AT_START = 2000  # channels of the state at the start
 PAUSES = 3000  # channel of BE's pauses
-PACE = 4000  # first channel of what a second of BE's CPU time puts on the link
+PACE = 6000  # first channel of what a second of BE's CPU time puts on the link
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,7 @@ class Hosts:
         cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
         be_cpus_carried = self._carried(done, be_cpus)
         waited_cpus = c.link_wait_ratio * (be_cpus - be_cpus_carried)
+        be_cpus, host_cpus = be_cpus - waited_cpus, host_cpus - waited_cpus
         self._was_frozen = orders.frozen
         self.tick += 1
         return Window(
@@ -159,8 +160,8 @@ class Hosts:
             done_rps=done,
             utilisation_ratio=rho,
             lc_cpus=lc_cpus,
-            be_cpus=be_cpus - waited_cpus,
-            host_cpus=host_cpus - waited_cpus,
+            be_cpus=be_cpus,
+            host_cpus=host_cpus,
             be_work_ratio=be_cpus_carried * self._be_pace / (1.0 + c.be_inflation * use) / self._solo_cpus,
             contended_ratio=share.contended_ratio,
             cpi=cpi * (1.0 + c.cpi_cv * z[CPI]),
@@ -186,12 +187,17 @@ class Hosts:
         return offered
 
     def _threads(self, frozen: Flags) -> Array:
-        """BE threads that run, averaged over the period: none between jobs, few while a freeze takes hold."""
+        """BE threads that run, averaged over the period: none between jobs."""
         c = self.constants
         threads = c.threads
         if c.pause_ratio.any():
             job = np.floor(self.tick * self.tick_seconds / c.pause_seconds)
             threads = threads * (_hashed(self.seeds, job) >= c.pause_ratio)
+        return self._running(threads, frozen)
+
+    def _running(self, threads: Array, frozen: Flags) -> Array:
+        """Those of BE's threads that run, averaged over the period: few while a freeze takes hold."""
+        c = self.constants
         # A freeze takes some milliseconds (docs/measured/simulator.md, 8), in which BE runs on.
         lingering = np.where(self._was_frozen, 0.0, np.minimum(c.freeze_seconds / self.tick_seconds, 1.0))
         running: Array = threads * np.where(frozen, lingering, 1.0)

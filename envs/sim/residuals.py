@@ -18,6 +18,8 @@ from rlctl.envs.sim.surface import Cell
 
 # Hosts simulated per cell, the same for all: a cell's figure does not depend on which others are simulated.
 SEEDS = 48
+WINDOW_SECONDS = 1.0
+"""Of a sweep."""
 MANY_SEEDS = 500
 """For figures to be quoted: with 48 the share on the target's side moves by 3 % from one set of seeds to the next."""
 WITHIN_RATIO = 2.0
@@ -225,7 +227,7 @@ def _simulated(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> 
         return np.repeat(np.asarray(column, float), seeds)
 
     keys = np.tile(np.arange(1, seeds + 1, dtype=np.uint64), len(cells))
-    hosts = Hosts(Constants(**{name: spread(column) for name, column in rows.items()}), keys)
+    hosts = Hosts(Constants(**{name: spread(column) for name, column in rows.items()}), keys, WINDOW_SECONDS)
     frozen = np.repeat([cell.frozen for cell in cells], seeds)
     orders = Orders(
         spread([cell.quota_cpus for cell in cells]),

@@ -13,7 +13,7 @@ period     of the quota, microseconds
 shares     BE's cpu.shares, with the LC's at 1024
 rep        number of the sweep, where there were several; without the column one
 win        number of the window; window 0 is not settled and is left out
-sent       requests that arrived in the window
+sent       requests that arrived, per second
 p95        of the window, microseconds
 lc_cpu     CPUs that the LC kept busy; so `be_cpu`
 lc_cpus    CPUs that the LC may run on; without the column 1. `cfg` ending in `_both` has 2, one of them the client's
@@ -170,7 +170,12 @@ def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ..
             if _number(row, "win") < 1.0:
                 continue
             cell = _cell(row)
-            figures = (_number(row, "sent"), _number(row, "p95") / 1e6, _number(row, "lc_cpu"), _number(row, "be_cpu"))
+            figures = (
+                _number(row, "sent"),
+                _number(row, "p95", least=1e-3) / 1e6,
+                _number(row, "lc_cpu"),
+                _number(row, "be_cpu"),
+            )
             window = Measured(*figures, row.get("rep") or "")
         except ValueError as error:
             raise ConfigError(str(error), path, rows.line_num) from error

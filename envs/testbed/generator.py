@@ -27,6 +27,10 @@ CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
 HIGHEST_RATE_RPS = 1e6  # loadgen.c refuses more
 
 
+QUANTILES = {0.5: "p50_seconds", 0.95: "p95_seconds", 0.99: "p99_seconds"}
+"""Those of the latency that are reported, and where."""
+
+
 @dataclass(frozen=True, slots=True)
 class GeneratorConfig:
     """Where the load goes and what a request is; set exactly one of `unix_path` and `port`.
@@ -37,7 +41,8 @@ class GeneratorConfig:
         port: TCP port of the server.
         address: IPv4 address of that port, one of 127/8 or of 169.254/16, which no router passes on; there is no way
             to aim at another one.
-        inside: Command before the generator's own that enters a network namespace, see `rlctl.envs.testbed.link`.
+        inside: Command before the generator's own that enters a network namespace, see
+            `rlctl.envs.testbed.network.link`.
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
         query: PostgreSQL's statement, a transaction by itself.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
@@ -132,13 +137,12 @@ class GeneratorStats:
     cpu_seconds: float
     connections_up: int
 
-    @property
-    def latency_seconds(self) -> float:
-        """The latency that counts, as in `Telemetry`: the larger of p95 and the oldest request's age.
+    def latency_seconds(self, quantile: float) -> float:
+        """The latency that counts, as in `Telemetry`: the larger of one of `QUANTILES` and the oldest request's age.
 
-        In overload the p95 of completed requests lies.
+        In overload the quantiles of completed requests lie.
         """
-        return max(self.p95_seconds or 0.0, self.oldest_seconds)
+        return max(getattr(self, QUANTILES[quantile]) or 0.0, self.oldest_seconds)
 
 
 def build_generator(cache: Path | None = None) -> Path:

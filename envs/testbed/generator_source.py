@@ -8,10 +8,8 @@ from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
-from rlctl.envs.testbed.generator import GeneratorStats
+from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO
-
-_QUANTILES = {0.5: "p50_seconds", 0.95: "p95_seconds", 0.99: "p99_seconds"}
 
 
 class GeneratorSource:
@@ -38,9 +36,9 @@ class GeneratorSource:
         peek: Callable[[], Newest] = lambda: NOTHING,
         stale_seconds: float = 3.0,
     ) -> None:
-        if slo.quantile not in _QUANTILES:
+        if slo.quantile not in QUANTILES:
             raise ConfigError(f"the load generator reports p50, p95 and p99, not the SLO's quantile {slo.quantile:g}")
-        self._stats, self._peek, self._quantile = stats, peek, _QUANTILES[slo.quantile]
+        self._stats, self._peek, self._quantile = stats, peek, QUANTILES[slo.quantile]
         self._reporter = Reporter(self.name, slo, stale_seconds)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:

@@ -121,6 +121,7 @@ class _Jury:
 
 def probe_with(
     generator: LoadGenerator,
+    quantile: float,
     *,
     settle_seconds: float = SETTLE_SECONDS,
     window_seconds: float = WINDOW_SECONDS,
@@ -136,6 +137,7 @@ def probe_with(
 
     Args:
         generator: Sends the load; left at rate 0.
+        quantile: Which one counts as the tail.
         settle_seconds: Time before the first window.
         windows, missed: The latency is that of the worst of so many windows, so many left out.
         target_seconds: One window more than these above it ends a measurement at once.
@@ -150,10 +152,10 @@ def probe_with(
         while len(latencies) < windows and sum(one > target_seconds for one in latencies) <= missed:
             time.sleep(window_seconds)
             stats = generator.stats()
-            latencies.append(stats.latency_seconds if stats.samples > 0 else math.inf)
+            latencies.append(stats.latency_seconds(quantile) if stats.samples > 0 else math.inf)
         generator.set_rate(0.0)
         _drain(generator, rps, drain_seconds)
-        return sorted(latencies)[-1 - missed]
+        return sorted(latencies)[-1 - min(missed, len(latencies) - 1)]
 
     return measure
 

@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
-from rlctl.envs.host.topology import require_online
+from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
@@ -28,7 +28,7 @@ from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
+from rlctl.envs.testbed.knee import MISSED_WINDOWS, WINDOW_SECONDS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload, UploadConfig
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 GENERATOR_PRIORITY = 50  # SCHED_FIFO: else late by milliseconds (docs/measured/simulator.md, 10)
 CONTROLLER_PRIORITY = 40  # else it waits for 43 ms at the median (docs/measured/simulator.md, 10)
 TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (the same)
+START_SECONDS, BORNE_LOADS = 60.0, 3  # about, and so many loads are tried for longer
 SOLO_SECONDS = 8.0
 SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
@@ -78,6 +79,11 @@ class TestbedSpec:
     borne_windows: int = 0
     link: LinkConfig | None = None
     disk_megabytes: float | None = None
+
+    @property
+    def start_seconds(self) -> float:
+        """About what it takes to start, and to search the LC's maximum load."""
+        return START_SECONDS + BORNE_LOADS * self.borne_windows * WINDOW_SECONDS
 
 
 class DrivenHost(LiveHost):
@@ -163,13 +169,16 @@ class Testbed:
         """BE running alone: all its CPUs, no load on the LC.
 
         Raises:
-            TestbedError: The LC does not get rid of what it was sent before.
+            TestbedError: The LC does not get rid of what it was sent before, or BE got nothing done.
         """
         self.settle(constant(0.0))
         self.start_be()
         self._begin_be()
         time.sleep(SOLO_SECONDS)
-        return self.stop_be()
+        work = self.stop_be()
+        if not work.bogo_ops > 0.0:
+            raise TestbedError(f"BE got nothing done in {SOLO_SECONDS:g} s alone, and its runs are compared with that")
+        return work
 
     def settle(self, trace: Trace) -> None:
         """Hold the load that a trace begins with, without BE, until no old request is left.
@@ -182,7 +191,7 @@ class Testbed:
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             time.sleep(SETTLE_SECONDS)
-            if self._generator.stats().latency_seconds <= self.spec.target_seconds:
+            if self._generator.stats().latency_seconds(self.spec.quantile) <= self.spec.target_seconds:
                 return
             if time.monotonic() > deadline:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
@@ -324,7 +333,7 @@ class Testbed:
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
         self._generator = stack.enter_context(LoadGenerator(load))
         self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
-        exclusive = len(set(spec.be_cpus) - set(spec.lc_cpus))
+        exclusive = exclusive_cpus(spec.be_cpus, spec.lc_cpus)
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)), exclusive_cpus=exclusive)
         actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
         source = GeneratorSource(
@@ -341,7 +350,7 @@ class Testbed:
     def _max_load_rps(self) -> float:
         (start, step, top), target, windows = self.spec.knee_rps, self.spec.target_seconds, self.spec.borne_windows
         self._say("searching the LC's maximum load, BE absent ...")
-        probe = partial(probe_with, self._generator, settle_seconds=SETTLE_SECONDS)
+        probe = partial(probe_with, self._generator, self.spec.quantile, settle_seconds=SETTLE_SECONDS)
         found = find_knee(
             probe(),
             target,

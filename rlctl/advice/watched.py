@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.sim.identify import Record, spread
-from rlctl.envs.telemetry import number_or_nan, offered_rps
+from rlctl.envs.telemetry import SeveralTelemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
@@ -102,13 +102,13 @@ def watched(
     load, shield = LoggedLoad(), None
     rows: list[tuple[float, ...]] = []
     acting: list[str] = []
-    subject: tuple[Limits, float, float] | None = None
+    subject: tuple[Limits, float, Mapping[str, float]] | None = None
     earlier = 0
     for logged in read_log(files, damaged):
         limits, period = limits_in(logged.header), period_in(logged.header)
         if limits is None or period is None:
             continue
-        now = (limits, period, logged.tick.telemetry.target_seconds)
+        now = (limits, period, logged.tick.telemetry.targets_seconds)
         if now != subject:
             earlier += len(rows)
             load, rows, subject, acting = LoggedLoad(), [], now, []
@@ -119,7 +119,8 @@ def watched(
         rows.append(_row(logged, limits))
     if subject is None or load.learned is None:
         raise CheckFailed("no tick here says what host it is of")
-    limits, period, target_seconds = subject
+    limits, period, targets = subject
+    target_seconds = min(targets.values())
     wall, rate, ratio, tail, latency, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
     known = np.isfinite(rate) & (ratio > 0.0)
     most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
@@ -132,14 +133,15 @@ def watched(
         own_cpus=_own_cpus(limits) if own_cpus is None else own_cpus,
         weight=Weight.of(least=limits.least_weight),
         offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
-        tail_seconds=np.where(tail > 0.0, tail, np.nan),
+        tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
         lc_cpus=lc_cpus,
         be_cpus=be_cpus,
         quota_cpus=quota,
         cpuset_cpus=cpuset,
         frozen=frozen > 0.0,
     )
-    loads = np.where(np.isfinite(ratio), ratio, record.offered_rps / most_rps)
+    # Not as the log has it: where the maximum is learned, its shares are of another one from tick to tick.
+    loads = record.offered_rps / most_rps
     return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, earlier)
 
 
@@ -151,9 +153,10 @@ def _own_cpus(limits: Limits) -> float:
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     tick, telemetry = logged.tick, logged.tick.telemetry
     latency, before = telemetry.latency_ratio, logged.tick.before
-    readings = (telemetry.tail_latency_seconds, telemetry.lc_cpus, telemetry.be_cpus)
-    tail, lc_cpus, be_cpus = map(number_or_nan, readings)
-    rate, ratio = number_or_nan(offered_rps(telemetry.counters)), number_or_nan(telemetry.load_ratio)
+    tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
+    lc_cpus, be_cpus, ratio = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus, telemetry.load_ratio))
+    lcs = telemetry.lcs.values() if isinstance(telemetry, SeveralTelemetry) else (telemetry,)
+    rate = sum(number_or_nan(offered_rps(lc.counters)) for lc in lcs)  # of all, as the CPU time is
     cpuset = min(before.cpuset_cpus, limits.cpus)
     latency = math.nan if latency is None else latency
     return (tick.wall_seconds, rate, ratio, tail, latency, lc_cpus, be_cpus, before.quota_cpus, cpuset, before.frozen)

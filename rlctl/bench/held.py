@@ -13,17 +13,17 @@ import numpy as np
 from rlctl.agents.managers.table import Level, Levels, QuotaTable
 from rlctl.bench.lineup import Published
 from rlctl.bench.sweep import QUOTAS, Sweep, sweep, swept
+from rlctl.envs.experience import HOLD_RATIO
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.surface import Cell, read_surface
 from rlctl.envs.testbed.session import Testbed
+from rlctl.envs.testbed.traces import MOST_RATIO
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
-HOLD_RATIO = 0.8
-"""Of the target: a window's p95 varies by 18 % (docs/measured/simulator.md, 7), so what is nearer may miss it."""
 HELD_WINDOWS_RATIO = 0.8
 """Share of a cell's windows that must hold: one of the five of a live cell may be missed by chance. It was chosen with
 the scores of `two-core` and `two-core-nginx` in sight, so its rows there are not quite those of an unseen host."""
@@ -109,7 +109,7 @@ def measured_table(path: Path, scenario: LiveScenario, max_load_rps: float) -> Q
 def bench_sweep(scenario: LiveScenario) -> Sweep:
     """The sweep that a live benchmark begins with for `table`: of the loads that its trace brings."""
     rates = [scenario.trace.rate(float(second)) for second in range(round(scenario.duration_seconds) + 1)]
-    low, high = max(min(rates), BEYOND_RATIO), min(max(rates) + BEYOND_RATIO, 1.5)
+    low, high = max(min(rates), BEYOND_RATIO), min(max(rates) + BEYOND_RATIO, MOST_RATIO)
     loads = tuple(round(float(load), 3) for load in np.linspace(low, high, LIVE_LOADS))
     return Sweep(scenario, tuple(dict.fromkeys(loads)), QUOTAS, LIVE_WINDOWS)
 
@@ -122,7 +122,7 @@ def swept_levels(scenario: LiveScenario, bed: Testbed) -> Levels:
         return measured_levels(read_surface(path), bed.slo.target_seconds, bed.slo.max_load_rps)
 
 
-def simulated_levels(host: HostProfile, weight: Weight) -> Levels:
+def simulated_levels(host: HostProfile, weight: Weight, tick_seconds: float = 1.0) -> Levels:
     """Sweep a simulated host of this profile, on training seeds: the same levels each time."""
     limits = host.limits()
     cells = swept(limits.cpus)
@@ -130,7 +130,7 @@ def simulated_levels(host: HostProfile, weight: Weight) -> Levels:
     tried = []
     for load in SIM_LOADS:
         steady = from_config({"kind": "constant", "rate": load})
-        hosts = SimBatch(host, keys, steady, SIM_WINDOWS, weight=weight)
+        hosts = SimBatch(host, keys, steady, SIM_WINDOWS, tick_seconds, weight=weight)
         hosts.apply([cell for cell in cells for _ in range(SIM_HOSTS)])
         good = np.zeros(len(keys))
         for window in range(SIM_WINDOWS):

@@ -101,8 +101,19 @@ class LiveOutcome:
 
     @property
     def remarks(self) -> dict[str, tuple[str, ...]]:
-        """What a reader of a manager's row must know."""
-        return {name: remarks for host in self.hosts.values() for name, remarks in host.remarks.items()}
+        """What a reader of a manager's row must know; of which host, where not all of them say it."""
+        told: dict[str, dict[str, list[str]]] = {}
+        for host, result in self.hosts.items():
+            for name, remarks in result.remarks.items():
+                for remark in remarks:
+                    told.setdefault(name, {}).setdefault(remark, []).append(host)
+        return {
+            name: tuple(
+                remark if len(hosts) == len(self.hosts) else f"{', '.join(hosts)}: {remark}"
+                for remark, hosts in own.items()
+            )
+            for name, own in told.items()
+        }
 
     @property
     def scores(self) -> dict[str, Score]:

@@ -198,7 +198,7 @@ def run_sim(
     if NEEDS_MODEL & set(plan.managers) and plan.threshold_model is None:
         plan = replace(plan, threshold_model=record_model(plan))
     if needs_sweep(plan.managers, plan.scenario) and not plan.levels:
-        plan = replace(plan, levels=simulated_levels(plan.host, plan.scenario.be.weight))
+        plan = replace(plan, levels=simulated_levels(plan.host, plan.scenario.be.weight, plan.scenario.tick_seconds))
     results = workforce.map(simulate, plan.tasks(workforce.count, chunk), lambda task: done(task.manager))
     names = {catalogue.label(name): name for name in plan.managers}
     parts = {label: [part for part in results if part.task.manager == name] for label, name in names.items()}

@@ -17,7 +17,7 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.sim.surface import write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.session import Testbed
-from rlctl.envs.testbed.traces import constant
+from rlctl.envs.testbed.traces import MOST_RATIO, constant
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
 
@@ -27,7 +27,6 @@ QUOTAS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Of BE's CPUs; 1 lifts the quota."""
 WINDOWS = 6
 OVERHEAD_SECONDS = 2.0  # per cell, until the queue of the last one is empty
-START_SECONDS = 100.0  # the search for the maximum load, and BE's start
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Sweep:
     repeats: int = 1
 
     def __post_init__(self) -> None:
-        if not self.loads or not all(0.0 < load <= 1.5 for load in self.loads):
+        if not self.loads or not all(0.0 < load <= MOST_RATIO for load in self.loads):
             raise ConfigError("--loads are shares of the LC's maximum load, such as 0.2,0.5,0.8")
         if not all(0.0 < quota <= 1.0 for quota in self.quotas):
             raise ConfigError("--quotas are shares of BE's CPUs, above 0 and up to 1, such as 0.1,0.5,1")
@@ -79,7 +78,7 @@ class Sweep:
     @property
     def seconds(self) -> float:
         """About how long it takes, the search for the maximum load included."""
-        return START_SECONDS + self.measuring_seconds
+        return self.scenario.testbed().start_seconds + self.measuring_seconds
 
     @property
     def measuring_seconds(self) -> float:

@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shield", metavar="NAME|FILE,...", help="one or several; default: the configuration's, else the log's"
     )
     parser.add_argument(
-        "--own-cpus", type=positive, metavar="N", help="CPUs of BE's on which the LC never runs (default: by the sizes)"
+        "--own-cpus", type=positive, metavar="N", help="CPUs of BE's on which the LC never runs (default: as logged)"
     )
     parser.add_argument("--quantile", type=positive, metavar="PERCENT", help="that the target is about (default: 95)")
     parser.add_argument("--allowed", type=positive, metavar="PERCENT", help="windows that may miss (default: 1)")

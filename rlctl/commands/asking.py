@@ -13,13 +13,13 @@ from typing import Any
 from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.serve.control_socket import ask
+from rlctl.ticklog.moments import UNITS
 
 UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"
 
 WHY_NOTHING_WAITS = {True: "who decides was approved", False: "approve: false, so that a reload waits for nobody"}
 """By whether the service asks for a word."""
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[smhd])")
 
 

@@ -16,7 +16,7 @@ from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import load_scenario, shipped_scenarios
+from rlctl.scenarios.shipped import load_scenario, shipped_scenarios, with_weight
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.work.progress import say
 
@@ -129,20 +129,17 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
         names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     changes = {key: value for key, value in given.items() if value is not None}
-    scenarios = {name: _weighed(load_scenario(name), args.be_weight).model_copy(update=changes) for name in names}
+    asked = {name: load_scenario(name) for name in names}
+    scenarios = {
+        name: scenario.model_copy(update=changes | with_weight(scenario, args.be_weight))
+        for name, scenario in asked.items()
+    }
     for name, scenario in scenarios.items():
         if args.plant not in (None, scenario.plant):
             raise ConfigError(f"scenario {name} is for --plant {scenario.plant}; `rlctl scenarios` lists the others")
         if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
             raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
     return scenarios
-
-
-def _weighed(scenario: LiveScenario | SimScenario, weight: str | None) -> LiveScenario | SimScenario:
-    """The scenario with this CPU weight of BE; None for its own."""
-    if weight is None:
-        return scenario
-    return scenario.model_copy(update={"be": scenario.be.model_copy(update={"weight": Weight(weight)})})
 
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:

@@ -13,6 +13,7 @@ from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.testbed import LivePlan
 from rlctl.commands.outputs import write_json
 from rlctl.envs.errors import HostError
+from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_profile
@@ -22,14 +23,8 @@ from rlctl.work.progress import progress, say
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""
 
-SEARCH_SECONDS = 40.0
-"""About what the testbed takes to start and to search the LC's maximum load: 15 to 20 loads of 2 s each."""
-
 SETTLE_SECONDS = 4.0
 """About what goes by around each run: the LC's backlog drains, BE starts, fills its arrays and is stopped."""
-
-SOLO_SECONDS = 8.0
-"""BE running alone, once per repeat (`rlctl.envs.testbed.session`)."""
 
 
 def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
@@ -86,7 +81,7 @@ def _minutes(plan: LivePlan) -> int:
     """About how long a plan takes, all told, at least 1."""
     run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
-    seconds = SEARCH_SECONDS + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
+    seconds = plan.scenario.testbed().start_seconds + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
     seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
     if plan.adapt_seconds:
         seconds += plan.adapt_seconds * sum(plan.policy(name).learns for name in plan.managers)

@@ -88,6 +88,7 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
         "seeds": plan.seeds,
         "shield": plan.shield_source,
         "tuned": plan.tuned_source or None,
+        "be_weight": args.be_weight,
         "duration": args.duration and f"{args.duration:g}",
         "time_scale": args.time_scale and f"{args.time_scale:g}",
     }

@@ -11,7 +11,7 @@ from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.commands.partition import undone_as_json, undone_in_words
 from rlctl.envs.errors import HostError, shown
-from rlctl.envs.host.cgroup.journal import JOURNAL, load
+from rlctl.envs.host.cgroup.journal import JOURNAL, boot_id, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.partition.ledger import Stage, read_ledger
@@ -83,7 +83,8 @@ def _way_out(args: argparse.Namespace) -> str:
 
 
 def _preview(state: Path, as_json: bool, absent: str) -> int:
-    entries, partition = load(state).entries, read_ledger(state)
+    recorded, partition = load(state), read_ledger(state)
+    entries = recorded.entries if recorded.is_of(boot_id()) else ()  # after a reboot there is nothing to put back
     unfinished = partition is not None and partition.stage is not Stage.STANDING
     if as_json:
         would = [{"path": entry.path, "original": entry.original} for entry in entries]

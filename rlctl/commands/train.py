@@ -59,6 +59,9 @@ NEW_RUN_ONLY = (
 )
 """Arguments that a run that goes on has already."""
 
+CHANGED_BY_RESUMING = ("total_timesteps", "max_seconds", "threads")
+"""Arguments that it may be given anew, each time: its folder keeps what it was begun with."""
+
 ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
 
 
@@ -176,7 +179,7 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
     if args.resume:
         if given := [name for name in NEW_RUN_ONLY if getattr(args, name) is not None]:
             raise ConfigError(f"--resume goes on with what the run has; leave out --{given[0].replace('_', '-')}")
-        changes = {name: getattr(args, name) for name in ("total_timesteps", "max_seconds", "threads")}
+        changes = {name: getattr(args, name) for name in CHANGED_BY_RESUMING}
         return [resumed_plan(args.resume, {key: value for key, value in changes.items() if value is not None})]
     if not args.algo:
         raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with the folder of a run")
@@ -216,7 +219,8 @@ def _trained(
         say(result.tally.line())
     say(f"{result.ending}: {result.timesteps:,} timesteps in {result.seconds:.0f} s")
     if caught:
-        say(f"go on with: {command_line('train', {'resume': folder, 'ray': args.ray})}")
+        changed = {name: getattr(args, name) for name in CHANGED_BY_RESUMING} if args.resume else {}
+        say(f"go on with: {command_line('train', {'resume': folder, 'ray': args.ray} | changed)}")
     return result
 
 

@@ -69,10 +69,10 @@ class _Minute:
     be_readings: int = 0
 
     def add(self, tick: Tick, changed: bool) -> None:
-        latency, slack = tick.telemetry.latency_seconds, tick.telemetry.slack_ratio
+        latency, missed = tick.telemetry.latency_seconds, tick.telemetry.missed
         self.ticks += 1
-        self.over_target += slack is not None and slack < 0.0
-        self.unknown += slack is None
+        self.over_target += missed is True
+        self.unknown += missed is None
         self.overrides += tick.verdict.overridden
         self.fallbacks += bool(tick.fallback)
         self.errors += bool(tick.error)
@@ -213,7 +213,7 @@ def _change(tick: Tick) -> Event:
             "acting": tick.acting,
             "fallback": tick.fallback,
             "note": tick.note,
-            "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.decisive],
+            "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.binding],
         },
     )
 

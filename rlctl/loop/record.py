@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from rlctl.envs.telemetry import (
 from rlctl.envs.ticklog import seal
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.safety.signs import Alarm
-from rlctl.safety.verdict import Verdict
+from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +80,7 @@ class Tick:
     @property
     def false_alarm(self) -> bool:
         """BE was held before the period was over, and the LC met its target in it."""
-        slack = self.telemetry.slack_ratio
-        return self.alarm is not None and slack is not None and slack >= 0.0
+        return self.alarm is not None and self.telemetry.missed is False
 
     @property
     def why_safe(self) -> str:
@@ -169,7 +168,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "verdict": allocation_as_json(tick.verdict.allocation),
         "bounds": [
             {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
-            for b in tick.verdict.decisive
+            for b in _told(tick.verdict)
         ],
         "applied": allocation_as_json(tick.applied),
         "policy": tick.policy,
@@ -183,6 +182,12 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "fallback": tick.fallback,
         "events": list(tick.events),
     } | _further(tick)
+
+
+def _told(verdict: Verdict) -> Iterator[Bound]:
+    """The bounds that bind, and those of the service in any case: a replay asks others under them."""
+    binding = set(verdict.binding)
+    return (bound for bound in verdict.bounds if bound in binding or bound.reason in OF_SERVICE)
 
 
 def _further(tick: Tick) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import yaml
 from rlctl.envs.errors import HostError
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
-from rlctl.envs.sim.residuals import Residual, agreement, by_regime
+from rlctl.envs.sim.residuals import WINDOW_SECONDS, Residual, agreement, by_regime
 from rlctl.envs.sim.surface import Cell, read_surface, region_of, set_aside
 from rlctl.envs.whole_file import write_whole
 from rlctl.scenarios.live import LiveScenario
@@ -48,6 +48,8 @@ def fitted_profile(
 
 def unfitted(scenario: LiveScenario) -> str:
     """Why a sweep of this scenario makes no profile, only a table; empty where one is fitted."""
+    if scenario.tick_seconds != WINDOW_SECONDS:
+        return f"its windows are of {scenario.tick_seconds:g} s, and those of the fit of {WINDOW_SECONDS:g} s"
     return "" if _start(scenario) else f"the fit has no profile of {scenario.lc.kind} to begin with"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk.bulk import WriteConfig
@@ -22,6 +22,16 @@ from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict
 
 
+def _some_cpus(cpus: tuple[int, ...]) -> tuple[int, ...]:
+    if not cpus or len(set(cpus)) < len(cpus) or min(cpus) < 0:
+        raise ValueError(f"needs CPUs, each of them once, such as [0, 1]; not {list(cpus)}")
+    return cpus
+
+
+Cpus = Annotated[tuple[int, ...], AfterValidator(_some_cpus)]
+"""CPUs that something is confined to."""
+
+
 class LcSection(Strict):
     """The latency-critical service that the testbed starts.
 
@@ -32,7 +42,7 @@ class LcSection(Strict):
     """
 
     kind: Literal["nginx", "memcached", "postgres"]
-    cpus: tuple[int, ...] = (0,)
+    cpus: Cpus = (0,)
     keys: int = Field(PRELOAD_KEYS, ge=100, le=MOST_KEYS)
 
     def service(self, address: tuple[str, int] | None) -> Service:
@@ -56,7 +66,7 @@ class BeSection(Strict):
 
     kind: Literal["cpu", "memory", "mixed", "upload", "write"]
     workers: int = Field(2, ge=1)
-    cpus: tuple[int, ...] = (0,)
+    cpus: Cpus = (0,)
     weight: Weight = Weight.EQUAL
 
 
@@ -101,11 +111,11 @@ class SloSection(Strict):
 
     Attributes:
         target_milliseconds: Tail latency to stay below.
-        quantile_percent: The quantile that counts as the tail.
+        quantile_percent: The quantile that counts as the tail, one that the load generator reports.
     """
 
     target_milliseconds: float = Field(gt=0.0)
-    quantile_percent: float = Field(95.0, gt=50.0, lt=100.0)
+    quantile_percent: Literal[95, 99] = 95
 
 
 class KneeSection(Strict):

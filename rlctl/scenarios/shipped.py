@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validated
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
@@ -48,6 +49,11 @@ def sim_scenario(name_or_file: str) -> SimScenario:
     if isinstance(scenario, LiveScenario):
         raise ConfigError(f"scenario {name_or_file} is for the live host; give a simulated one, such as thesis")
     return scenario
+
+
+def with_weight(scenario: LiveScenario | SimScenario, weight: str | None) -> dict[str, object]:
+    """What to change in a scenario for this CPU weight of BE: nothing where it is None."""
+    return {} if weight is None else {"be": scenario.be.model_copy(update={"weight": Weight(weight)})}
 
 
 def scenarios_folder() -> Path:

@@ -31,7 +31,7 @@ from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.host.topology import require_online
+from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.envs.host.watch import Watch, Watched
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
@@ -104,7 +104,7 @@ def build_live(
             follow=follower.follow if be_selects else None, sharing=sharing, watch=watch, replan=replan,
         )  # fmt: skip
         if originals:
-            originals.started = True
+            originals.started = lambda: host.applied
         opened = stack.pop_all()
     return host
 
@@ -112,12 +112,13 @@ def build_live(
 class _Originals:
     """The journal of a run; at its end what it holds is put back. A context manager.
 
-    A start that fails leaves BE as a predecessor's watchdog has left it, rather than set it free.
+    A start that fails before its first allocation leaves BE as a predecessor's watchdog has left it.
     """
 
     def __init__(self, state_directory: Path) -> None:
         self.journal = Journal.open(state_directory)
-        self.started, self._inherited = False, bool(self.journal.entries)
+        self.started: Callable[[], bool] = lambda: False
+        self._inherited = bool(self.journal.entries)
         if self._inherited:
             log.info("an earlier controller did not end in order: BE's originals stay those of its journal")
 
@@ -126,7 +127,7 @@ class _Originals:
 
     def __exit__(self, *_: object) -> None:
         with self.journal:
-            if self.started or not self._inherited:
+            if self.started() or not self._inherited:
                 self._put_back()
             else:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
@@ -158,7 +159,7 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], knobs: Knobs, ownership:
     config, order = found.config, found.be_cpus(lc_cpus)
     limits = Limits(
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
-        exclusive_cpus=len(set(order) - set(lc_cpus)),
+        exclusive_cpus=exclusive_cpus(order, lc_cpus),
     )  # fmt: skip
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)

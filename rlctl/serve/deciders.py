@@ -97,7 +97,7 @@ class Configuration:
             period_seconds = tick_seconds or config.tick_seconds
             policy = with_fallback(policy, config.fallback, period_seconds, config.policy.threshold_model)
         with located(self._path, "lc"):
-            check_table(config)
+            check_table(config, config if tick_seconds is None else self.config)
         with located(self._path, "shield"):
             settings = config.model_dump_json(include=set(EXCHANGED), exclude_defaults=True)
             return config, Deciders(policy, load_profile(config.shield), settings, config.approve)
@@ -149,13 +149,16 @@ def build_policy(section: PolicySection) -> Policy:
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
 
 
-def check_table(config: ServeConfig) -> None:
+def check_table(config: ServeConfig, here: ServeConfig) -> None:
     """Whether this is the host that the manager `table` was swept on, where it decides or is fallen back to.
+
+    Args:
+        here: Whose LC and weight are in effect: those of a service that runs stay until its next start.
 
     Raises:
         ConfigError: Another load counts as 1.0, so that every load would be looked up at the wrong place.
     """
-    here_rps, weight = next(iter(config.lcs.values())).slo.max_load_rps, config.be.weight
+    here_rps, weight = next(iter(here.lcs.values())).slo.max_load_rps, here.be.weight
     for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
         if file is None:  # the levels are in the options, which do not say of which host and load they are
             if isinstance(here_rps, str):

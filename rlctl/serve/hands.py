@@ -19,7 +19,7 @@ from typing import Any
 
 from rlctl.config.people import ScheduleEntry
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.errors import ConfigError, on_one_line
+from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import Tick
@@ -124,7 +124,8 @@ class Hands:
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
         self._tick = tick
-        self.written(tick.applied)
+        if not tick.error:  # of a write that failed nobody knows what it left
+            self.written(tick.applied)
 
     def urgent(self, limits: Limits) -> Allocation | None:
         """The most that BE may have by what was said, if somebody paused or limited it since the last look or tick."""
@@ -220,6 +221,9 @@ class Hands:
 
         Args:
             urgent: It restricts BE, so that it need not wait for a tick.
+
+        Raises:
+            HostError: It is not in force yet, but will be as soon as it can.
         """
         with self._news:
             self._said += 1
@@ -228,8 +232,9 @@ class Hands:
         with self._news:
             done = self._news.wait_for(lambda: self._in_force >= said_now, self._patience_seconds)
             applied = self._applied and str(self._applied)
-        late = "" if done else "; NOT in force yet, the loop is late"
-        return f"{said}{late}; BE has {applied}{trouble}"
+        if not done:
+            raise HostError(f"{said}; NOT in force yet, the loop is late or cannot write; BE has {applied}{trouble}")
+        return f"{said}; BE has {applied}{trouble}"
 
     def _keep(self) -> str:
         """Write what is said to its file; what a restart will not know of it, and why, empty where all is well."""

@@ -135,14 +135,14 @@ class Metrics(Collector):
 
     def write(self, tick: Tick) -> None:
         """Count a tick and keep it."""
-        counts, slack = self._counts, tick.telemetry.slack_ratio
-        counts.slo["unknown" if slack is None else "missed" if slack < 0.0 else "met"] += 1
+        counts, missed = self._counts, tick.telemetry.missed
+        counts.slo["unknown" if missed is None else "missed" if missed else "met"] += 1
         counts.acting[tick.acting or tick.policy] += 1
         for name in READINGS:
             reading = getattr(tick.telemetry, name)
             if isinstance(reading, Missing):
                 counts.missing[(name, reading.why)] += 1
-        for bound in tick.verdict.decisive:
+        for bound in tick.verdict.binding:
             counts.bounds[(bound.guard, bound.reason)] += 1
         for event in tick.events:
             counts.events[event.partition(":")[0]] += 1
@@ -189,8 +189,8 @@ class Metrics(Collector):
         yield _by("rlctl_ticks", "Completed ticks, by whether the LC met its target.", ("slo",), counts.slo)
         yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)
         yield _by("rlctl_readings_missing", "Readings that a tick went without.", ("reading", "reason"), counts.missing)
-        exceeded = "Bounds that a proposal exceeded, by guard; those that it kept to do not count."
-        yield _by("rlctl_shield_bounds", exceeded, ("guard", "reason"), counts.bounds)
+        binding = "Bounds that held BE where it was, by guard; those above that do not count."
+        yield _by("rlctl_shield_bounds", binding, ("guard", "reason"), counts.bounds)
         yield _by("rlctl_host_events", "What others did to the groups under control.", ("kind",), counts.events)
         held = "Control periods in which BE was held before they were over, by what was seen of the LC."
         yield _by("rlctl_inner_alarms", held, ("sign",), counts.alarms)

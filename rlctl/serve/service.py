@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Self
 from rlctl.agents.policy import Policy
 from rlctl.config.sections import InnerGuardSection, LimitsSection, MetricsSection
 from rlctl.config.serve import BeWeight, LogSection, ServeConfig, StarvedSection
+from rlctl.envs.actions import RISE_RATIO
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, CgroupGone, ConfigError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
@@ -271,8 +272,10 @@ class _Running:
         plant = self._controller.plant
         described = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
         log.info("policy %s under shield %s (%s); %s", *described)
-        if unlike := untrained_shield(policy, shield):
-            log.warning("%s", unlike)
+        for doubt in filter(
+            None, (untrained_shield(policy, shield), too_slow_a_rise(policy, shield, plant.tick_seconds))
+        ):
+            log.warning("%s", doubt)
         if self._metrics is not None:
             self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
         if self._tick_log is not None:
@@ -427,6 +430,21 @@ def untrained_shield(policy: Policy, shield: Shield) -> str:
         return ""
     now = f"{shield.profile_name} ({shield.digest})"
     return f"policy {policy.name} was trained with shield {', '.join(met.values())}, not with {now}"
+
+
+def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
+    """That the shield allows less growth in a tick than a move of a masked policy asks for; empty where it does not.
+
+    Such a policy is not told of moves that the shield would cut, and so never asks for more than small levels.
+    """
+    grown = shield.profile.growth_ratio_per_second * tick_seconds
+    if not policy.masked or grown >= RISE_RATIO:
+        return ""
+    least = RISE_RATIO / shield.profile.growth_ratio_per_second
+    return (
+        f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile_name} "
+        f"allows {100 * grown:.2g}: BE stays small; take tick_seconds of {least:.2g} or more, or another policy"
+    )
 
 
 def _range_in_words(limits: Limits) -> str:

@@ -30,12 +30,14 @@ DEATH_SECONDS = 0.1
 """So long the loop waits for one that was killed; one that sleeps in the kernel is reaped by a later look."""
 
 FED_RATIO = 2.0
-"""Of the share below which BE starves: at this mean it is fed again, so that one at the edge is not told in turns."""
+"""Of the share below which BE starves: at this mean it is fed again, so that one at the edge is not told in turns; but
+no further from it than halfway to everything."""
 
 MEANT = frozenset({Reason.OPERATOR, Reason.SCHEDULE})
 """Reasons for which BE has little because somebody wants it so."""
 
-NOT_MEANT = frozenset(Reason) - MEANT
+ABOUT_RATIO = 0.5
+"""A policy that goes by levels has no less than this of what it may have, where that is why it has no more."""
 
 WANTING_RATIO = 0.5
 """A task of BE waited for a CPU for this share of the time (PSI): BE would have used more than it did."""
@@ -150,7 +152,8 @@ class Starving:
     def _judge(self, mean: float) -> None:
         seconds = self._section.after_seconds
         time_span = f"{seconds:g} s" if seconds < 120.0 else f"{seconds / 60.0:g} min"
-        if mean >= self._section.below_ratio * (FED_RATIO if self.starved else 1.0):
+        below = self._section.below_ratio
+        if mean >= (min(FED_RATIO * below, (1.0 + below) / 2.0) if self.starved else below):
             if self.starved:
                 self._fed(f"BE had {mean:.1%} of its CPUs in {time_span}", mean)
             return
@@ -166,9 +169,14 @@ class Starving:
 
 
 def _meant(tick: Tick) -> bool:
-    """Somebody wants BE to have so little: what people or the schedule allow is no more than what others do."""
-    meant, others = tick.verdict.cause(but=NOT_MEANT), tick.verdict.cause(but=MEANT)
-    return meant is not None and (others is None or meant.most.usable_cpus <= others.most.usable_cpus)
+    """Somebody wants BE to have so little: people or the schedule allow no more than others, and BE has about that."""
+    meant, others = math.inf, math.inf
+    for bound in tick.verdict.bounds:
+        if bound.reason in MEANT:
+            meant = min(meant, bound.most.usable_cpus)
+        else:
+            others = min(others, bound.most.usable_cpus)
+    return meant < math.inf and meant <= others and tick.verdict.allocation.usable_cpus >= ABOUT_RATIO * meant
 
 
 def check_command(words: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ class Columns:
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before each tick; NaN where they are not known.
         met: That period held the target: 1, did not: 0, was not measured: NaN.
         overridden: The shield did not let the acting policy's proposal through as it was.
-        left_out: Number of ticks before them, with another acting policy, shield, host or set of shadows.
+        left_out: Number of ticks with another acting policy, shield, host or set of shadows.
     """
 
     subject: Subject
@@ -130,6 +130,9 @@ class _Gathering:
             return  # recorded twice, by a watcher that was started again
         if not self.shadows.keys() <= watched.answers.keys():
             return  # no line of this log, though its checksum fits
+        if watched.acting != self.subject.acting:
+            self.left_out += 1  # a heuristic in its place, or the safe allocation
+            return
         follows = self._last == (watched.run, watched.index - 1)
         self._last = watched.run, watched.index
         limits = self.subject.limits
@@ -159,15 +162,13 @@ def columns(stream: Iterable[Watched]) -> Columns | None:
     # is what a promotion would build on.
     now: _Gathering | None = None
     header: object = None
+    subject: Subject | None = None
     for watched in stream:
         if watched.header is not header:
-            header = watched.header
-            subject = _subject(watched.header)
-            if subject is None:
-                continue
-            if now is None or subject != now.subject:
+            header, subject = watched.header, _subject(watched.header)
+            if subject is not None and (now is None or subject != now.subject):
                 now = _Gathering(subject, now.left_out + len(now.acting) if now else 0)
-        if now is not None:
+        if now is not None and subject is not None:
             now.add(watched)
     return now.columns() if now and now.acting else None
 

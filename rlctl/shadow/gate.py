@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.shadow.report import Report, ShadowFigures
@@ -25,6 +26,12 @@ class LoadSection(Strict):
     from_percent: float = Field(ge=0.0, le=200.0)
     to_percent: float = Field(gt=0.0, le=200.0)
     least_minutes_per_band: float = Field(ge=0.0)
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.from_percent >= self.to_percent:
+            raise ValueError(f"from_percent {self.from_percent:g} is not below to_percent {self.to_percent:g}")
+        return self
 
 
 class ViolationsSection(Strict):

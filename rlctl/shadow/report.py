@@ -85,7 +85,7 @@ class Report:
     """What was found out about each shadow; the fields stand in the JSON by the same names.
 
     Attributes:
-        left_out_ticks: Ticks before them, with another acting policy, shield, host or set of shadows.
+        left_out_ticks: Ticks with another acting policy, shield, host or set of shadows.
         violation_percent: Share of the measured windows that missed the target; None when none was measured.
         be_percent: BE's use in percent of its CPUs; None when it was never measured.
         override_percent: Share of ticks in which the shield overrode the acting policy.

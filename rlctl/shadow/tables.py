@@ -87,7 +87,7 @@ def _head(report: Report) -> Iterator[str]:
         yield f"{report.unmeasured_windows} windows without a latency count neither way"
     if report.left_out_ticks:
         changed = "with another acting policy, shield, host or set of shadows"
-        yield f"left out: {report.left_out_ticks} ticks before, {changed}"
+        yield f"left out: {report.left_out_ticks} ticks {changed}"
 
 
 def _log_row(name: str, one: ShadowFigures) -> tuple[str, ...]:

@@ -30,9 +30,10 @@ from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
+from rlctl.safety.verdict import OF_SERVICE
 from rlctl.ticklog.header import limits_in, profile_in, run_in
 from rlctl.ticklog.logged import LoggedTick
-from rlctl.ticklog.replay import begins_anew, digest_in, period_in
+from rlctl.ticklog.replay import begins_anew, period_in, prepared
 
 HANG_SECONDS = 2.0
 """Wall clock after which a call is given up. The policy's budget is in CPU time: a shadow runs at the lowest priority,
@@ -63,8 +64,8 @@ class Answer:
 
     @property
     def overridden(self) -> bool:
-        """The shield would not have let it through as it was."""
-        return self.proposed != self.allowed
+        """The shield would not have let it through as it was, whatever the service held BE to."""
+        return bool(self.guards) and self.proposed != self.allowed
 
     @property
     def refused(self) -> bool:
@@ -83,7 +84,7 @@ class Watched:
         wall_seconds: Wall clock, Unix time in seconds.
         load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
         met: The window before held the target; None when nothing was measured.
-        overridden: The shield did not let the acting policy's proposal through as it was.
+        overridden: The shield did not let the acting policy's proposal through as it was; not the service alone.
     """
 
     run: str
@@ -137,7 +138,7 @@ class Shadow(Policy):
     def answer(self, decision: Decision) -> Answer:
         """Its last proposal, and what the guards made of it."""
         verdict, failed = decision.verdict, str(decision.error or "")
-        guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive))
+        guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive if bound.reason not in OF_SERVICE))
         return Answer(
             decision.proposed, verdict.allocation, guards, failed, self._late, self._cpu_seconds, self._unlike
         )
@@ -181,8 +182,7 @@ class Shadows:
             self.unruled += 1
             return None
         tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
-        if logged.first and digest_in(logged.header) == self._shield.digest:
-            self._shield.resume(logged.header.get("guards", {}), telemetry)
+        prepared(self._shield, logged)
         seated = zip(self.shadows, self._seats, strict=True)
         answers = {shadow.name: shadow.answer(seat.decide(telemetry, before)) for shadow, seat in seated}
         slack = slack_of(telemetry)
@@ -195,7 +195,7 @@ class Shadows:
             met=None if slack is None else slack >= 0.0,
             be_cpus=number(telemetry.be_cpus),
             applied=tick.applied,
-            overridden=tick.verdict.overridden,
+            overridden=tick.verdict.corrected,
             answers=answers,
             header=self._header_from(logged.header),
         )

@@ -60,7 +60,7 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
 
     def header(tick: Tick) -> Mapping[str, object]:
         return fixed | {
-            "target_seconds": _sayable(tick.telemetry.target_seconds),
+            "target_seconds": _sayable(next(iter(tick.telemetry.targets_seconds.values()))),
             "guards": {name: _sayable(memory) for name, memory in (shield.state if shield else {}).items()},
         }
 

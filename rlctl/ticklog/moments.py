@@ -15,7 +15,8 @@ from rlctl.ticklog.logged import LoggedTick, read_log
 
 _AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _INDEX = re.compile(r"(?:tick\s+|#)(\d{1,12})")
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds of a letter behind a number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
     if match := _INDEX.fullmatch(text):
         return Moment(index=int(match[1]))
     if match := _AGO.fullmatch(text):
-        return Moment(wall_seconds=now - float(match[1]) * _UNITS[match[2]])
+        return Moment(wall_seconds=now - float(match[1]) * UNITS[match[2]])
     try:
         return Moment(
             wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else datetime.fromisoformat(text).timestamp()

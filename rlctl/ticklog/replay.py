@@ -123,9 +123,7 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
         tick = logged.tick
         known = known and logged.unbroken and tick.index == expected
         expected = tick.index + 1
-        if same and logged.first and shield.resume(logged.header.get("guards", {}), tick.telemetry):
-            known = True
-        shield.hold(tuple(bound for bound in tick.verdict.bounds if bound.reason in OF_SERVICE))
+        known |= prepared(shield, logged)
         for contender in contenders:
             contender.answer(logged)
         verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)
@@ -134,6 +132,19 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
             recheck.unknown += 1
         elif differing(verdict, tick.verdict):
             recheck.differences.append(Difference(logged, verdict))
+
+
+def prepared(shield: Shield, logged: LoggedTick) -> bool:
+    """Before a tick is decided anew: the shield holds what the service held BE to in it, as pause and schedule do.
+
+    Returns:
+        What the guards remember is known from here on: a header says it, and is of this shield.
+    """
+    tick, header = logged.tick, logged.header
+    shield.hold(tuple(bound for bound in tick.verdict.bounds if bound.reason in OF_SERVICE))
+    return (
+        logged.first and digest_in(header) == shield.digest and shield.resume(header.get("guards", {}), tick.telemetry)
+    )
 
 
 def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
@@ -146,7 +157,7 @@ def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
 
 def usable_cpus(allocation: Allocation, limits: Limits) -> float:
     """CPUs that BE could use under an allocation."""
-    return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus, limits.cpus)
+    return min(allocation.usable_cpus, float(limits.cpus))
 
 
 def differing(now: Verdict, then: Verdict) -> bool:

@@ -13,7 +13,7 @@ from rlctl.envs.errors import shown
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.why import clock, reading_in_words, shares_in_words
+from rlctl.ticklog.why import acted, clock, reading_in_words, ruling, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"
@@ -127,23 +127,21 @@ def _tick(ticks: Sequence[Tick], now_seconds: float) -> Row:
 
 
 def _acting(last: Tick) -> Row:
-    acting, policy = shown(last.acting or last.policy), shown(last.policy)
-    if last.fallback:
-        return Row("acting", f"{acting}, not {policy}: {shown(last.fallback)}", Mood.WARN)
-    return Row("acting", acting if acting == policy else f"{acting}, under {policy}")
+    return Row("acting", acted(last), Mood.WARN if last.fallback else Mood.PLAIN)
 
 
 def _slack(last: Tick) -> Row:
-    slack, target = last.telemetry.slack_ratio, f"target {last.telemetry.target_seconds * 1e3:g} ms"
+    slack, whose = last.telemetry.slack_ratio, ruling(last.telemetry)
+    target = f"target {last.telemetry.target_seconds * 1e3:g} ms"
     latency = last.telemetry.latency_seconds
     if slack is None or isinstance(latency, Missing):
         why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"
-        return Row("slack", f"unknown, {target}; latency {why}", Mood.BAD)
+        return Row("slack", f"{whose}unknown, {target}; latency {why}", Mood.BAD)
     samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) else ""
     measured = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
     return Row(
         "slack",
-        f"{slack * 100.0:.1f} %, {target}; {measured}",
+        f"{whose}{slack * 100.0:.1f} %, {target}; {measured}",
         Mood.BAD if slack < 0.0 else Mood.WARN if slack < 0.1 else Mood.GOOD,
     )
 
@@ -177,17 +175,19 @@ def _be(last: Tick) -> Row:
 
 
 def _verdict(last: Tick) -> Iterator[Row]:
-    if not last.verdict.overridden:
+    binding = last.verdict.binding
+    if not binding:
         yield Row("verdict", "let through", Mood.GOOD)
         return
-    yield Row("verdict", f"{last.verdict.allocation}, overridden", Mood.WARN)
-    for bound in last.verdict.decisive:
+    done = "overridden" if last.verdict.overridden else "let through, and no more"
+    yield Row("verdict", f"{last.verdict.allocation}, {done}", Mood.WARN)
+    for bound in binding:
         yield Row("", f"{shown(bound.guard)}: {bound.reason}" + (f" ({shown(bound.detail)})" if bound.detail else ""))
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {
-    "over target": lambda tick: (tick.telemetry.slack_ratio or 0.0) < 0.0,
-    "without latency": lambda tick: tick.telemetry.slack_ratio is None,
+    "over target": lambda tick: tick.telemetry.missed is True,
+    "without latency": lambda tick: tick.telemetry.missed is None,
     "overridden": lambda tick: tick.verdict.overridden,
     "frozen": lambda tick: tick.applied.frozen,
     "fallback": lambda tick: bool(tick.fallback),

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rlctl.envs.errors import shown
-from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
+from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
 from rlctl.loop.narrator import be_vanished
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.ticklog.logged import LoggedTick
@@ -24,7 +24,7 @@ def in_plain_words(nearest: Nearest, moment: Moment) -> Iterator[str]:
     """A decision, line by line, for people."""
     logged, tick = nearest.logged, nearest.logged.tick
     yield f"tick {tick.index} at {clock(tick.wall_seconds)}{_distance(nearest.off, moment)}, {logged.where}"
-    yield from _row("acted", _acted(tick))
+    yield from _row("acted", acted(tick))
     yield from _row("seen", *_seen(tick.telemetry))
     yield from _row("missing", *_missing(tick.telemetry))
     yield from _row("before", str(tick.before))
@@ -104,7 +104,8 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _acted(tick: Tick) -> str:
+def acted(tick: Tick) -> str:
+    """Who decided, and why it was not the policy that was to."""
     acting = shown(tick.acting or tick.policy)
     if tick.fallback:
         return f"{acting}, not policy {shown(tick.policy)}: {shown(tick.fallback)}"
@@ -114,7 +115,10 @@ def _acted(tick: Tick) -> str:
 def _seen(telemetry: Telemetry) -> Iterator[str]:
     slack = telemetry.slack_ratio
     target = f"{telemetry.target_seconds * 1e3:g} ms"
-    yield f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"
+    whose = ruling(telemetry)
+    yield whose + (
+        f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"
+    )
     for name, reading in _readings(telemetry):
         if isinstance(reading, Missing):
             continue
@@ -122,6 +126,11 @@ def _seen(telemetry: Telemetry) -> Iterator[str]:
         if isinstance(reading, Quantile):
             basis = f" of {reading.samples} requests in {reading.window_seconds:g} s"
         yield f"{shown(name)} {_quantity(name, reading.value)}{basis}, {reading.age_seconds:.2f} s old"
+
+
+def ruling(telemetry: Telemetry) -> str:
+    """Whose latency and target these are, where there are several LCs; empty where there is one."""
+    return f"LC {shown(telemetry.ruling)}: " if isinstance(telemetry, SeveralTelemetry) else ""
 
 
 def _missing(telemetry: Telemetry) -> Iterator[str]:
@@ -154,11 +163,10 @@ def _between(tick: Tick) -> Iterator[str]:
 
 
 def _verdict(tick: Tick) -> Iterator[str]:
-    if not tick.verdict.overridden:
-        yield f"{tick.verdict.allocation}: let through, no guard objected"
-        return
-    yield f"{tick.verdict.allocation}: overridden"
-    for bound in tick.verdict.decisive:
+    binding = tick.verdict.binding
+    let_through = "let through, and no more" if binding else "let through, no guard objected"
+    yield f"{tick.verdict.allocation}: {'overridden' if tick.verdict.overridden else let_through}"
+    for bound in binding:
         detail = f": {shown(bound.detail)}" if bound.detail else ""
         yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
 
@@ -194,8 +202,12 @@ def _effect(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
     passed = later.telemetry.time_seconds - tick.telemetry.time_seconds
     yield f"{passed:.1f} s later" + (f", at tick {later.index} ({lost} between are not recorded)" if lost else "")
     for name in ("tail_latency_seconds", "load_ratio", "be_cpus"):
-        then, now = getattr(tick.telemetry, name), getattr(later.telemetry, name)
-        yield f"{name} {reading_in_words(name, then)} -> {reading_in_words(name, now)}"
+        before, after, whose = tick.telemetry, later.telemetry, ""
+        if name in OF_EACH_LC and isinstance(before, SeveralTelemetry) and isinstance(after, SeveralTelemetry):
+            whose = ruling(before)  # another one may be the worst off by now
+            before, after = before.lcs.get(before.ruling, before), after.lcs.get(before.ruling, after)
+        then, now = getattr(before, name), getattr(after, name)
+        yield f"{whose}{name} {reading_in_words(name, then)} -> {reading_in_words(name, now)}"
 
 
 def _under(header: Mapping[str, Any]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import limits_in, profile_in
 from rlctl.ticklog.logged import LoggedTick, read_log
-from rlctl.ticklog.replay import begins_anew, digest_in, period_in
+from rlctl.ticklog.replay import begins_anew, digest_in, period_in, prepared
 from rlctl.training.transitions import Cut, Moment, Weaver, move_of, recording_of_weavers
 
 TRANSITIONS = "transitions.jsonl"
@@ -142,8 +142,7 @@ class _LogReader:
 
     def _add(self, decision: LoggedTick) -> None:
         tick, limits = decision.tick, self._limits
-        if decision.first:
-            self._shield.resume(decision.header.get("guards", {}), tick.telemetry)
+        prepared(self._shield, decision)
         proposed = move_of(tick.proposed, tick.before, limits)
         self._weavers[-1].add(
             Moment(
@@ -157,15 +156,15 @@ class _LogReader:
                 proposed_move=proposed,
                 executed_move=move_of(tick.applied, tick.before, limits, proposed),
                 policy=tick.acting or tick.policy,
-                overridden=tick.verdict.overridden,
-                guard=next((bound.guard for bound in tick.verdict.bounds), ""),
+                overridden=tick.verdict.corrected,
+                guard=next((bound.guard for bound in tick.verdict.decisive), ""),
             )
         )
 
 
 def _settings(decision: LoggedTick) -> tuple[object, ...]:
-    header = decision.header
-    return limits_in(header), digest_in(header), period_in(header), decision.tick.telemetry.target_seconds
+    header, targets = decision.header, decision.tick.telemetry.targets_seconds
+    return limits_in(header), digest_in(header), period_in(header), dict(targets)
 
 
 def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:

@@ -28,9 +28,6 @@ LEAST_TIMESTEPS = 2
 TIMESTEPS = 600
 """Ten minutes, where no number is given."""
 
-START_SECONDS = 60.0
-"""About what the testbed takes to start, to search the LC's maximum load and to be gone."""
-
 
 class Signalled(KeyboardInterrupt):
     """A signal came, whose number this holds."""
@@ -88,7 +85,7 @@ class LivePlan:
     @property
     def seconds(self) -> float:
         """About how long it takes."""
-        return START_SECONDS + self.ticks * self.scenario.tick_seconds
+        return self.scenario.testbed().start_seconds + self.ticks * self.scenario.tick_seconds
 
 
 def fine_tune(

@@ -1,13 +1,14 @@
 """What is booked of each window, what is told of it, and what is kept."""
 
 import json
+import math
 
 import numpy as np
 import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.evidence import LADDER, TOP
+from rlctl.envs.evidence import LADDER, TOP, bins_of
 from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, level_of
 
 LIMITS = Limits(cpus=2)
@@ -157,3 +158,41 @@ def test_what_one_host_taught_is_taken_over_where_it_is_controlled_anew():
     told = learns.told(np.full(2, 0.5), np.full(2, HOLDS))
     assert np.array_equal(told[1], knows.told(*seen(0.5, HOLDS))[0])
     assert not np.array_equal(told[0], told[1])
+
+
+def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another():
+    """What held at half of a first estimate of 140 requests a second is a twentieth of 1400."""
+    experience = Experience(LIMITS)
+    experience.rated(140.0)
+    lived(*[(0.5, HOLDS, 12)] * 3, (0.9, MISSES, 20), (0.9, HOLDS, 0), experience=experience)
+    experience.rated(140.0 * 1.03)
+    assert experience.evidence.known(np.array([[0.5]])).level == 12, "within a bin nothing moves"
+    experience.rated(1400.0)
+    known = experience.evidence.known(np.array([[0.05, 0.5, 0.09]]))
+    assert known.level.tolist() == [[12, -1, -1]]
+    assert known.bearable[0, 2] < 20
+    assert not np.isnan(experience._calm[0, bins_of(0.05)])
+    memory = json.loads(json.dumps(experience.remembered()))
+    again = Experience(LIMITS)
+    again.recall(memory)
+    again.rated(140.0)
+    assert again.evidence.known(np.array([[0.5]])).level == 12
+
+
+def test_what_leaves_the_bins_errs_on_the_side_of_the_lc():
+    """A miss at less than the least load is one at the least; what held at it says nothing of it."""
+    experience = Experience(LIMITS)
+    experience.rated(100.0)
+    lived(*[(0.06, HOLDS, 12)] * 3, (0.06, MISSES, 20), (0.06, HOLDS, 0), experience=experience)
+    experience.rated(10_000.0)
+    assert experience.evidence.held.sum() == 0.0
+    assert experience.evidence.missed[0, 0].sum() > 0.0
+    experience.rated(1.0)
+    assert experience.evidence.missed[0].sum() == 0.0
+
+
+@pytest.mark.parametrize("rated", ["much", -1.0, math.inf, True, None])
+def test_a_maximum_that_is_none_is_refused(rated):
+    memory = lived((0.5, HOLDS, 12)).remembered() | {"max_load_rps": rated}
+    with pytest.raises(ValueError, match="no maximum load"):
+        Experience(LIMITS).recall(memory)

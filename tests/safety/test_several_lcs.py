@@ -83,6 +83,9 @@ def test_the_worst_off_speaks_for_all():
     assert found.load_ratio == Value(0.3, 0.1)
     assert found.lc_cpus == Value(1.0, 0.0)
     assert found.lcs["cache"].slack_ratio == pytest.approx(0.25)
+    other = worst_of({"web": a_telemetry(3.0, 0.001), "cache": a_telemetry(3.0, 0.015, load=0.2, target=0.02)})
+    assert other.ruling == "cache"
+    assert other.targets_seconds == found.targets_seconds == {"web": 0.01, "cache": 0.02}, "whoever rules"
 
 
 @pytest.mark.parametrize("lost", [None, math.nan])

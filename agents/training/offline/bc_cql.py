@@ -40,13 +40,19 @@ from rlctl.envs.reward import WORK
 BLOCKED = -1e9
 """In place of the logit of a move that the shield would not let through."""
 
+LEAST_SHARE = 0.1
+"""Of the transitions of whoever acted for longest: who has less is not cloned."""
+
 Rows = NDArray[np.int64]
 
 
 def teacher_of(origin: Origin) -> str:
-    """Whom to clone: QoS first, then BE, by what the dataset measured of each."""
-    most = max(one.qos_percent for one in origin.policies.values())
-    equal = {name: one for name, one in origin.policies.items() if one.qos_percent >= most - ALLOWANCE_POINTS}
+    """Whom to clone: QoS first, then BE, by what the dataset measured of each that acted for long enough."""
+    # Who stood in for some ticks, such as the safe allocation, may have a QoS of 100 % by chance.
+    long = LEAST_SHARE * max(one.transitions for one in origin.policies.values())
+    acted = {name: one for name, one in origin.policies.items() if one.transitions >= long}
+    most = max(one.qos_percent for one in acted.values())
+    equal = {name: one for name, one in acted.items() if one.qos_percent >= most - ALLOWANCE_POINTS}
     return max(equal, key=lambda name: equal[name].be_percent)
 
 

@@ -190,8 +190,9 @@ class _Tally:
         from minari.data_collector import EpisodeBuffer
 
         rewards = episode.terms.sum(axis=1)
-        for part in (episode.observations, episode.actions, rewards):
+        for part in (episode.observations, episode.masks, episode.actions, episode.proposed, episode.terms):
             self._digest.update(np.ascontiguousarray(part).tobytes())
+        self._digest.update("\n".join(episode.policies).encode())
         over = np.zeros(len(episode), np.bool_)
         ends = over.copy()
         ends[-1] = True

@@ -18,7 +18,7 @@ import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.host_groups import Counts, Happened
-from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, first_seed, present
+from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, dealt, first_seed, present
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
@@ -145,8 +145,9 @@ class Rollouts:
 
     def env(self, hosts: Hosts, count: int, seed: int, lags: Sequence[int], block: int, tally: Tally) -> ClusterEnv:
         """The environment that a learner asks; of `count` simulated hosts each testbed of now simulates its share."""
-        share = -(-count // max(self._simulated(), 1))
-        groups = tuple(Group.of(kind, each, hosts) for kind, each in present(hosts, share))
+        testbeds = max(self._simulated(), 1)
+        share = -(-count // testbeds)
+        parts = [[Group.of(kind, own, hosts) for kind, own in part] for part in dealt(hosts, share, testbeds)]
         begun = itertools.count()
         live = self.live
 
@@ -155,12 +156,13 @@ class Rollouts:
             draws = hash((seed, block, number)) & 0xFFFFFFFF
             if live is not None and place < node.resources.get(LIVE, 0.0):
                 return Planned(live.name, partial(LiveRunning, replace(live, seed=draws)), draws, live=True)
-            simulated = partial(SimRunning, groups, tuple(lags), nth_seed(seed, share, block, number))
+            simulated = partial(
+                SimRunning, tuple(parts[number % testbeds]), tuple(lags), nth_seed(seed, share, block, number)
+            )
             return Planned("simulated", simulated, draws)
 
-        kinds = [one.kind.name for one in groups] + ([live.name] if live else [])
-        testbeds = Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say)
-        return ClusterEnv(testbeds, count, lags, kinds)
+        kinds = [kind.name for kind, _ in present(hosts, share * testbeds)] + ([live.name] if live else [])
+        return ClusterEnv(Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say), count, lags, kinds)
 
     def _simulated(self) -> int:
         """Testbeds of now that simulate."""

@@ -297,7 +297,7 @@ complete -c rlctl -n '_shtab_rlctl_using advise' -s h -l help -d 'show this help
 complete -c rlctl -n '_shtab_rlctl_using advise' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its log, shield and SLO'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l policies -x -d 'default: frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l shield -xka "(__fish_append , heracles knee responsive; __fish_complete_path (commandline -ct))" -d 'one or several; default: the configuration'"'"'s, else the log'"'"'s'
-complete -c rlctl -n '_shtab_rlctl_using advise' -l own-cpus -x -d 'CPUs of BE'"'"'s on which the LC never runs (default: by the sizes)'
+complete -c rlctl -n '_shtab_rlctl_using advise' -l own-cpus -x -d 'CPUs of BE'"'"'s on which the LC never runs (default: as logged)'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l quantile -x -d 'that the target is about (default: 95)'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l allowed -x -d 'windows that may miss (default: 1)'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l html -xka "(__fish_complete_path (commandline -ct))" -d 'write the page as HTML'

@@ -58,3 +58,9 @@ def test_reset_fires_at_once() -> None:
     timer.due(0.0)
     timer.reset()
     assert timer.due(1.0) == 1
+
+
+def test_a_tick_of_fifteen_seconds_is_no_gap():
+    """The rate per second stays as published, from the third call on: the second might be a gap."""
+    assert fired(Every(2.0), [0.0, 15.0, 30.0, 45.0])[2:] == [7, 8]
+    assert fired(Every(2.0), [0.0, 15.0, 30.0, 300.0])[-1] == 1

@@ -1,10 +1,11 @@
 """The hosts that policies learn on: kinds as data, spread by share, on seeds that nothing is reported on."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
-from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present, spread, validation_seed
+from rlctl.agents.training.host_kinds import Group, dealt, first_seed, load_hosts, present, spread, validation_seed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
@@ -109,3 +110,16 @@ def test_seeds_are_for_training_and_no_two_runs_or_blocks_share_one():
 
 def test_validation_seeds_are_never_evaluation_seeds():
     assert {kind_of(validation_seed(number)) for number in range(100)} == {Kind.TRAINING}
+
+
+def test_testbeds_with_fewer_hosts_than_there_are_kinds_have_them_all_together():
+    """320 hosts on 64 testbeds are 5 on each, of 14 kinds."""
+    hosts = load_hosts()
+    parts = dealt(hosts, 5, 64)
+    assert [sum(number for _, number in part) for part in parts] == [5] * 64
+    together = Counter()
+    for part in parts:
+        together.update({kind.name: number for kind, number in part})
+    assert together == {kind.name: number for kind, number in present(hosts, 320)}
+    assert len(together) == len(hosts.kinds)
+    assert dealt(hosts, 320, 1) == [present(hosts, 320)]

@@ -51,6 +51,11 @@ def counts(qos, be, transitions=100):
     )
 
 
+def test_who_only_stood_in_for_some_ticks_is_not_cloned():
+    acted = {"ppo": counts(99.7, 30.0, 80_000), "safe": counts(100.0, 0.0, 20), "bold": counts(90.0, 60.0, 70_000)}
+    assert teacher_of(origin(150_020, acted)) == "ppo"
+
+
 def source(transitions, **changes):
     given = {"kind": "tick log", "name": "log", "sha256": "0" * 64, "host": "2 CPUs", "hosts": 1}
     return Source(**given | {"ticks": transitions, "transitions": transitions} | changes)

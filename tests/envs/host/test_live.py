@@ -1,5 +1,6 @@
 """The live host as a plant, over a fake kernel: readings merged, writes read back, deadlines kept, originals back."""
 
+import math
 import time
 import warnings
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -240,3 +242,15 @@ def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
     assert plant.read().counters["be_allowed_cpus"] == Value(0.0)
     assert held[-1] is True
     assert len(begun) == 3, "other programs' claims are counted in ticks"
+
+
+def test_a_learned_maximum_stands_in_the_counters_for_whoever_books_by_shares_of_it(be):
+    group, knobs, _ = be
+    sensors = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), offered_rps=Value(70.0), lc_cpus=Value(0.1))
+    lc = Lc("web", SLO(0.01, max_load_rps=math.inf), (sensors,), MaxLoad("web", 1.0))
+    plant = LiveHost([lc], BeActuator([group], (1, 0), LIMITS, knobs), 0.001, lambda: None)
+    plant.apply(LIMITS.safe)
+    telemetry = [plant.read() for _ in range(2)][-1]
+    most = telemetry.counters["max_load_rps"].value
+    assert telemetry.load_ratio.value == pytest.approx(70.0 / most)
+    assert most == pytest.approx(0.7 / (0.1 / 70.0))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.topology import cpu_order, read_topology, require_online
+from rlctl.envs.host.topology import cpu_order, exclusive_cpus, read_topology, require_online
 
 Cpus = frozenset[int]
 SYS = Path("/sys")
@@ -153,3 +153,9 @@ def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path
     with pytest.raises(ConfigError, match=r"^be\.cpus: 7 is not online \(0-1\)$"):
         require_online("be.cpus", (1, 7), tmp_path)
     require_online("be.cpus", (1, 0), tmp_path)
+
+
+@pytest.mark.parametrize(("order", "count"), [((1, 0), 1), ((0, 1), 0), ((2, 3), 2), ((2, 0, 3), 1)])
+def test_only_the_first_cpus_of_the_order_are_bes_own(order: tuple[int, ...], count: int) -> None:
+    """Whoever gives BE one CPU gives it the first."""
+    assert exclusive_cpus(order, {0}) == count

@@ -52,6 +52,7 @@ def test_windows_become_cells_and_the_first_window_is_left_out(write):
         (HEADER.replace("p95,", ""), ":1: has no column p95"),
         (HEADER + ROWS.replace("1000.0", "fast"), ":3: p95 is 'fast', not a number"),
         (HEADER + ROWS.replace("1000.0", "nan"), ":3: p95 is nan"),
+        (HEADER + ROWS.replace("1000.0", "0.0"), ":3: p95 is 0.0; it is at least"),
         (HEADER + ROWS.replace("cpu2,0-1", "cpu2,-"), ":5: cpuset is empty"),
         (HEADER + ROWS.replace("cpu2,0-1", "cpu2,a"), ":5: 'a' is no list of CPUs"),
         (HEADER + "mc,5000,cpu2,0,25\n", ":2: "),

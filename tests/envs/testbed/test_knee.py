@@ -117,7 +117,7 @@ def test_settling_is_not_measured_and_backlog_is_drained() -> None:
     settling = replace(STATS, p95_seconds=9.0)
     window = replace(STATS, oldest_seconds=0.7, outstanding=50)
     generator = FakeGenerator(settling, window, replace(STATS, outstanding=3), STATS)
-    measure = probe_with(generator, settle_seconds=0.0, window_seconds=0.0)
+    measure = probe_with(generator, 0.95, settle_seconds=0.0, window_seconds=0.0)
     assert measure(250.0) == 0.7  # the oldest unanswered request, not p95 of those that were
     assert generator.rates == [250.0, 0.0]
     assert len(generator.figures) == 1
@@ -145,22 +145,37 @@ def test_a_load_that_nothing_near_it_missed_is_not_held_for_longer() -> None:
 
 def test_of_several_windows_the_worst_counts_but_for_those_left_out() -> None:
     windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.2)]
-    measure = probe_with(FakeGenerator(*windows, STATS), settle_seconds=0.0, window_seconds=0.0, windows=3, missed=1)
+    measure = probe_with(
+        FakeGenerator(*windows, STATS), 0.95, settle_seconds=0.0, window_seconds=0.0, windows=3, missed=1
+    )
     assert measure(250.0) == 0.2
+
+
+def test_the_quantile_of_the_target_is_what_is_searched_by() -> None:
+    """A service with a p95 of 4 ms and a p99 of 30 does not hold 10 ms at the 99th percentile."""
+    for quantile, seconds in ((0.95, 0.004), (0.99, 0.030)):
+        generator = FakeGenerator(replace(STATS, p99_seconds=0.030))
+        assert probe_with(generator, quantile, settle_seconds=0.0, window_seconds=0.0)(250.0) == seconds
+
+
+def test_one_window_alone_is_not_left_out() -> None:
+    windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1)]
+    no_wait = {"settle_seconds": 0.0, "window_seconds": 0.0}
+    assert probe_with(FakeGenerator(*windows, STATS), 0.95, **no_wait, windows=1, missed=1)(250.0) == 0.1
 
 
 def test_a_load_that_is_not_borne_is_left_as_soon_as_that_is_clear() -> None:
     windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.4, 0.2, 0.2)]
     generator = FakeGenerator(*windows, STATS)
     no_wait = {"settle_seconds": 0.0, "window_seconds": 0.0}
-    assert probe_with(generator, **no_wait, windows=20, missed=1, target_seconds=0.2)(250.0) == 0.3
+    assert probe_with(generator, 0.95, **no_wait, windows=20, missed=1, target_seconds=0.2)(250.0) == 0.3
     assert len(generator.figures) == 2  # what drained it is read, and no further window
 
 
 def test_silent_service_is_infinite_and_a_hanging_one_an_error() -> None:
     silent = FakeGenerator(replace(STATS, samples=0, p95_seconds=None))
-    assert probe_with(silent, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf
+    assert probe_with(silent, 0.95, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf
     hanging = FakeGenerator(replace(STATS, outstanding=5))
     with pytest.raises(TestbedError, match="5 requests were still unanswered"):
-        probe_with(hanging, settle_seconds=0.0, window_seconds=0.0, drain_seconds=0.0)(10.0)
+        probe_with(hanging, 0.95, settle_seconds=0.0, window_seconds=0.0, drain_seconds=0.0)(10.0)
     assert hanging.rates[-1] == 0.0

@@ -82,7 +82,6 @@ def test_a_number_that_was_touched_is_named(written, verify):
         ("target_milliseconds", GONE, "claimed nothing"),
         ("tick_seconds", 1.0001, "claimed 1.0001"),
         ("core_cpus", 7, "claimed 7"),
-        ("be_weight", "equal", 'claimed "equal"'),
         ("profile", "another", 'claimed "another"'),
         ("shield", "heracles", 'claimed "heracles"'),
         ("tuned_source", "tuned", "found nothing"),
@@ -207,3 +206,25 @@ def test_every_name_that_only_one_side_has_is_a_difference():
     assert list(differences({"a": [1.0, None]}, {"a": [1.0 + 1e-7, None]})) == []
     assert list(differences({"a": [1.0]}, {"a": [1.0, 2.0]})) == [("a", "[1.0]", "[1.0, 2.0]")]
     assert list(differences(True, 1, "tuned")) == [("tuned", "true", "1")]
+
+
+def test_a_weight_that_was_asked_for_is_verified_and_stands_in_the_command_line(tmp_path, capsys):
+    path, folder = tmp_path / "result.json", tmp_path / "report"
+    asked = [
+        "--scenario",
+        "two-core-nginx",
+        "--be-weight",
+        "minimum",
+        "--managers",
+        "frozen,feedforward",
+        "--seeds",
+        "2",
+    ]
+    assert main(["bench", *asked, "--duration", "20", "--jobs", "1", "--json", str(path), "--report", str(folder)]) == 0
+    assert "--be-weight minimum" in (folder / "report.md").read_text()
+    capsys.readouterr()
+    assert main(["bench", "verify", str(path), "--jobs", "1"]) == 0
+    claimed = json.loads(path.read_text())
+    for weight, code in (("equal", 78), ("huge", 78)):
+        path.write_text(json.dumps(claimed | {"be_weight": weight}))
+        assert main(["bench", "verify", str(path), "--jobs", "1"]) == code

@@ -60,6 +60,12 @@ def test_a_simulated_host_is_swept_the_same_each_time():
     assert sum(quotas) < sum(quota for _, quota, _ in simulated_levels(host, Weight.MINIMUM))
 
 
+def test_a_load_far_beyond_the_maximum_is_swept_where_it_is():
+    scenario = load_scenario("live-nginx").model_copy(update={"load": {"kind": "constant", "rate": 1.6}})
+    assert bench_sweep(scenario).loads[0] == pytest.approx(1.6)
+    assert bench_sweep(scenario.model_copy(update={"load": {"kind": "constant", "rate": 2.0}})).loads == (2.0,)
+
+
 def test_a_benchmark_sweeps_what_its_trace_brings():
     scenario = load_scenario("live-nginx")
     plan = bench_sweep(scenario)

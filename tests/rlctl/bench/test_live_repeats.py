@@ -90,6 +90,14 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     assert {"frozen-1.jsonl", "weights-2.png"} <= {one.name for one in (tmp_path / "b").iterdir()}
 
 
+def test_a_remark_that_not_all_hosts_make_says_whose_it_is():
+    came = [*repeat("a", 0, "frozen", 0.0, 0.5), *repeat("b", 1, "weights", 0.5, 0.0)]
+    for host, _, _, result in came:
+        if isinstance(result, Measured) and result.run.manager == "weights":
+            object.__setattr__(result, "remarks", ("a remark", f"a load of {host}"))
+    assert measured(came).remarks["weights"] == ("a remark", "a: a load of a", "b: a load of b")
+
+
 def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
     came = [*repeat("a", 0, "frozen", 0.9), *repeat("b", 1, "weights", 0.5, 0.0), *repeat("b", 0, "frozen", 0.0, 0.5)]
     outcome = measured(came)

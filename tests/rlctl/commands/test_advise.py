@@ -17,12 +17,14 @@ from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.telemetry import Quantile, Value, worst_of
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import header_of
+from rlctl.ticklog.logged import read_log
 
 TICKS = 400
 LOAD = {"kind": "sinusoid", "low": 0.2, "high": 0.8, "period": 100}
@@ -118,6 +120,47 @@ def apart():
     shared = load_host("two-core-nginx")
     own = shared.be.model_copy(update={"own_cpus": 1.0, "shared_cpus": 0.0, "host_cpus": 1.0})
     return shared.model_copy(update={"be": own})
+
+
+def test_a_load_that_is_a_share_of_a_learned_maximum_is_that_which_was_offered(tmp_path, monkeypatch):
+    """`max_load_rps: auto` says .4 of a maximum of which it soon thinks twice as much."""
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    before = question(log).watched
+    monkeypatch.setattr("rlctl.advice.watched.read_log", learning)
+    after = question(log).watched
+    ratio = after.load_ratio / before.load_ratio
+    assert ratio[:100] == pytest.approx(ratio[-1])
+
+
+def learning(files, damaged):
+    """A log's ticks as if the maximum had been taken for half of it in the first hundred."""
+    for logged in read_log(files, damaged):
+        tick, load = logged.tick, logged.tick.telemetry.load_ratio
+        if tick.index < 100 and isinstance(load, Value):
+            tick = replace(tick, telemetry=tick.telemetry.but(load_ratio=Value(2.0 * load.value)))
+        yield replace(logged, tick=tick)
+
+
+def test_the_worst_off_of_several_lcs_is_told_of_whoever_that_is(tmp_path, monkeypatch):
+    """Their targets are no change of settings, tick by tick."""
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    monkeypatch.setattr("rlctl.advice.watched.read_log", taking_turns)
+    found = question(log).watched
+    assert len(found.load_ratio) == TICKS
+    assert found.earlier_ticks == 0
+    assert found.record.target_seconds == 0.010
+    assert found.record.tail_seconds[1::2] == pytest.approx(0.0095), "in shares of its own target"
+
+
+def taking_turns(files, damaged):
+    """A log's ticks as if a second LC, with twice the target, were the worst off in every second one."""
+    for logged in read_log(files, damaged):
+        own = logged.tick.telemetry
+        second = own.but(
+            target_seconds=0.020, tail_latency_seconds=Quantile(0.019 * (logged.tick.index % 2), samples=500)
+        )
+        both = worst_of({"web": own, "cache": second})
+        yield replace(logged, tick=replace(logged.tick, telemetry=both))
 
 
 def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):

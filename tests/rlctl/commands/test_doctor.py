@@ -99,6 +99,13 @@ def test_restore_lists_in_a_dry_run_and_changes_nothing(changed, capsys):
     assert knob.read_text() == "10\n"
 
 
+def test_after_a_reboot_restore_has_nothing_to_do_and_says_so(changed, capsys, monkeypatch):
+    _, state = changed
+    monkeypatch.setattr("rlctl.commands.restore.boot_id", lambda: "another")
+    assert main(["restore", "--state", str(state), "--dry-run"]) == 0
+    assert "would restore" not in capsys.readouterr().out
+
+
 def test_restore_puts_back_and_a_second_time_has_nothing_to_do(changed, capsys):
     knob, state = changed
     assert main(["restore", "--state", str(state), "--json"]) == 0

@@ -41,6 +41,9 @@ def test_an_unknown_scenario_lists_what_there_is():
         (("kind: sinusoid", "kind: sine"), "sinusoid"),
         (("weight: equal", "weight: huge"), "weight"),
         (("target_milliseconds: 10", "target_milliseconds: -1"), "target"),
+        (("target_milliseconds: 10", "target_milliseconds: 10, quantile_percent: 97"), "quantile_percent.*95 or 99"),
+        (("cpus: [0], weight", "cpus: [], weight"), r"cpus.*needs CPUs, each of them once.*not \[\]"),
+        (("cpus: [0], weight", "cpus: [1, 1], weight"), r"cpus.*each of them once.*not \[1, 1\]"),
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, change, said):

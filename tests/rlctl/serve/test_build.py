@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
-from rlctl.serve.build import build_live, unwritable
+from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import tell_absent
 from rlctl.serve.workloads import Workloads, uncontrolled
@@ -148,3 +148,19 @@ def test_what_another_program_writes_is_answered_as_the_section_says():
     for wrong in ({"foreign": "fight"}, {"most_backoff_seconds": 0}, {"other": 1}):
         with pytest.raises(ValidationError):
             OwnershipSection(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("inherited", "applied", "freed"), [(True, False, False), (True, True, True), (False, False, True)]
+)
+def test_who_fails_before_its_first_allocation_sets_no_be_of_a_predecessor_free(
+    tmp_path, monkeypatch, inherited, applied, freed
+):
+    """Such as one whose port is taken."""
+    put_back = []
+    monkeypatch.setattr(_Originals, "_put_back", lambda self: put_back.append(self))
+    originals = _Originals(tmp_path)
+    originals._inherited, originals.started = inherited, lambda: applied
+    with originals:
+        pass
+    assert bool(put_back) is freed

@@ -16,7 +16,7 @@ from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.serve.deciders import Configuration, build_policy, with_fallback
-from rlctl.serve.service import untrained_shield
+from rlctl.serve.service import too_slow_a_rise, untrained_shield
 
 
 def test_the_section_and_the_chain_have_the_same_defaults():
@@ -127,3 +127,12 @@ def test_a_shield_that_training_never_had_is_told(make_bundle, tmp_path):
         chain, other
     )
     chain.close()
+
+
+def test_ticks_in_which_a_masked_policy_could_not_rise_are_told(always):
+    policy, shield = always(lambda observation: observation.current), Shield(load_profile("responsive"), Limits(2))
+    policy.masked = True
+    assert too_slow_a_rise(policy, shield, 1.0) == ""
+    assert "allows 6: BE stays small; take tick_seconds of 0.83 or more" in too_slow_a_rise(policy, shield, 0.5)
+    policy.masked = False
+    assert too_slow_a_rise(policy, shield, 0.5) == ""

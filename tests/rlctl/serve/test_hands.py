@@ -221,7 +221,9 @@ def test_a_limit_that_limits_nothing_is_said_to_be_none(loop, quota, told):
 def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
     loop = Loop(always, tmp_path)
     monkeypatch.setattr(loop.hands, "_patience_seconds", 0.01)
-    assert "NOT in force yet" in loop.hands.answer({"do": "pause"}, "root")["said"]
+    with pytest.raises(HostError, match=r"^BE is paused by root; .* NOT in force yet"):
+        loop.hands.answer({"do": "pause"}, "root")
+    assert [hold["kind"] for hold in loop.hands.answer({"do": "status"}, "root")["holds"]] == ["pause"], "it stays"
 
 
 @pytest.mark.parametrize(

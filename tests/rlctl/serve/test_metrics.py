@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
-from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why, worst_of
 from rlctl.loop.record import Tick
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
@@ -229,3 +229,20 @@ def test_alarms_between_the_ticks_are_counted_by_sign_and_the_false_ones_again(c
     assert seen["rlctl_inner_false_alarms_total{sign=late-requests}"] == 1
     assert seen["rlctl_inner_sign_active{sign=late-requests}"] == 1
     assert seen["rlctl_inner_sign_active{sign=cpu-pressure}"] == 0
+
+
+def test_a_bound_that_a_masked_policy_keeps_to_counts_as_one_that_it_exceeds(metrics):
+    """Or no alert on `be-overrun` would ever be heard under a learned policy."""
+    safe, lax = Bound("overrun", Reason.BE_OVERRUN, FROZEN), Bound("slack-hold", Reason.SLACK_SMALL, FULL)
+    metrics.write(a_tick(verdict=Verdict(FROZEN, FROZEN, (safe, lax))))
+    assert metrics._counts.bounds == {("overrun", Reason.BE_OVERRUN): 1}
+
+
+def test_an_lc_that_misses_its_target_counts_whoever_rules(metrics):
+    """Of an idle one nothing is known, and so it rules."""
+    met = EVERYTHING.but(tail_latency_seconds=Quantile(0.001, samples=100), oldest_request_seconds=Value(0.0))
+    missed = met.but(tail_latency_seconds=Quantile(0.020, samples=100))
+    idle = EVERYTHING.but(tail_latency_seconds=Missing(Why.NO_DATA), oldest_request_seconds=Missing(Why.NO_DATA))
+    for other in (missed, met):
+        metrics.write(a_tick(telemetry=worst_of({"web": idle, "cache": other})))
+    assert (metrics._counts.slo["missed"], metrics._counts.slo["unknown"]) == (1, 1)

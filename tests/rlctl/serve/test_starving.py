@@ -101,6 +101,27 @@ def test_whom_somebody_holds_on_purpose_does_not_starve(reason):
     assert not one.starved
 
 
+def keeping_to(reason):
+    """A tick of a learned policy, which is told what it may have and exceeds nothing."""
+    kept = tick(FROZEN, reason)
+    kept.verdict = Verdict(FROZEN, FROZEN, kept.verdict.bounds)
+    return kept
+
+
+def test_a_policy_that_keeps_to_a_bound_is_not_what_held_be():
+    assert fed(starving(), *[keeping_to(Reason.OPERATOR)] * 20) == []
+    (told,) = fed(starving(), *[keeping_to(Reason.LOAD_HIGH)] * 10)
+    assert told.endswith("mostly for: load-high")
+
+
+def test_be_that_starves_below_most_of_its_cpus_is_fed_again():
+    one = starving(below_ratio=0.8)
+    fed(one, *[tick(HELD)] * 10)
+    assert one.starved
+    fed(one, *[tick(FULL)] * 10)
+    assert not one.starved
+
+
 def test_a_pause_takes_nothing_back_and_the_rest_of_the_time_counts_on():
     one = starving()
     assert fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 9, *[tick(FROZEN, Reason.OPERATOR)] * 50) == []

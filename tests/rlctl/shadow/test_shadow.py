@@ -13,7 +13,9 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.observation import Frame
 from rlctl.envs.replay import limits_of
 from rlctl.envs.ticklog import log_files
+from rlctl.safety.verdict import Bound, Reason
 from rlctl.shadow import watching as module
+from rlctl.shadow.columns import columns
 from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog import tail as tail_module
@@ -83,6 +85,29 @@ def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
     folder = run.go(40)
     for watched in watch(folder, always(lambda observation: run.plant.limits.full)):
         assert watched.answers["always"].allowed == watched.applied
+
+
+def test_who_would_act_while_be_is_paused_is_paused_too(recorded_run, watch, always):
+    """A bound of the service is no guard's correction, and no shadow is credited with what it forbade."""
+    run = recorded_run()
+    paused = Bound("pause", Reason.OPERATOR, run.plant.limits.safe, "somebody said so")
+    run._controller._said = lambda limits: (paused,)
+    said = watch(run.go(20), always(lambda observation: run.plant.limits.minimum))
+    answers = [watched.answers["always"] for watched in said]
+    assert all(watched.applied.frozen for watched in said)
+    assert all(answer.allowed.frozen and "pause" not in answer.guards for answer in answers)
+    assert any(not answer.overridden for answer in answers)
+
+
+def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(recorded_run, watch, always):
+    run = recorded_run()
+    said = watch(run.go(20), always(lambda observation: run.plant.limits.full))
+    assert columns(said).ticks == 20
+    stood_in = [replace(one, acting="feedforward") if place < 5 else one for place, one in enumerate(said)]
+    found = columns(stood_in)
+    assert (found.ticks, found.left_out) == (15, 5)
+    broken = {**said[0].header, "limits": None}
+    assert columns([*said[:12], *(replace(one, header=broken) for one in said[12:])]).ticks == 12
 
 
 def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):

@@ -183,14 +183,14 @@ def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulat
     log.mkdir()
     lines = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:200]
     header = json.loads(lines[0])
-    header["policy"] = {"name": "static", "hash": "0" * 12}
+    header["policy"] = {"name": "koord-suppress", "hash": "0" * 12}
     sealed, _ = seal({key: value for key, value in header.items() if key not in ("prev", "crc")}, "")
     (log / "ticks.jsonl").write_bytes(b"".join([sealed, *lines[1:]]))
     words = (log, "--policy", "frozen", "--profile", "two-core-host", "--seeds", 2)
     _, out, _ = report(capsys, *words)
-    assert "acting policy static is not the one of the log any more" in out
+    assert "acting policy koord-suppress is not the one of the log any more" in out
     assert "--config FILE" in out
-    _, out, _ = report(capsys, *words, "--config", serve_yaml("name: frozen", "name: static, options: {}"))
+    _, out, _ = report(capsys, *words, "--config", serve_yaml("name: frozen", "name: koord-suppress, options: {}"))
     assert "--config FILE" not in out
 
 
@@ -237,6 +237,7 @@ def test_only_ticks_under_the_last_acting_policy_count(capsys, recorded_run):
     run.go(10)
     run.log.close()
     other = recorded_run()
+    other.policy.name = "heracles"
     other.log.header = header_of(
         other.plant, catalogue.build("heracles"), Shield(load_profile("responsive"), Limits(2))
     )
@@ -244,7 +245,7 @@ def test_only_ticks_under_the_last_acting_policy_count(capsys, recorded_run):
     assert code == 0
     assert "7 ticks" in out
     assert "acting heracles" in out
-    assert "left out: 10 ticks before" in out
+    assert "left out: 10 ticks with another acting policy" in out
 
 
 # --- estimates ---

@@ -90,7 +90,7 @@ def test_the_screen_names_slack_load_allocation_verdict_and_who_acted(recorded_r
     assert shown["acting"] == "always"
     fallen = [*ticks[:-1], replace(ticks[-1], acting="safe", fallback="NaN")]
     row = next(row for row in rows(fallen, BEGAN) if row.word == "acting")
-    assert (row.text, row.mood) == ("safe, not always: NaN", Mood.WARN)
+    assert (row.text, row.mood) == ("safe, not policy always: NaN", Mood.WARN)
 
 
 @pytest.mark.parametrize(("age", "stale"), [(0.0, False), (2.9, False), (3.1, True), (-5.0, False)])

@@ -8,7 +8,9 @@ from importlib import util
 
 import pytest
 
+from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
+from rlctl.envs.errors import ConfigError
 from rlctl.training.plan import TrainingOptions, new_plan
 
 needs_training = pytest.mark.skipif(
@@ -86,6 +88,18 @@ def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
     plan = new_plan(TrainingOptions(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
     assert [one.name for one in plan.run.courses] == ["thesis", "mine"]
     assert plan.run.hosts.kinds[-1].name == "mine"
+
+
+def test_two_files_of_one_name_would_overwrite_each_other(tmp_path):
+    host = new_plan(TrainingOptions(algorithm="ppo")).run.hosts.kinds[-1].host()
+    files = [tmp_path / name / "host.yaml" for name in ("nginx", "redis")]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(host.model_copy(update={"name": file.parent.name}).model_dump_json())
+    plan = new_plan(TrainingOptions(algorithm="ppo", profiles=tuple(map(str, files))))
+    with pytest.raises(ConfigError, match=r"redis/host\.yaml: would overwrite the copy of .*nginx/host\.yaml"):
+        begin(tmp_path / "run", plan.run.recipe, plan.run.hosts, {}, "")
+    assert not (tmp_path / "run").exists()
 
 
 @needs_training
