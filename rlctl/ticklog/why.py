@@ -204,8 +204,8 @@ def _effect(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
     for name in ("tail_latency_seconds", "load_ratio", "be_cpus"):
         before, after, whose = tick.telemetry, later.telemetry, ""
         if name in OF_EACH_LC and isinstance(before, SeveralTelemetry) and isinstance(after, SeveralTelemetry):
-            whose = ruling(before)  # another one may be the worst off by now
-            before, after = before.lcs.get(before.ruling, before), after.lcs.get(before.ruling, after)
+            whose, lc = ruling(before), before.ruling  # another one may be the worst off by now
+            before, after = before.lcs.get(lc, before), after.lcs.get(lc, after)
         then, now = getattr(before, name), getattr(after, name)
         yield f"{whose}{name} {reading_in_words(name, then)} -> {reading_in_words(name, now)}"
 
