@@ -164,15 +164,19 @@ class Evidence:
     def shift(self, host: int, bins: int) -> None:
         """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.
 
-        What held beyond the highest load still says that lower ones hold, and what was missed below the least one that
-        higher ones do not; of the rest what leaves the bins is forgotten.
+        What comes beyond the highest bin counts in it. The least one also has what was at next to no load: upwards it
+        stays, for it says nothing of more, and what is missed there or comes below it counts in it.
         """
-        held, missed = (shifted(counts[host], bins, 0.0) for counts in (self.held, self.missed))
-        if bins > 0:
-            held[-1] += self.held[host, max(BINS - bins, 0) :].sum(axis=0)
-        else:
-            missed[0] += self.missed[host, : min(-bins, BINS)].sum(axis=0)
-        self.held[host], self.missed[host] = np.minimum(held, MOST_COUNT), np.minimum(missed, MOST_COUNT)
+        for counts, below in ((self.held, 0.0), (self.missed, 1.0)):
+            known, least = counts[host].copy(), counts[host, 0].copy()
+            known[0] = 0.0
+            moved = shifted(known, bins, 0.0)
+            if bins > 0:
+                moved[-1] += known[max(BINS - bins, 0) :].sum(axis=0)
+                moved[0] = least
+            else:
+                moved[0] += below * (known[: min(-bins, BINS)].sum(axis=0) + least)
+            counts[host] = np.minimum(moved, MOST_COUNT)
         self._sum_up(host)
 
     def plain(self, host: int = 0) -> dict[str, Any]:

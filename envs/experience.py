@@ -66,6 +66,9 @@ at a load that was not seen yet."""
 CALM_LOW, CALM_HIGH, ABOVE_HIGH = 1e-3, 10.0, 100.0
 """Ranges of these two, on a logarithmic scale: CALM_LOW to CALM_HIGH, and 1 to ABOVE_HIGH."""
 
+SHIFTED_BINS, MOST_RPS = 0.75, 1e15
+"""A maximum load that is so much of a bin off moves what is known: more than half of one, or it would go to and fro."""
+
 CALMER, LESS_CALM = 0.5, 0.02
 """Weight of a window in what its load has at its best, where it is below and where it is above it."""
 
@@ -127,7 +130,8 @@ class Experience:
         if not 0.0 < max_load_rps < math.inf:
             return
         before = self._max_load_rps or max_load_rps
-        shift = round(math.log(before / max_load_rps) / math.log(BIN_RATIO))
+        bins = math.log(before / max_load_rps) / math.log(BIN_RATIO)
+        shift = round(bins) if abs(bins) > SHIFTED_BINS else 0
         self._max_load_rps = before / BIN_RATIO**shift  # what the bins stand for
         if shift:
             self.evidence.shift(0, shift)
@@ -273,7 +277,7 @@ class Experience:
         calm, rated = memory.get("calm"), memory.get("max_load_rps", 0.0)
         if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
             raise ValueError("no list of latencies by load")
-        if type(rated) not in (int, float) or not 0.0 <= rated < math.inf:
+        if type(rated) not in (int, float) or not 0.0 <= rated <= MOST_RPS:
             raise ValueError(f"{rated!r} is no maximum load")
         self._max_load_rps = float(rated)
         self.evidence.recall(memory)

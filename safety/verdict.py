@@ -115,7 +115,7 @@ class Verdict:
     def binding(self) -> tuple[Bound, ...]:
         """The bounds that hold BE where it is: the decisive ones, and those that leave no more than it got."""
         # Who is told what may be had, as learned policies are by a mask, asks for no more, and exceeds nothing. A bound
-        # that lifts the quota holds nobody.
+        # that lifts the quota is passed over, for most of those leave everything.
         had_cpus = self.allocation.usable_cpus
         return tuple(
             bound

@@ -156,7 +156,7 @@ def almost(seconds: float) -> float:
 
 
 LONGEST_GAP_SECONDS = 10.0
-"""Longest time between two calls that is taken for a tick, unless the one before it was half as long."""
+"""Longest time between two calls that is taken for a tick, unless both before it were half as long."""
 
 
 class Every:
@@ -179,7 +179,7 @@ class Every:
             raise ValueError(f"a period of {period_seconds!r} s is not positive")
         self.period_seconds = period_seconds
         self._early_seconds = early_seconds(period_seconds)
-        self._last, self._usual_gap = 0.0, 0.0
+        self._last, self._gaps = 0.0, (0.0, 0.0)
         self._next: float | None = None
 
     def reset(self) -> None:
@@ -199,9 +199,9 @@ class Every:
         if not math.isfinite(now_seconds):
             return 0
         gap, self._last = now_seconds - self._last, now_seconds
-        longest, self._usual_gap = max(LONGEST_GAP_SECONDS, 2.0 * self._usual_gap), gap
+        longest, self._gaps = max(LONGEST_GAP_SECONDS, 2.0 * min(self._gaps)), (self._gaps[1], gap)
         if self._next is None:
-            self._usual_gap = 0.0
+            self._gaps = (0.0, 0.0)
             self._next = now_seconds + self.period_seconds
             return 1
         if gap < 0.0:

@@ -328,6 +328,7 @@ class LiveHost:
         own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
         own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
         counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in COUNTERS_OF_EACH_LC}}
+        counters.pop(MAX_LOAD, None)  # it is the first one's
         return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, counters=counters, **own), readings)
 
     def _rated(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,7 @@ def watched(
         ConfigError: Too few of them have load, latency and the LC's CPU time.
     """
     load, shield = LoggedLoad(), None
+    header: Mapping[str, Any] = {}
     rows: list[tuple[float, ...]] = []
     acting: list[str] = []
     subject: tuple[Limits, float, Mapping[str, float]] | None = None
@@ -113,6 +115,7 @@ def watched(
             earlier += len(rows)
             load, rows, subject, acting = LoggedLoad(), [], now, []
         load.see(logged)
+        header = logged.header
         shield = profile_in(logged.header) or shield
         if logged.tick.policy not in acting:
             acting.append(logged.tick.policy)
@@ -130,7 +133,7 @@ def watched(
         target_seconds=target_seconds,
         quantile_ratio=quantile_ratio,
         max_load_rps=most_rps,
-        own_cpus=_own_cpus(limits) if own_cpus is None else own_cpus,
+        own_cpus=_own_cpus(limits, header) if own_cpus is None else own_cpus,
         weight=Weight.of(least=limits.least_weight),
         offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
         tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
@@ -145,9 +148,10 @@ def watched(
     return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, earlier)
 
 
-def _own_cpus(limits: Limits) -> float:
+def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:
     """As the log says; by an older one, which does not, what BE has beyond as many as the LC."""
-    return float(limits.exclusive_cpus or max(limits.cpus - math.ceil(limits.lc_cpus), 0))
+    said = "exclusive_cpus" in header["limits"]
+    return float(limits.exclusive_cpus if said else max(limits.cpus - math.ceil(limits.lc_cpus), 0))
 
 
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:

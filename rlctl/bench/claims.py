@@ -66,7 +66,7 @@ class Claim(_Claimed):
     target_milliseconds: Finite = 0.0
     time_scale: Finite = Field(gt=0.0)
     core_cpus: Finite = 0.0
-    be_weight: Literal["", "equal", "minimum"] = ""
+    be_weight: Literal["", "equal", "minimum", "idle"] = ""
     tuned: bool = False
     tuned_source: str = ""
     tuned_digest: str = ""

@@ -19,6 +19,7 @@ from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.commands.why import tell_damage
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
+from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
 from rlctl.safety.profile import Profile, load_profile
@@ -200,8 +201,8 @@ def _profiles(shields: Sequence[str]) -> tuple[Profile, ...]:
 
 
 def _own_cpus(config: ServeConfig) -> float | None:
-    """CPUs of BE's that are none of an LC's, where the configuration names both."""
+    """The first CPUs of BE's on which no LC runs, where the configuration names both."""
     lcs: list[LcSection] = list(config.lcs.values())
     if config.be.cpus is None or any(lc.cpus is None for lc in lcs):
         return None
-    return float(len(set(config.be.cpus) - {cpu for lc in lcs for cpu in lc.cpus or ()}))
+    return float(exclusive_cpus(config.be.cpus, {cpu for lc in lcs for cpu in lc.cpus or ()}))

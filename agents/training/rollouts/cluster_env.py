@@ -148,7 +148,7 @@ class Rollouts:
         testbeds = max(self._simulated(), 1)
         share = -(-count // testbeds)
         parts = [[Group.of(kind, own, hosts) for kind, own in part] for part in dealt(hosts, share, testbeds)]
-        begun = itertools.count()
+        begun, part_of = itertools.count(), dict[tuple[str, int], int]()
         live = self.live
 
         def plan(node: Node, place: int) -> Planned:
@@ -156,9 +156,9 @@ class Rollouts:
             draws = hash((seed, block, number)) & 0xFFFFFFFF
             if live is not None and place < node.resources.get(LIVE, 0.0):
                 return Planned(live.name, partial(LiveRunning, replace(live, seed=draws)), draws, live=True)
-            simulated = partial(
-                SimRunning, tuple(parts[number % testbeds]), tuple(lags), nth_seed(seed, share, block, number)
-            )
+            part = part_of.setdefault((node.id, place), len(part_of)) % testbeds  # of one that comes back the same
+            own, first = tuple(parts[part]), nth_seed(seed, share, block, number)
+            simulated = partial(SimRunning, own, tuple(lags), first)
             return Planned("simulated", simulated, draws)
 
         kinds = [kind.name for kind, _ in present(hosts, share * testbeds)] + ([live.name] if live else [])

@@ -61,6 +61,7 @@ def test_reset_fires_at_once() -> None:
 
 
 def test_a_tick_of_fifteen_seconds_is_no_gap():
-    """The rate per second stays as published, from the third call on: the second might be a gap."""
-    assert fired(Every(2.0), [0.0, 15.0, 30.0, 45.0])[2:] == [7, 8]
-    assert fired(Every(2.0), [0.0, 15.0, 30.0, 300.0])[-1] == 1
+    """The rate per second stays as published, once two ticks have been as long: one might be a gap."""
+    assert fired(Every(2.0), [0.0, 15.0, 30.0, 45.0, 60.0]) == [1, 1, 1, 7, 8]
+    assert fired(Every(2.0), [0.0, 15.0, 30.0, 45.0, 300.0])[-1] == 1
+    assert fired(Every(2.0), [0.0, 1.0, 61.0, 101.0])[-2:] == [1, 1], "two stalls in a row"
