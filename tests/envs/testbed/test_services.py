@@ -153,5 +153,5 @@ def test_knee_search_drives_a_real_service(launcher: Launcher) -> None:
     memcached.start(launcher)
     memcached.ready()
     with LoadGenerator(memcached.load()) as generator:
-        measure = probe_with(generator, settle_seconds=0.05, window_seconds=0.1)
+        measure = probe_with(generator, 0.95, settle_seconds=0.05, window_seconds=0.1)
         assert find_knee(measure, 10.0, start_rps=100.0, step_rps=100.0, top_rps=300.0) == 300.0
