@@ -300,14 +300,16 @@ def options(name: str) -> dict[str, object]:
 
 
 def label(name: str) -> str:
-    """What a table calls a manager: its name, its class, or its bundle's folder (of a run's `bundle`, the run's)."""
+    """What a table calls a manager: its name, its class, or its bundle's folder; of `runs/ppo/1/bundle` `ppo-1`."""
     if is_own(name):
         return name.rpartition(":")[2]
     if "/" not in name:
         return name
     folder = Path(name).resolve()
-    plain = plain_name(folder.name)
-    return folder.parent.name + folder.name.removeprefix(plain) if plain == "bundle" else folder.name
+    plain, run = plain_name(folder.name), folder.parent
+    if plain != "bundle":
+        return folder.name
+    return (f"{run.parent.name}-{run.name}" if run.name.isdigit() else run.name) + folder.name.removeprefix(plain)
 
 
 def is_known(name: str) -> bool:

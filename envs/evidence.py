@@ -88,16 +88,20 @@ class Evidence:
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
         self._unaged_seconds = np.zeros(hosts)
+        self._question: object = None  # loads that were asked about last, and what the counts said of them
+        self._answer: tuple[Flags, Counts]
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """All about some hosts, shape (n,)."""
         for counts in (self.held, self.missed, self._held_above, self._missed_below, self._unaged_seconds):
             counts[which] = 0.0
+        self._question = None
 
     def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
         """Put what another one has of some hosts in the place of one's own of these or of others."""
         for name in ("held", "missed", "_held_above", "_missed_below", "_unaged_seconds"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
+        self._question = None
 
     def age(self, passed_seconds: Array) -> None:
         """Let time pass on each host, shape (n,); a clock that was set back lets none."""
@@ -110,6 +114,7 @@ class Evidence:
             for counts in (self.missed, self._missed_below):
                 counts[due] *= 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
             self._unaged_seconds[due] = 0.0
+            self._question = None
 
     def add_held(self, hosts: Places, load: Array, level: Places) -> None:
         """A window held on each of these hosts, no host twice, at this load while BE had this level."""
@@ -118,6 +123,7 @@ class Evidence:
         after = np.minimum(before + 1.0, MOST_COUNT)
         self.held[hosts, place, level] = after
         self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
+        self._question = None
 
     def add_missed(self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False) -> None:
         """A window missed on each of these hosts.
@@ -141,11 +147,14 @@ class Evidence:
         Args:
             enough: Windows that held, from which on a level counts as known; one for all, or of each load.
         """
-        place, hosts = bins_of(load), np.arange(len(load))[:, None]
-        held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
-        missed = self._missed_below[hosts, place].cumsum(axis=-1)
+        question = load.shape, load.tobytes()
+        if question != self._question:  # a tick asks twice
+            place, hosts = bins_of(load), np.arange(len(load))[:, None]
+            held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
+            missed = self._missed_below[hosts, place].cumsum(axis=-1)
+            self._question, self._answer = question, (_is_borne(missed, held), held)
         # Both `bearable` and `held` only fall as the level rises.
-        bearable = _is_borne(missed, held)
+        bearable, held = self._answer
         return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
 
     def free_holds(self, load: Array) -> Flags:
@@ -154,12 +163,11 @@ class Evidence:
         Against that counts what was missed while it had everything, or badly, on the host and at this load; and what it
         missed under a quota beyond TRIALS, for that may be the quota's doing.
         """
-        place, missed, held = bins_of(load)[:, None], self.missed[:, :, TOP], self.held[:, :, TOP]
-        below, above = np.where(place >= _BINS, missed, 0.0), np.where(place <= _BINS, held, 0.0)
-        all_missed, all_held = self.missed.sum(axis=(1, 2)), held.sum(axis=1)
-        each = (missed.sum(axis=1), all_held), (below.sum(axis=1), above.sum(axis=1)), (all_missed - TRIALS, all_held)
-        holds: Flags = np.all([_is_borne(*both, FREE_BUDGET_RATIO) for both in each], axis=0)
-        return holds
+        here = np.arange(len(load)), bins_of(load), TOP
+        missed, held = self._missed_below[:, -1], self._held_above[:, 0, TOP]  # of all loads
+        on_host = _is_borne(missed[:, TOP], held, FREE_BUDGET_RATIO)
+        at_load = _is_borne(self._missed_below[here], self._held_above[here], FREE_BUDGET_RATIO)
+        return on_host & at_load & _is_borne(missed.sum(axis=1) - TRIALS, held, FREE_BUDGET_RATIO)
 
     def shift(self, host: int, bins: int) -> None:
         """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.
@@ -210,6 +218,7 @@ class Evidence:
     def _sum_up(self, host: int) -> None:
         self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
         self._missed_below[host] = self.missed[host].cumsum(axis=0)
+        self._question = None
 
 
 def shifted(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
@@ -240,7 +249,7 @@ def levels_of(share: Array | float) -> Places:
     return above - 1
 
 
-def _is_borne(missed: Array, held: Array, budget_ratio: float = BUDGET_RATIO) -> Flags:
+def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: float = BUDGET_RATIO) -> Flags:
     """Whether misses are within a budget of the windows that there were, FORGIVEN left out."""
     borne: Flags = missed - FORGIVEN <= budget_ratio * (missed + held)
     return borne

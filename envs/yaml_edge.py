@@ -14,10 +14,10 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from rlctl.envs.errors import ConfigError, meant, reading
@@ -30,6 +30,17 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+
+def _regex(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+    return pattern
+
+
+Name = Annotated[str, Field(min_length=1)]
+Regex = Annotated[str, Field(min_length=1), AfterValidator(_regex)]
 
 Key = tuple[str | int, ...]
 Lines = Mapping[Key, int]

@@ -25,7 +25,7 @@ import numpy as np
 
 from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.host_kinds import validation_seed
-from rlctl.agents.training.trial import Course, Trial, always_frozen, score
+from rlctl.agents.training.trial import Course, Trial, frozen, score
 from rlctl.envs.arrays import Array
 
 METRICS = ("qos_percent", "be_percent", "override_percent")
@@ -82,8 +82,8 @@ class Judge:
 
     def _merit(self, trials: dict[str, Trial]) -> float:
         if self._least is None:
-            held = {course.name: score(course, always_frozen, self.seeds, self._lags) for course in self.courses}
-            self._least = {name: one.qos_percent.mean() - ALLOWANCE_POINTS for name, one in held.items()}
+            held = {course.name: frozen(course, self.seeds).qos_percent.mean() for course in self.courses}
+            self._least = {name: qos_percent - ALLOWANCE_POINTS for name, qos_percent in held.items()}
         short = sum(max(self._least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
         return float(np.mean([one.be_percent.mean() for one in trials.values()]) - PRICE * short)
 

@@ -33,7 +33,7 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
-from rlctl.envs.errors import HostError
+from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.observations import EXPERIENCE
 
 if TYPE_CHECKING:
@@ -66,8 +66,13 @@ def learn(
     """
     checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
     if not run.resume:
-        files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command)
-    session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
+        files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init)
+    try:
+        session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
+    except RlctlError:
+        if not run.resume:
+            files.undo_begin(run.folder)
+        raise
     with contextlib.closing(session.env):
         session.learn()
         return session.result()
@@ -295,8 +300,13 @@ class _Session(BaseCallback):
         model._n_updates, model._episode_num = state.updates, state.episodes
         if isinstance(model, OffPolicyAlgorithm):
             model._n_calls = state.calls  # type: ignore[attr-defined]
-            if not files.read_replay(model.replay_buffer, checkpoint.folder):
-                self._remarks.append("the replay buffer was too large to be kept: it is filled anew")
+            buffer: Any = model.replay_buffer
+            kept = files.read_replay(buffer, checkpoint.folder)
+            # It goes on learning once there is as much to draw from as in the beginning.
+            lacking = model.learning_starts - buffer.size() * model.n_envs
+            model.learning_starts = max(model.learning_starts, state.timesteps + lacking)
+            if not kept:
+                self._remarks.append("the replay buffer was not kept, or does not fit: it is filled anew")
 
     def _warm_start(self) -> None:
         wanted = getattr(self._run.recipe, "warm_start", None)

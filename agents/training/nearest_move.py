@@ -1,9 +1,4 @@
-"""The move that comes nearest to the allocation that a manager asks for.
-
-The nearest move is the allowed one whose allocation gives BE as much CPU as the wanted one, or nearest to it: the
-smaller of quota and cpuset, nothing when frozen. Of moves that are as near the one with the nearer quota and cpuset
-counts, then the first in the table.
-"""
+"""The move that comes nearest to an allocation: for those who ask for allocations where moves are learned from."""
 
 from __future__ import annotations
 
@@ -15,8 +10,8 @@ from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 
-COUNTS = 0.01
-"""Weight of quota and cpuset by themselves, beside what BE gets of both."""
+SAME_CPUS = 1e-4
+"""Quotas that differ by less are one: the kernel counts in microseconds of a period."""
 
 
 class InMoves(Policy):
@@ -57,23 +52,24 @@ class InMoves(Policy):
         return self._policy.remarks
 
 
-def nearest_move(wanted: Allocation, current: Allocation, limits: Limits, allowed: NDArray[np.bool_] | None) -> int:
-    """The move, among those `allowed` if that is given, that comes nearest to what a manager asks for."""
-    distances = [_distance(move.of(current, limits), wanted, limits) for move in MOVES]
-    if allowed is not None:
-        distances = [far if may else np.inf for far, may in zip(distances, allowed, strict=True)]
-    return int(np.argmin(np.round(distances, 9)))
+def nearest_move(
+    wanted: Allocation,
+    before: Allocation,
+    limits: Limits,
+    allowed: NDArray[np.bool_] | None = None,
+    preferred: int = 0,
+) -> int:
+    """The move, among those `allowed` if that is given, that does what was asked for or done, or comes nearest to it.
 
+    The freezer counts most, then what BE gets of quota and cpuset, then each of these. Of moves that do the same it is
+    the preferred one, or else the first of the table.
+    """
 
-def _distance(got: Allocation, wanted: Allocation, limits: Limits) -> float:
-    apart = abs(_power(got, limits) - _power(wanted, limits))
-    if wanted.frozen:
-        return apart
-    quotas = abs(min(got.quota_cpus, limits.cpus) - min(wanted.quota_cpus, limits.cpus)) / limits.cpus
-    cpusets = abs(got.cpuset_cpus - wanted.cpuset_cpus) / limits.cpus
-    return apart + COUNTS * (quotas + cpusets)
+    def apart(index: int) -> tuple[bool, int, int, int, bool]:
+        done = MOVES[index].of(before, limits)
+        usable = abs(done.usable_cpus - wanted.usable_cpus)
+        quota = abs(min(done.quota_cpus, limits.cpus) - min(wanted.quota_cpus, limits.cpus))
+        cpuset, frozen = abs(done.cpuset_cpus - wanted.cpuset_cpus), done.frozen != wanted.frozen
+        return frozen, round(usable / SAME_CPUS), round(quota / SAME_CPUS), cpuset, index != preferred
 
-
-def _power(allocation: Allocation, limits: Limits) -> float:
-    """What BE gets of the host's CPUs, a share."""
-    return 0.0 if allocation.frozen else min(allocation.quota_cpus, allocation.cpuset_cpus) / limits.cpus
+    return min(range(len(MOVES)) if allowed is None else np.flatnonzero(allowed).tolist(), key=apart)

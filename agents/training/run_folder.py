@@ -5,6 +5,7 @@ checkpoints/N/       model.zip, state.json and, for DQN, replay.npz after N time
                      with testbeds of a cluster also rollouts.json, as it was then
 evaluations.npz      in Stable-Baselines3's shape, with QoS and BE beside the returns
 config.yml args.yml hosts.yml profiles/ command.txt versions.yml      what it was asked for, and with what
+init_model.zip       a copy of the model that it began with, if there was one
 tensorboard/ bundle/
 """
 
@@ -31,6 +32,7 @@ from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import validated
 
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
+INIT = "init_model.zip"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
 MOST_REPLAY_BYTES = 1 << 29
@@ -71,8 +73,14 @@ def is_run(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
-def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, Any], command: str) -> None:
-    """Make the folder of a new run with copies of files that hosts name; ConfigError where there is a run already."""
+def begin(
+    folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, Any], command: str, init: Path | None = None
+) -> None:
+    """Make the folder of a new run with copies of files that it needs; ConfigError where there is a run already.
+
+    Args:
+        init: The model that it begins with.
+    """
     if is_run(folder):
         raise ConfigError("holds a run already; give another --out, or --resume it", folder)
     names: dict[str, Path] = {}
@@ -82,8 +90,16 @@ def begin(folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, An
             raise ConfigError(f"would overwrite the copy of {other} in the run's folder; rename one of the two", file)
     folder.mkdir(parents=True, exist_ok=True)
     _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
+    if init is not None and init != folder / INIT:
+        shutil.copyfile(init, folder / INIT)
     note_origin(folder, arguments, command)
     _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+
+
+def undo_begin(folder: Path) -> None:
+    """A run that could not start was none: its folder may be begun again."""
+    for name in (CONFIG, INIT):
+        (folder / name).unlink(missing_ok=True)
 
 
 def note_origin(folder: Path, arguments: Mapping[str, Any], command: str) -> None:

@@ -85,7 +85,7 @@ def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:
 def lags_of(path: Path, model: Any) -> tuple[int, ...]:
     """Ticks back that a model sees: as the folder of its run says, or rlctl's own; ConfigError where neither fits."""
     configs = (folder / files.CONFIG for folder in path.resolve().parents[:3])
-    found = next((file for file in configs if file.is_file()), None)
+    found = next((file for file in configs if file.is_file() and file.with_name(files.ARGUMENTS).is_file()), None)
     if found:
         arguments, _ = load_yaml(found.with_name(files.ARGUMENTS))
         lags = load_recipe(str(arguments.get("algorithm")), found).lags

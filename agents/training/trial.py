@@ -32,8 +32,9 @@ class Course:
     """One kind of run that policies are scored on.
 
     Attributes:
-        host: Profile of all hosts, which differ by noise and load alone.
+        host: Profile of all hosts.
         safety: The shield's constants, on the scenario's time scale; None runs bare.
+        vary: Each seed is another host, drawn from the profile's ranges; else they differ by noise and load alone.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Course:
     ticks: int
     tick_seconds: float = 1.0
     safety: Profile | None = None
+    vary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ def always_frozen(observations: NDArray[np.float32]) -> NDArray[np.floating]:
     return logits
 
 
+def frozen(course: Course, seeds: Sequence[int]) -> Trial:
+    """What no policy can hold more QoS than: BE suspended throughout, whatever the host has taught."""
+    return score(course, always_frozen, seeds, (0,), masked=False)
+
+
 def score(
     course: Course,
     logits: Logits,
@@ -85,7 +92,9 @@ def score(
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
     limits, count = VectorLimits([course.host.limits(course.weight)] * len(seeds)), len(seeds)
-    hosts = SimBatch(course.host, seeds, course.load, course.ticks, course.tick_seconds, weight=course.weight)
+    hosts = SimBatch(
+        course.host, seeds, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
+    )
     policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
     seats = Seats([policy], course.safety, limits)
     windows = Windows.none(course.ticks, count)

@@ -17,13 +17,14 @@ from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.groupsearch import Found, find_groups, groups_of_process
+from rlctl.envs.host.groupsearch import find_groups, groups_of_process
 
 ANSWER_SECONDS = 5.0  # a daemon that hangs must not hang the controller's start
 
 _ID = re.compile(r"[0-9a-f]{12,64}")  # 12 digits is what `docker ps` shows
-# Not `libpod-conmon-` and `crio-conmon-`: those hold the container's monitor, not the container.
-_PREFIX = r"(?:(?:docker|libpod|crio|cri-containerd|nerdctl)-)?"
+# Not `libpod-conmon-` and `crio-conmon-`: those hold the container's monitor, not the container. Podman's
+# `--cgroups=split`, which Quadlet has, makes `libpod-payload-`.
+_PREFIX = r"(?:(?:docker|libpod(?:-payload)?|crio|cri-containerd|nerdctl)-)?"
 
 
 # Arguments of each tool, ahead of the name. The first two answer with the id, the others with JSON with a pid.
@@ -44,8 +45,8 @@ class ByContainer:
 
 def find_container(
     spec: ByContainer, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
-) -> Found:
-    """A running container's groups and processes.
+) -> tuple[str, ...]:
+    """Paths of a running container's groups, each once.
 
     Args:
         search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
@@ -69,7 +70,7 @@ def find_container(
     raise HostError(f"no runtime knows a container {spec.name}, give its full id or its control group ({reasons})")
 
 
-def _located(name: str, answer: str, layout: Layout, proc: Path) -> Found:
+def _located(name: str, answer: str, layout: Layout, proc: Path) -> tuple[str, ...]:
     if _ID.fullmatch(answer):
         return _by_id(answer, name, layout)
     try:
@@ -81,7 +82,7 @@ def _located(name: str, answer: str, layout: Layout, proc: Path) -> Found:
     return groups_of_process(pid, layout, proc)
 
 
-def _by_id(container_id: str, name: str, layout: Layout) -> Found:
+def _by_id(container_id: str, name: str, layout: Layout) -> tuple[str, ...]:
     expression = re.compile(rf"(?:/[^/]+)*/{_PREFIX}{container_id}[0-9a-f]*(?:\.scope)?")
     hint = "; is it running?"
     return find_groups(lambda path: expression.fullmatch(path) is not None, "container", name, layout, hint)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.containers import ByContainer, find_container
-from rlctl.envs.host.groupsearch import Found, find_groups, groups_of_process
+from rlctl.envs.host.groupsearch import find_groups, groups_of_process
 from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos, pod_matcher, qos_matcher
 
 _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
@@ -41,33 +41,29 @@ class ByPid:
     pid: int
 
 
-WorkloadSpec = ByCgroup | ByUnit | ByPid | ByContainer | ByKubernetesQos | ByKubernetesPod
+ByPath = ByCgroup | ByUnit | ByKubernetesQos | ByKubernetesPod
+"""How a workload is named whose groups are known by their paths."""
+
+WorkloadSpec = ByPath | ByPid | ByContainer
 """How a workload that runs already is named. One that rlctl starts itself: `rlctl.envs.testbed.launch.Launcher`."""
 
 
-def discover(spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None) -> Found:
-    """Find a workload that runs already.
+def discover(
+    spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
+) -> tuple[str, ...]:
+    """Paths of the groups of a workload that runs already, below the roots of their hierarchies, each once.
 
     Raises:
         ConfigError: The name is impossible.
         HostError: There is nothing of that name now; says which names come near.
     """
     match spec:
-        case ByCgroup(path):
-            return find_groups(_path_matcher(path), "control group", path, layout)
-        case ByUnit(unit):
-            # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
-            named = f"; is the name right (`systemctl status {unit}`)?"
-            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid"
-            return find_groups(_unit_matcher(unit), "control group of systemd unit", unit, layout, hint)
         case ByPid(pid):
             return groups_of_process(pid, layout, proc)
         case ByContainer():
             return find_container(spec, layout, proc, search_path)
-        case ByKubernetesQos(qos):
-            return find_groups(qos_matcher(spec), "Kubernetes group or pod of class", qos, layout)
-        case ByKubernetesPod(uid):
-            return find_groups(pod_matcher(spec), "Kubernetes pod", uid, layout)
+    matches, what, name, hint = _by_path(spec)
+    return find_groups(matches, what, name, layout, hint)
 
 
 def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] | None:
@@ -83,19 +79,28 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
         ConfigError: The name is impossible.
     """
     match spec:
-        case ByCgroup(path):
-            return _path_matcher(path)
-        case ByUnit(unit):
-            return _unit_matcher(unit)
-        case ByKubernetesQos():
-            return qos_matcher(spec)
-        case ByKubernetesPod():
-            return pod_matcher(spec)
+        case ByPid():
+            return None
         case ByContainer():
             known = frozenset(f"/{name.strip('/')}" for name in names)
             return lambda path: path in known
-        case ByPid():
-            return None
+    return _by_path(spec)[0]
+
+
+def _by_path(spec: ByPath) -> tuple[Callable[[str], bool], str, str, str]:
+    """What matches its paths; in words what it is, its name, and what to do where there is none such."""
+    match spec:
+        case ByCgroup(path):
+            return _path_matcher(path), "control group", path, ""
+        case ByUnit(unit):
+            # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
+            named = f"; is the name right (`systemctl status {unit}`)?"
+            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid"
+            return _unit_matcher(unit), "control group of systemd unit", unit, hint
+        case ByKubernetesQos(qos):
+            return qos_matcher(spec), "Kubernetes group or pod of class", qos, ""
+        case ByKubernetesPod(uid):
+            return pod_matcher(spec), "Kubernetes pod", uid, ""
 
 
 def _path_matcher(pattern: str) -> Callable[[str], bool]:

@@ -43,6 +43,10 @@ class Follower:
     Args:
         lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
+        others: Groups of further LCs, none of which BE may have a part of. They are not followed.
+
+    Attributes:
+        lc: The LC's group as it is now.
     """
 
     def __init__(
@@ -56,16 +60,17 @@ class Follower:
         sensors: Sequence[Sensor],
         events: Events,
         claims: Claims | None = None,
+        others: Sequence[Group] = (),
     ) -> None:
         self._layout = layout
         self._knobs = knobs
-        self._lc = lc
+        self.lc = lc
         self._lc_selects = lc_selects or (lambda _: False)
         self._be_selects = tuple(be_selects)
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._events = events
-        self._claims = claims
+        self._claims, self._others = claims, tuple(others)
         self._roots = tuple(dict.fromkeys(layout.mounts[one].path for one in _RESTRICTING if one in layout.mounts))
         self._looks = 0
         self._next_seconds = float("-inf")
@@ -78,7 +83,7 @@ class Follower:
 
     def follow(self, now_seconds: float) -> bool:
         """Look, if it is time, or go on with what a look found; True when BE's groups are others than before."""
-        lc = self._lc
+        lc = self.lc
         if not self._found and now_seconds >= self._next_seconds:
             self._next_seconds = now_seconds + LOOK_SECONDS
             self._look()
@@ -87,13 +92,13 @@ class Follower:
         if self._found:  # the sensors once, for all
             return True
         before, self._known = self._known, self._actuator.groups
-        if self._known == before and self._lc is lc:
+        if self._known == before and self.lc is lc:
             return False
         self._learn(())
         if self._claims is not None:
             self._claims.keep(self._known)
         try:
-            follow_groups(self._sensors, self._lc, self._known, now_seconds)
+            follow_groups(self._sensors, self.lc, self._known, now_seconds)
         except SensorError as error:
             self._refuse(_PERF, str(error))
         return self._known != before
@@ -147,7 +152,7 @@ class Follower:
         if refused := [file for file in files if file.exists() and not os.access(file, os.W_OK)]:
             self._refuse(name, f"{refused[0]} may not be written")
             return None
-        for other in (self._lc, *(one for one in self._actuator.groups if one.name != name)):
+        for other in (self.lc, *self._others, *(one for one in self._actuator.groups if one.name != name)):
             if group.overlap(other):
                 self._refuse(name, f"it overlaps {other.name}: what limits one limits both")
                 return None
@@ -180,20 +185,20 @@ class Follower:
 
     def _see_lc(self, names: Sequence[str]) -> None:
         """Notice that the LC's group is gone or another one; sensors open it again by themselves under its old name."""
-        before, self._lc_inode = self._lc_inode, _inode(str(self._lc.directories[0]))
+        before, self._lc_inode = self._lc_inode, _inode(str(self.lc.directories[0]))
         if self._lc_inode and before != self._lc_inode:
-            self._events.tell("lc-appeared", f"the LC's group {self._lc.name} was made anew", logging.INFO)
+            self._events.tell("lc-appeared", f"the LC's group {self.lc.name} was made anew", logging.INFO)
         elif before and not self._lc_inode:
-            self._events.tell("lc-vanished", f"the LC's group {self._lc.name} is gone: no readings, so BE stays safe")
+            self._events.tell("lc-vanished", f"the LC's group {self.lc.name} is gone: no readings, so BE stays safe")
         if self._lc_inode or not names:
             return
         if len(names) > 1:
             self._refuse(_LC, f"{len(names)} groups could be it: {', '.join(sorted(names))}")
             return
         with contextlib.suppress(RlctlError):
-            self._lc = Group.open(self._layout, names[0], self._knobs)
-            self._lc_inode = _inode(str(self._lc.directories[0]))
-            self._events.tell("lc-appeared", f"the LC's group is {self._lc.name} now", logging.INFO)
+            self.lc = Group.open(self._layout, names[0], self._knobs)
+            self._lc_inode = _inode(str(self.lc.directories[0]))
+            self._events.tell("lc-appeared", f"the LC's group is {self.lc.name} now", logging.INFO)
 
 
 _APPEARED = "group-appeared", "has appeared"

@@ -1,7 +1,7 @@
 """Searching all hierarchies for the control groups of a workload.
 
-A workload may have other paths in other v1 hierarchies, or none in some of them; `Found.paths` tells each by itself.
-The root group is never an answer: it holds the whole host.
+A workload may have other paths in other v1 hierarchies, or none in some of them: all of them are found. The root group
+is never an answer: it holds the whole host.
 """
 
 from __future__ import annotations
@@ -9,42 +9,28 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.process import memberships
-
-# Key of the cgroup2 hierarchy, be it the only one or beside v1.
-UNIFIED = "unified"
 
 NEAREST_NAMES = 3
 _LINKS_OF_A_LEAF = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Where a workload is.
-
-    Attributes:
-        paths: Paths of its groups below the hierarchy's root, beginning with a slash, by v1 controller or `UNIFIED`.
-            Hierarchies where it has no group of its own are absent.
-    """
-
-    paths: Mapping[str, tuple[str, ...]]
-
-
-def find_groups(matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = "") -> Found:
-    """Every group, in each hierarchy, whose path matches; a group below one that matches belongs to it."""
-    paths: dict[str, tuple[str, ...]] = {}
-    for hierarchy, root in _hierarchies(layout):
-        if outer := sorted((path for path, _ in outermost(root, matches)), key=lambda path: path.split("/")):
-            paths[hierarchy] = tuple(outer)
-    if not paths:
+def find_groups(
+    matches: Callable[[str], bool], what: str, name: str, layout: Layout, hint: str = ""
+) -> tuple[str, ...]:
+    """Paths of the groups, in any hierarchy, that match, each once; a group below one that matches belongs to it."""
+    found: dict[str, None] = {}
+    for root in _roots(layout):
+        here = (path for path, _ in outermost(root, matches))
+        found |= dict.fromkeys(sorted(here, key=lambda path: path.split("/")))
+    if not found:
         raise HostError(f"no {what} {name} on this host now{_nearest(name, layout)}{hint}")
-    return Found(paths)
+    return tuple(found)
 
 
 def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
@@ -66,37 +52,34 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
                     continue
                 if matches(path):
                     yield path, entry.inode()
-                elif entry.stat(follow_symlinks=False).st_nlink != _LINKS_OF_A_LEAF:
-                    folders.append(path)
+                    continue
+                with contextlib.suppress(OSError):  # one that vanishes takes none of its siblings along
+                    if entry.stat(follow_symlinks=False).st_nlink != _LINKS_OF_A_LEAF:
+                        folders.append(path)
 
 
-def groups_of_process(pid: int, layout: Layout, proc: Path) -> Found:
-    """The groups that a process is in.
+def groups_of_process(pid: int, layout: Layout, proc: Path) -> tuple[str, ...]:
+    """Paths of the groups that a process is in, each once.
 
     Raises:
         HostError: There is no such process.
         ConfigError: It is in root groups only.
     """
-    inside = {controller or UNIFIED: path for controller, path in memberships(pid, proc).items()}
-    paths = {name: (inside[name],) for name, _ in _hierarchies(layout) if inside.get(name, "/") != "/"}
-    if not paths:
+    named = {"" if mount.version == 2 else str(controller) for controller, mount in _mounts(layout)}
+    inside = [path for controller, path in memberships(pid, proc).items() if controller in named and path != "/"]
+    if not inside:
         raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
-    return Found(paths)
+    return tuple(dict.fromkeys(inside))
 
 
-def _hierarchies(layout: Layout) -> Iterator[tuple[str, Path]]:
-    """v1 hierarchies by each of their controllers, v2 once as `UNIFIED`.
+def _mounts(layout: Layout) -> Iterator[tuple[Controller, Mount]]:
+    """Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone."""
+    return (one for one in layout.mounts.items() if one[0] is not Controller.IO or one[1].version == 2)
 
-    Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone.
-    """
-    seen: set[str] = set()
-    for controller, mount in layout.mounts.items():
-        if controller is Controller.IO and mount.version == 1:
-            continue
-        name = UNIFIED if mount.version == 2 else str(controller)
-        if name not in seen:
-            seen.add(name)
-            yield name, mount.path
+
+def _roots(layout: Layout) -> Iterator[Path]:
+    """Of every hierarchy, once."""
+    return iter(dict.fromkeys(mount.path for _, mount in _mounts(layout)))
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -109,7 +92,7 @@ def _walk(root: Path) -> Iterator[str]:
 
 def _nearest(name: str, layout: Layout) -> str:
     """Groups whose names resemble the last part of a name, for the message."""
-    known = {path.rpartition("/")[2]: path for _, root in _hierarchies(layout) for path in _walk(root)}
+    known = {path.rpartition("/")[2]: path for root in _roots(layout) for path in _walk(root)}
     wanted = name.rstrip("/").rpartition("/")[2]
     # A name within another (nginx in nginx.service) is nearer than its length tells.
     holding = sorted(known_name for known_name in known if wanted in known_name)

@@ -58,7 +58,8 @@ def pod_matcher(spec: ByKubernetesPod) -> Callable[[str], bool]:
     pods = (f"/pod{spec.uid}", rf"/{_PREFIX}kubepods-(?:[a-z]+-)?pod{spec.uid.replace('-', '_')}\.slice")
     if spec.container_id is None:
         return _matcher(*pods)
-    container = rf"/(?:[a-z-]+-)?{re.escape(spec.container_id)}[0-9a-f]*(?:\.scope)?"
+    # CRI-O may have the monitor's group beside the container's.
+    container = rf"/(?!(?:crio|libpod)-conmon-)(?:[a-z-]+-)?{re.escape(spec.container_id)}[0-9a-f]*(?:\.scope)?"
     return _matcher(*(pod + container for pod in pods))
 
 

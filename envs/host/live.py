@@ -93,6 +93,7 @@ class LiveHost:
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
         follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
             to do. With it BE may be without any group for a while.
+        be_returns: It may find groups of BE; else the end of the last one is the end of the run.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
         sleep: Spends so many seconds of `wait`; may return early.
         watch: Spends them in its place, and looks at the host meanwhile.
@@ -117,6 +118,7 @@ class LiveHost:
         sleep: Callable[[float], object] = time.sleep,
         watch: Watch | None = None,
         replan: Callable[[EmergencyPlan], object] | None = None,
+        be_returns: bool = True,
     ) -> None:
         self._first, *self._others = lcs
         self._actuator = actuator
@@ -125,6 +127,7 @@ class LiveHost:
         self.sharing = sharing
         self._events = events or Events()
         self.watch = watch
+        self._be_returns = follow is not None and be_returns
         self._follow, self._sleep, self._replan = follow, watch.sleep if watch else sleep, replan
         self._close: Callable[[], None] | None = close
         self._unshared = ""
@@ -134,6 +137,7 @@ class LiveHost:
         self._escaped: frozenset[int] = frozenset()
         self._doubts: dict[str, str] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
+        self.inherited = False  # whether BE was restricted before, by a controller that was killed
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
         self._verdict = self._current  # of the last tick, whatever came between
@@ -191,7 +195,7 @@ class LiveHost:
             self._current = self._actuator.apply(allocation, new_tick=not between)
             self._be_vanished = False
         except CgroupGone:
-            if self._follow is None:
+            if not self._be_returns:
                 raise
             self._current = self.limits.safe  # nobody is there to use more; whoever comes begins with it
             self._tell_vanished()
@@ -245,7 +249,7 @@ class LiveHost:
         try:
             self._actuator.set_weight(weight)
         except CgroupGone:
-            if self._follow is None:  # else there may be none for a while
+            if not self._be_returns:  # else there may be none for a while
                 raise
         self.limits = replace(self.limits, least_weight=weight.is_least)
 

@@ -44,12 +44,14 @@ class Staircase:
     order: Order = "shuffled"
 
     def __post_init__(self) -> None:
-        _check_shares(low_ratio=self.low_ratio, high_ratio=self.high_ratio)
+        _check_range(low_ratio=self.low_ratio, high_ratio=self.high_ratio)
         _check_positive(step_seconds=self.step_seconds, rungs=self.rungs)
         if not isinstance(self.rungs, int):
             raise TraceError(f"rungs: a whole number is needed, not {self.rungs!r}")
         if self.order not in get_args(Order):
             raise TraceError(f"order: one of {', '.join(get_args(Order))} is needed, not {self.order!r}")
+        if self.order == "up-down" and self.rungs < 3:
+            raise TraceError(f"rungs: up-down takes 3 or more, not {self.rungs}: it would never reach high_ratio")
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
         """Load in each tick, shape (ticks,)."""
@@ -91,8 +93,9 @@ class Diurnal:
     high_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        _check_shares(mean_ratio=self.mean_ratio, high_ratio=self._high, noise_ratio=self.noise_ratio)
-        _check_shares(swing_ratio=self.swing_ratio, harmonic_ratio=self.harmonic_ratio)
+        _check_shares(mean_ratio=self.mean_ratio, swing_ratio=self.swing_ratio, noise_ratio=self.noise_ratio)
+        _check_shares(harmonic_ratio=self.harmonic_ratio)
+        _check_shares(**{"high_ratio" if self.high_ratio is not None else "mean_ratio + swing_ratio": self._high})
         _check_positive(period_seconds=self.period_seconds, noise_seconds=self.noise_seconds)
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
@@ -133,8 +136,8 @@ class Bursty:
     burst_seconds: float
 
     def __post_init__(self) -> None:
-        _check_shares(low_ratio=self.calm_low_ratio, high_ratio=self.calm_high_ratio, name="calm_")
-        _check_shares(low_ratio=self.burst_low_ratio, high_ratio=self.burst_high_ratio, name="burst_")
+        _check_range(calm_low_ratio=self.calm_low_ratio, calm_high_ratio=self.calm_high_ratio)
+        _check_range(burst_low_ratio=self.burst_low_ratio, burst_high_ratio=self.burst_high_ratio)
         _check_positive(calm_seconds=self.calm_seconds, burst_seconds=self.burst_seconds)
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
@@ -168,8 +171,8 @@ class FlashCrowd:
     every_seconds: float
 
     def __post_init__(self) -> None:
-        _check_shares(low_ratio=self.peak_low_ratio, high_ratio=self.peak_high_ratio, name="peak_")
-        _check_shares(low_ratio=self.calm_ratio, high_ratio=self.peak_low_ratio)
+        _check_range(peak_low_ratio=self.peak_low_ratio, peak_high_ratio=self.peak_high_ratio)
+        _check_range(calm_ratio=self.calm_ratio, peak_low_ratio=self.peak_low_ratio)
         _check_positive(decay_seconds=self.decay_seconds, every_seconds=self.every_seconds)
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
@@ -199,7 +202,7 @@ class RandomWalk:
     sd_ratio: float
 
     def __post_init__(self) -> None:
-        _check_shares(low_ratio=self.low_ratio, high_ratio=self.high_ratio, sd_ratio=self.sd_ratio)
+        _check_range(low_ratio=self.low_ratio, high_ratio=self.high_ratio)
         _check_positive(sd_ratio=self.sd_ratio)
 
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
@@ -272,16 +275,21 @@ def _traced(kind: str, options: dict[str, Any]) -> LoadModel:
     return Traced(trace, PERIODS[kind](options) if phase else 0.0)
 
 
-def _check_shares(*, name: str = "", **ratios: object) -> None:
-    """Each a share of the maximum load; a low_ratio not above its high_ratio."""
+def _check_shares(**ratios: object) -> None:
+    """Each a share of the maximum load."""
     for key, value in ratios.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= traces.LARGEST:
-            raise TraceError(f"{name}{key}: a share from 0 to {MOST_RATIO:g} is needed, not {value!r}")
+            raise TraceError(f"{key}: a share from 0 to {MOST_RATIO:g} is needed, not {value!r}")
         if value > MOST_RATIO:
-            raise TraceError(f"{name}{key}: {share_beyond(value)}")
-    low, high = ratios.get("low_ratio", 0.0), ratios.get("high_ratio", MOST_RATIO)
-    if low > high:  # type: ignore[operator]
-        raise TraceError(f"{name}low_ratio ({low:g}) is above {name}high_ratio ({high:g})")
+            raise TraceError(f"{key}: {share_beyond(value)}")
+
+
+def _check_range(**ends: float) -> None:
+    """Two shares, the first one not above the second."""
+    _check_shares(**ends)
+    (low, low_ratio), (high, high_ratio) = ends.items()
+    if low_ratio > high_ratio:
+        raise TraceError(f"{low} ({low_ratio:g}) is above {high} ({high_ratio:g})")
 
 
 def _check_positive(**numbers: object) -> None:

@@ -31,7 +31,7 @@ class Swept:
     """What a sweep found.
 
     Attributes:
-        cleared: Records of dead owners whose processes, groups and folders are gone now.
+        cleared: Records of dead owners whose processes, groups and folders are gone now, or in a dry run would be.
         running: Records whose owners are alive; they were left alone.
         left: What could not be removed, one line each; its records stay for another try.
     """
@@ -49,9 +49,11 @@ def default_state_dir() -> Path:
     return Path(runtime) / "rlctl" if runtime else Path.home() / ".local/state/rlctl/testbed"
 
 
-def sweep(state_dir: Path | None = None, patience_seconds: float = leftovers.PATIENCE_SECONDS) -> Swept:
-    """Remove what dead owners left behind; harmless when there is nothing."""
-    cleared, running, left = [], [], []
+def sweep(
+    state_dir: Path | None = None, patience_seconds: float = leftovers.PATIENCE_SECONDS, *, dry_run: bool = False
+) -> Swept:
+    """Remove what dead owners left behind, or only look for it; harmless when there is nothing."""
+    cleared, running, left = list[Path](), list[Path](), list[str]()
     folder = state_dir or default_state_dir()
     try:
         records = sorted(folder.glob("testbed-*.jsonl"))
@@ -67,7 +69,7 @@ def sweep(state_dir: Path | None = None, patience_seconds: float = leftovers.PAT
             except BlockingIOError:  # its owner lives, or another sweep is at it
                 running.append(record)
                 continue
-            problems = leftovers.clear(record, patience_seconds)
+            problems = [] if dry_run else leftovers.clear(record, patience_seconds)
             left += problems
             cleared += [] if problems else [record]
     return Swept(tuple(cleared), tuple(running), tuple(left))

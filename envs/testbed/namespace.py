@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from rlctl.envs.errors import PermissionMissing, TestbedError
-from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.launch import SYSTEM_PROGRAMS, Launcher, find_program
 from rlctl.envs.testbed.workloads import Program
 
 COMMAND_SECONDS = 10.0  # ip, tc and mount take milliseconds
@@ -81,8 +81,9 @@ class Namespace(Program):
         for command in commands:
             try:
                 words = subprocess.run(
-                    [*self.inside, *command], check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS
-                ).stdout
+                    [*self.inside, *command], check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+                    env={**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{SYSTEM_PROGRAMS}"},
+                ).stdout  # fmt: skip
             except subprocess.CalledProcessError as error:
                 words = " ".join(error.stderr.split()) or f"code {error.returncode}"
                 raise TestbedError(f"`{' '.join(command)}` in {self.name}: {words}") from error

@@ -75,16 +75,6 @@ class StressNg(Job):
     def __init__(self, config: StressConfig | None = None) -> None:
         self.config = config or StressConfig()
         self._report = Path()
-        self._begin_seconds = 0.0
-
-    def start(self, launcher: Launcher) -> None:
-        """Start it; it may be frozen or throttled from the first instruction on.
-
-        Raises:
-            TestbedError: It is not installed, runs already, or cannot be run.
-        """
-        super().start(launcher)
-        self._begin_seconds = time.monotonic()
 
     def ready(self) -> None:
         """Wait until all workers run and have filled their arrays.

@@ -158,7 +158,18 @@ class Service(Program):
 
 
 class Job(Program):
-    """A best-effort job that counts what it does."""
+    """A best-effort job that counts what it does, from its start on."""
+
+    _begin_seconds = 0.0
+
+    def start(self, launcher: Launcher) -> None:
+        """Start it in the launcher's group; it may be frozen or throttled from the first instruction on.
+
+        Raises:
+            TestbedError: It is not installed, runs already, or cannot be run.
+        """
+        super().start(launcher)
+        self._begin_seconds = time.monotonic()
 
     @abstractmethod
     def ready(self) -> None:
@@ -182,17 +193,6 @@ class Job(Program):
 
 class Transfer(Job):
     """A program of ours that begins at SIGUSR1 and moves bytes until it is stopped; they are its work."""
-
-    _begin_seconds = 0.0
-
-    def start(self, launcher: Launcher) -> None:
-        """Start it in the launcher's group.
-
-        Raises:
-            TestbedError: It runs already, or cannot be run.
-        """
-        super().start(launcher)
-        self._begin_seconds = time.monotonic()
 
     def begin(self) -> None:
         """Move bytes from now on. Further calls change nothing."""

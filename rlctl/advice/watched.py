@@ -108,9 +108,10 @@ def watched(
     earlier = 0
     for logged in read_log(files, damaged):
         limits, period = limits_in(logged.header), period_in(logged.header)
-        if limits is None or period is None:
+        targets = logged.tick.telemetry.targets_seconds
+        if limits is None or period is None or not min(targets.values()) > 0.0:  # nothing was ever read
             continue
-        now = (limits, period, logged.tick.telemetry.targets_seconds)
+        now = (limits, period, targets)
         if now != subject:
             earlier += len(rows)
             load, rows, subject, acting = LoggedLoad(), [], now, []

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.agents.managers.table import Level, Levels, QuotaTable
-from rlctl.bench.lineup import Published
 from rlctl.bench.sweep import QUOTAS, Sweep, sweep, swept
 from rlctl.envs.experience import HOLD_RATIO
 from rlctl.envs.sim import seeds
@@ -23,6 +22,7 @@ from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.sim import SimScenario
 
 HELD_WINDOWS_RATIO = 0.8
 """Share of a cell's windows that must hold: one of the five of a live cell may be missed by chance. It was chosen with
@@ -46,12 +46,12 @@ class Tried:
     held: bool
 
 
-def needs_sweep(managers: Collection[str], scenario: Published) -> bool:
+def needs_sweep(managers: Collection[str], scenario: LiveScenario | SimScenario) -> bool:
     """True where `table` takes part, and the scenario names no file for it."""
     return "table" in managers and not scenario.managers.get("table")
 
 
-def table_options(name: str, scenario: Published, levels: Levels) -> Mapping[str, object]:
+def table_options(name: str, scenario: LiveScenario | SimScenario, levels: Levels) -> Mapping[str, object]:
     """What a sweep tells the manager of this name: `table` its levels, all others nothing."""
     return {"levels": levels} if needs_sweep((name,), scenario) else {}
 

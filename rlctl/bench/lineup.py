@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
 
 from rlctl.agents import catalogue, user_manager
 from rlctl.agents.managers.prm_model import PrmModel
@@ -17,6 +16,8 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.layout import kernel_version
 from rlctl.loop.record import Tick, write_ticks
+from rlctl.scenarios.live import LiveScenario
+from rlctl.scenarios.sim import SimScenario
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""
@@ -34,28 +35,11 @@ PERIOD_SECONDS = 18.5
 """PRM's interval, over which the records are averaged (eris)."""
 
 
-class Published(Protocol):
-    """What a scenario says of published constants."""
-
-    @property
-    def name(self) -> str:
-        """Name of the scenario, for messages."""
-
-    @property
-    def managers(self) -> Mapping[str, Mapping[str, Any]]:
-        """Constructor options by manager name."""
-
-    @property
-    def core_cpus(self) -> float:
-        """CPUs here that stand for one core of the machine that a manager was published for."""
-
-    @property
-    def time_scale(self) -> float:
-        """Divides every published period."""
-
-
 def policy_for(
-    name: str, scenario: Published, model: PrmModel | None = None, tuned: Mapping[str, object] = MappingProxyType({})
+    name: str,
+    scenario: LiveScenario | SimScenario,
+    model: PrmModel | None = None,
+    tuned: Mapping[str, object] = MappingProxyType({}),
 ) -> Policy:
     """A new policy of this name, as the scenario wants it.
 

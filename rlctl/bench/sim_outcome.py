@@ -6,42 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlctl.bench.score import Score
 from rlctl.envs.arrays import Array
 from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One manager on one seed, tick by tick; each array has the shape (ticks,).
-
-    Attributes:
-        load: Offered load as a share of the LC's maximum.
-        tail_over_target: Latency of the window as a multiple of the target.
-        be_work: BE work done in the tick, as a share of BE running alone for as long.
-    """
-
-    load: Array
-    tail_over_target: Array
-    be_work: Array
-    frozen: NDArray[np.bool_]
-    tick_seconds: float
-
-    def __post_init__(self) -> None:
-        shapes = {array.shape for array in (self.load, self.tail_over_target, self.be_work, self.frozen)}
-        if len(shapes) != 1 or self.load.ndim != 1 or not self.load.size:
-            raise ValueError(f"a trace needs arrays of one length, got {sorted(shapes)}")
-
-    @classmethod
-    def of(cls, windows: Windows, tick_seconds: float) -> Trace:
-        """The first of some runs."""
-        load, latency, be_work = (
-            column[:, 0].copy() for column in (windows.load_ratio, windows.latency_ratio, windows.be_work_ratio)
-        )
-        return cls(load, latency, be_work, windows.frozen[:, 0].copy(), tick_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +21,7 @@ class SimOutcome:
         caption: What it takes to reproduce it: seeds, profile and shield with their digests, durations.
         managers: Manager -> metric -> values, shape (seeds,): the metrics of `rlctl.envs.run_metrics.METRICS`, and for
             `score` those of `TIMINGS`.
-        traces: Manager -> its run on the first seed; managers may be missing.
+        traces: Manager -> its run on the first seed alone; managers may be missing.
         tick_seconds: Length of a window; with the duration it says how many windows a share is of.
         facts: What was measured and with what, for the JSON, so that it can be run again.
         names: Manager -> the name that it was built from, where that is another than its label.
@@ -62,7 +31,7 @@ class SimOutcome:
     description: str
     caption: str
     managers: Mapping[str, Mapping[str, Array]]
-    traces: Mapping[str, Trace]
+    traces: Mapping[str, Windows]
     duration_seconds: float
     tick_seconds: float = 1.0
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

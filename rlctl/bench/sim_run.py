@@ -18,7 +18,6 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
 from rlctl.bench.lineup import policy_for
-from rlctl.bench.sim_outcome import Trace
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.run_metrics import Windows, per_run
@@ -55,7 +54,7 @@ class SimResult:
 
     task: SimTask
     values: dict[str, np.ndarray]
-    trace: Trace
+    trace: Windows
     remarks: tuple[str, ...]
 
 
@@ -74,7 +73,7 @@ def simulate(task: SimTask) -> SimResult:
             before = hosts.allocations
             hosts.apply(_decided(tick, windows, seats, foresee, hosts))
             _note_changes(tick, windows, before, hosts.allocations)
-    trace = Trace.of(windows, hosts.tick_seconds)
+    trace = Windows._make(column[:, :1].copy() for column in windows)
     return SimResult(task, per_run(windows, hosts.tick_seconds), trace, policies[0].remarks)
 
 

@@ -14,7 +14,7 @@ from rlctl.advice.page import Answers, html, page_of, plain_of, text
 from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.commands.why import tell_damage
 from rlctl.config.serve import LcSection, ServeConfig, load_config
@@ -101,6 +101,8 @@ def run(args: argparse.Namespace) -> int:
     check_ray(args.ray, "--workers", args.workers)
     check_outputs(args)
     logs, asked = _asked(args)
+    if len(logs) == 1:
+        refuse_given(args, ("workers", "ray"), "is for several logs")
     check_reachable(args.ray, asked.policies)
     answers = [(str(logs[0]), _one(logs[0], asked))] if len(logs) == 1 else _each(args, logs, asked)
     page = page_of(answers)
@@ -116,12 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
 def question_on(log: Path, asked: Asked) -> Question:
     """Read a log here, where its path is known; CheckFailed or ConfigError: it says too little."""
-    seen = watched(
-        log_files(log),
-        tell_damage,
-        own_cpus=asked.own_cpus,
-        quantile_ratio=asked.quantile_ratio,
-    )
+    seen = watched(log_files(log), tell_damage, own_cpus=asked.own_cpus, quantile_ratio=asked.quantile_ratio)
     shields = asked.shields or (seen.shield or load_profile("responsive"),)
     return Question(log, seen, asked.policies, shields, asked.allowed_percent)
 

@@ -36,6 +36,13 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
+def named(option: str, text: str) -> tuple[str, ...]:
+    """As `listed`, each once; ConfigError: the option names nothing."""
+    if not (names := tuple(dict.fromkeys(listed(text)))):
+        raise ConfigError(f"{option} names nothing")
+    return names
+
+
 def address(text: str) -> str:
     """The address of a Ray cluster, for argparse: an empty one comes of a shell variable that was not set."""
     if not text:

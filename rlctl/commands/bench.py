@@ -11,12 +11,12 @@ from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, no_idle_class, require_library
 from rlctl.commands import bench_live, bench_sim, bench_verify
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import load_scenario, shipped_scenarios, with_weight
+from rlctl.scenarios.shipped import changed, load_scenario, shipped_scenarios
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.work.progress import say
 
@@ -53,28 +53,30 @@ RAY = (
 )
 
 
+NOT_OF_VERIFY = (
+    *("plant", "scenario", "managers", "seeds", "repeats", "adapt", "duration", "be_weight", "shield", "tuned"),
+    *("time_scale", "json", "report", "dry_run"),
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
     parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
-    parser.add_argument("--managers", default="all", metavar="A,B,...", help=MANAGERS)
+    parser.add_argument("--managers", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
-    parser.add_argument(
-        "--adapt",
-        type=positive,
-        metavar="SECONDS",
-        help="host: let policies that learn of their host do so for so long before they are measured",
-    )
+    learning = "host: let policies that learn of their host do so for so long before they are measured"
+    parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=learning)
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument(
         "--be-weight",
         choices=[str(weight) for weight in Weight],
         help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
     )
-    parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
+    parser.add_argument("--shield", metavar="NAME|FILE", help="default: responsive")
     parser.add_argument(
         "--tuned",
         nargs="?",
@@ -85,17 +87,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-scale", type=positive, metavar="X", help="divide published periods by X")
     add_json(parser)
     parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and logs here")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and touch nothing")
+    parser.add_argument("--dry-run", action="store_true", default=None, help="print the plan and touch nothing")
     actions = parser.add_subparsers(dest="action", metavar="[verify FILE]")
     verify = actions.add_parser("verify", help="re-run what a result file of the simulator claims, and compare")
     verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
-    verify.add_argument(
-        "--jobs",
-        type=positive_int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="processes (default: one for each CPU)",
-    )  # suppressed: the default of a subcommand would overwrite what the command was given
+    jobs = "processes (default: one for each CPU)"
+    verify.add_argument("--jobs", type=positive_int, metavar="N", default=argparse.SUPPRESS, help=jobs)
+    # Suppressed: the default of a subcommand would overwrite what the command was given.
     add_ray(verify, RAY, default=argparse.SUPPRESS)
 
 
@@ -106,11 +104,14 @@ def run(args: argparse.Namespace) -> int:
     """
     check_ray(args.ray, "--jobs", args.jobs)
     if args.action == "verify":
+        refuse_given(args, NOT_OF_VERIFY, "is not verify's, which runs what the file says")
         return bench_verify.run(args)
+    args.shield = "responsive" if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
     _check_options(args, live=live)
-    names, missing = _managers(args.managers, live=live, answers=_answers(scenarios.values()))
+    asked = "all" if args.managers is None else args.managers
+    names, missing = _managers(asked, live=live, answers=_answers(scenarios.values()))
     check_reachable(args.ray, names)
     plant = bench_live if live else bench_sim
     plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
@@ -127,19 +128,12 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
         names: Sequence[str] = live if args.plant == "host" else SUITE
     else:
         names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
-    given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
-    changes = {key: value for key, value in given.items() if value is not None}
     asked = {name: load_scenario(name) for name in names}
-    scenarios = {
-        name: scenario.model_copy(update=changes | with_weight(scenario, args.be_weight))
-        for name, scenario in asked.items()
-    }
-    for name, scenario in scenarios.items():
+    for name, scenario in asked.items():
         if args.plant not in (None, scenario.plant):
             raise ConfigError(f"scenario {name} is for --plant {scenario.plant}; `rlctl scenarios` lists the others")
-        if scenario.duration_seconds < 2.0 * scenario.tick_seconds:
-            raise ConfigError(f"a run of {scenario.duration_seconds:g} s has less than two ticks; make it longer")
-    return scenarios
+    given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
+    return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:

@@ -11,8 +11,7 @@ from rlctl.bench.held import bench_sweep, needs_sweep
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.testbed import LivePlan
-from rlctl.commands.outputs import write_json
-from rlctl.envs.errors import HostError
+from rlctl.commands.outputs import raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
@@ -34,7 +33,9 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
     if args.dry_run:
         return 0
     outcomes: list[LiveOutcome] = []
-    with live_hosts(args.ray, logs=args.verbose > 0) as measure:
+    with contextlib.ExitStack() as ending, live_hosts(args.ray, logs=args.verbose > 0) as measure:
+        if args.json == "-":  # stdout takes one document, of all that was measured
+            ending.callback(_print_all, outcomes)
         for plan in plans:
             with _progress(plan) as done:
                 outcome = measure(plan, done)
@@ -44,14 +45,19 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
             for name, remarks in outcome.remarks.items():
                 for remark in remarks:
                     say(f"{name}: {remark}")
-            write_json(args.json, results_as_json(outcomes))
+            if args.json != "-":
+                write_json(args.json, results_as_json(outcomes))
             if args.report:
-                folder = args.report if len(outcomes) == 1 else args.report / plan.scenario.name
+                folder = args.report if len(plans) == 1 else args.report / plan.scenario.name
                 write_report(outcome, folder)
                 say(f"report: {folder / 'table.md'}")
-            if outcome.interrupted:
-                raise HostError(f"ended early: {outcome.interrupted}")
+            raise_early_end(outcome.interrupted)
     return 0
+
+
+def _print_all(outcomes: Sequence[LiveOutcome]) -> None:
+    if outcomes:
+        write_json("-", results_as_json(outcomes))
 
 
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:

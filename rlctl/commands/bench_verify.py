@@ -16,7 +16,7 @@ from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.commands.bench_sim import simulated
 from rlctl.envs.errors import ConfigError
-from rlctl.scenarios.shipped import sim_scenario, with_weight
+from rlctl.scenarios.shipped import changed, sim_scenario
 from rlctl.work.progress import say
 from rlctl.work.workforce import workforce
 
@@ -59,9 +59,8 @@ def run(args: argparse.Namespace) -> int:
 def plan_of(claim: Claim) -> SimPlan:
     """The plan that was run; ConfigError where scenario, profile, shield or constants are not those of the claim."""
     user_manager.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
-    changes = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
-    scenario = sim_scenario(claim.scenario_source)
-    scenario = scenario.model_copy(update=changes | with_weight(scenario, claim.be_weight or None))
+    numbers = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
+    scenario = changed(sim_scenario(claim.scenario_source), claim.be_weight or None, **numbers)
     tuned = claim.tuned_source if claim.tuned else ""
     plan = SimPlan.of(scenario, tuple(claim.managers), claim.seeds, claim.shield_source, claim.scenario_source, tuned)
     compared = [

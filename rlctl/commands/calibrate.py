@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.bench.held import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
-from rlctl.commands.outputs import add_json, write_json
+from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
@@ -70,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed: profiles agree less with --surface than the measurement does with itself."""
+    check_outputs(args)
     if args.config:
         return _sweep(args)
     if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run:
@@ -119,6 +120,8 @@ def _plan(args: argparse.Namespace) -> Sweep:
         raise ConfigError(f"{folder}: is no folder that may be written; name another --out")
     windows = WINDOWS if args.windows is None else args.windows
     plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows, args.repeats)
+    if (why := unfitted(plan.scenario)) and (args.json or args.cells):
+        raise ConfigError(f"--json and --cells: there are no residuals: {why}")
     if plan.seconds > MOST_SECONDS:
         say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
     return plan

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.config.listening import Listening
-from rlctl.config.serve import describe, load_config, schema
+from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.serve.deciders import Configuration
 
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         for lc in config.lcs.values():
             _look_at("lc.latency", lc.latency)
         _look_for(config.be.starved.command)
+        _look_up(config)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -66,6 +67,16 @@ def _look_at(name: str, section: object) -> None:
         if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
             raise
         print(f"rlctl: warning: {error}: a start as this user on this host would end with that", file=sys.stderr)
+
+
+def _look_up(config: ServeConfig) -> None:
+    """Group and path of the control socket; that they do not fit here is no mistake in another host's file."""
+    from rlctl.serve.control_socket import SOCKET, check_socket
+
+    try:
+        check_socket(config.state_directory / SOCKET, config.control.group)
+    except ConfigError as error:
+        print(f"rlctl: warning: {error}: a start on this host would end with that", file=sys.stderr)
 
 
 def _look_for(command: Sequence[str]) -> None:

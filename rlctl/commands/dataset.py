@@ -11,7 +11,7 @@ from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_o
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.lineup import require_library
-from rlctl.commands.arguments import listed, number, positive, positive_int
+from rlctl.commands.arguments import named, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render
@@ -49,19 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record = actions.add_parser("record", help="from simulated hosts under managers, with a little exploration")
     record.add_argument("--managers", default=MANAGERS, metavar="A,B,...", help=f"default: {MANAGERS}")
     record.add_argument("--scenario", metavar="A,B,...|all", help="record on these, on training seeds")
-    record.add_argument("--seeds", type=positive_int, default=1, metavar="N", help="of each scenario (default: 1)")
+    record.add_argument("--seeds", type=positive_int, metavar="N", help="of each scenario (default: 1)")
     record.add_argument("--duration", type=positive, metavar="S", help="longest run of a scenario (default: its own)")
     record.add_argument("--hosts", type=positive_int, metavar="N", help="record on so many randomised training hosts")
     record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
-    record.add_argument(
-        "--explore",
-        type=SHARE,
-        default=0.2,
-        metavar="SHARE",
-        help="ticks with another move: 0.2",
-    )
+    record.add_argument("--explore", type=SHARE, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
     record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
-    record.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of scenarios: responsive")
+    record.add_argument("--shield", metavar="NAME|FILE", help="of scenarios: responsive")
     for one in (export, record):
         one.add_argument("--out", required=True, metavar="ID|DIR", help="where the dataset goes")
     show = actions.add_parser("show", help="what a dataset is made of")
@@ -92,9 +86,7 @@ def _exported(args: argparse.Namespace) -> Iterator[Recording]:
 
 
 def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
-    managers = tuple(dict.fromkeys(listed(args.managers)))
-    if not managers:
-        raise ConfigError("--managers names none; see `rlctl managers`")
+    managers = named("--managers", args.managers)
     require_library(managers)
     grounds = list(_grounds(args))
     for name in managers:
@@ -108,14 +100,20 @@ def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
 def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     if not (args.scenario or args.hosts):
         raise ConfigError("nothing to record on: give --hosts N, --scenario all, or both")
-    if args.scenario:
-        scenarios = [load_scenario(name) for name in (SUITE if args.scenario == "all" else listed(args.scenario))]
+    if not args.hosts:
+        refuse_given(args, ("hosts_file",), "goes with --hosts N")
+    if not args.scenario:
+        refuse_given(args, ("seeds", "duration", "shield"), "goes with --scenario")
+    else:
+        names = SUITE if args.scenario == "all" else named("--scenario", args.scenario)
+        scenarios = [load_scenario(name) for name in names]
         simulated = [one for one in scenarios if isinstance(one, SimScenario)]
         if len(simulated) < len(scenarios):
             raise ConfigError(
                 f"{args.scenario}: a live scenario leaves tick logs (`rlctl bench --report`); export those"
             )
-        yield from grounds_of_scenarios(simulated, args.seeds, load_profile(args.shield), args.duration)
+        safety = load_profile(args.shield or "responsive")
+        yield from grounds_of_scenarios(simulated, args.seeds or 1, safety, args.duration)
     if args.hosts:
         hosts = load_hosts(Path(args.hosts_file) if args.hosts_file else None)
         yield from grounds_of_hosts(hosts, args.hosts, args.seed)

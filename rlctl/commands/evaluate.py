@@ -14,11 +14,11 @@ from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
-from rlctl.commands.arguments import listed, number, positive, positive_int
+from rlctl.commands.arguments import distinct_policies, listed, named, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render, span, suite_rows
-from rlctl.scenarios.shipped import sim_scenario
+from rlctl.scenarios.shipped import changed, sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.statistics.intervals import Estimate as Measured
 from rlctl.work.progress import progress, say
@@ -43,13 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("bundle", type=Path, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--scenario", default="all", metavar="A,B,...|all", help="default: all, the suite")
-    parser.add_argument(
-        "--seeds",
-        type=SEVERAL,
-        default=SEEDS,
-        metavar="N",
-        help=f"default: {SEEDS}; at least 2",
-    )
+    parser.add_argument("--seeds", type=SEVERAL, default=SEEDS, metavar="N", help=f"default: {SEEDS}; at least 2")
     parser.add_argument("--shield", default=SHIELDS, metavar="A,B,...", help=f"a table for each (default: {SHIELDS})")
     parser.add_argument("--managers", metavar="A,B,...", help=f"further rivals, beside {', '.join(RIVALS)}")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
@@ -65,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
     check_outputs(args)
     us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
-    by_shield = {shield: _plans(args, us, shield) for shield in listed(args.shield)}
+    by_shield = {shield: _plans(args, us, shield) for shield in named("--shield", args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
     for shield, plans in by_shield.items():
         scored[shield] = _measured(plans, args.jobs)
@@ -73,22 +67,21 @@ def run(args: argparse.Namespace) -> int:
             _show(us, shield, scored[shield])
     if args.write_card:
         add_scores(args.bundle, _card_scores(us, scored))
-        say(f"{args.bundle / 'card.json'}: scores written")
+        say(f"{args.bundle / 'card.json'}: scores written; where it was signed: `rlctl sign` it again")
     write_json(args.json, {"schema": 1, "bundle": us, "shields": {name: _as_json(us, scored[name]) for name in scored}})
     return 0
 
 
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
-    names = tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or ""))))
+    names = distinct_policies("--managers", tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or "")))))
     require_library(names)
     scenarios = _scenarios(args.scenario, args.duration)
     return [SimPlan.of(scenario, names, args.seeds, shield, source) for source, scenario in scenarios]
 
 
 def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenario]]:
-    changes = {"duration_seconds": duration} if duration else {}
-    names = SUITE if wanted == "all" else listed(wanted)
-    return [(name, sim_scenario(name).model_copy(update=changes)) for name in names]
+    names = SUITE if wanted == "all" else named("--scenario", wanted)
+    return [(name, changed(sim_scenario(name), duration_seconds=duration)) for name in names]
 
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rlctl.commands.arguments import number
 
-if TYPE_CHECKING:
-    from rlctl.agents.served.card import CardParts
-
-PARTS = "card-parts.json"
-"""What a training run leaves beside its model for the card."""
-
-EXAMPLES = f"""examples:
+EXAMPLES = """examples:
   rlctl export out/run/best_model.zip --out out/my-policy
   rlctl export model.zip --out configs/bundles/ppo --name ppo --force
   rlctl export model.zip --out short-memory --lags 0
 
 MODEL.zip holds pickles, and to load it runs what they say: export your own models, on the host that trained them. A
 host that serves never loads one; it reads policy.onnx and card.json, which hold no code. The network is compared with
-the model on 2000 recorded observations, and nothing is written where they differ. {PARTS} beside the model says what
-it was trained on; without it the card says what the model itself knows.
+the model on 2000 recorded observations, and nothing is written where they differ. The card says what the model itself
+knows of its training; `rlctl train` exports its best model by itself, with a card that knows all.
 """
 
 
@@ -35,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL.zip", help="PPO, MaskablePPO, DQN or QRDQN; one of your own")
     parser.add_argument("--out", type=Path, required=True, metavar="BUNDLE", help="the bundle's folder")
     parser.add_argument("--name", help="what the policy is called (default: the folder's name)")
-    parser.add_argument("--lags", type=TICKS, help="ticks back that it sees, oldest first (default: rlctl's own)")
+    lags = "ticks back that it sees, oldest first (default: its run's, else rlctl's own)"
+    parser.add_argument("--lags", type=TICKS, help=lags)
     parser.add_argument("--force", action="store_true", help="replace a bundle that is there")
 
 
@@ -48,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("holds a bundle already; give --force to replace it", args.out)
     try:
         from rlctl.agents.training.export import export
-        from rlctl.agents.training.sb3_model import load_model, recorded
+        from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
     except ImportError as error:
         raise ConfigError(f"export needs {error.name}: pip install 'rlctl[train]'") from error
 
     model = load_model(args.model)
-    parts = _parts(args, model)
+    parts = parts_of(model, args.model, args.lags or lags_of(args.model, model))
     observations = recorded(parts.lags)
     name = args.name or args.out.resolve().name
     card = export(model, args.out, name=name, card=parts, observations=observations)
@@ -62,20 +55,3 @@ def run(args: argparse.Namespace) -> int:
         f"it moves as the model does on {len(observations)} observations"
     )
     return 0
-
-
-def _parts(args: argparse.Namespace, model: object) -> CardParts:
-    from rlctl.agents.served.card import CardParts
-    from rlctl.agents.training.sb3_model import parts_of
-    from rlctl.envs.errors import ConfigError
-    from rlctl.envs.observation import LAGS
-    from rlctl.envs.yaml_edge import validated
-
-    file = args.model.with_name(PARTS)
-    if not file.exists():
-        return parts_of(model, args.model, args.lags or LAGS)
-    try:
-        parts = validated(CardParts, json.loads(file.read_text(encoding="utf-8")), file)
-    except ValueError as error:
-        raise ConfigError(f"is no JSON: {error}", file) from error
-    return parts.model_copy(update={"lags": args.lags}) if args.lags else parts

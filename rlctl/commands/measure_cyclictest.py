@@ -10,9 +10,9 @@ from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.commands.arguments import listed, positive, positive_int
-from rlctl.commands.outputs import add_json, check_outputs, write_json
+from rlctl.commands.outputs import add_json, check_outputs, raise_early_end, write_json
 from rlctl.envs import whole_file
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
@@ -74,8 +74,7 @@ def run(args: argparse.Namespace) -> int:
     with progress(len(plan.cells) * plan.rounds, "runs") as advance:
         outcome = measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
     _report(args, outcome)
-    if outcome.interrupted:
-        raise HostError(f"ended early: {outcome.interrupted}")
+    raise_early_end(outcome.interrupted)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from rlctl.commands.arguments import positive_int
+from rlctl.commands.arguments import named, positive_int
 from rlctl.commands.measure_session import add_options, measure
 from rlctl.envs.errors import CheckFailed, ConfigError, TestbedError
 from rlctl.measure.config import MeasureConfig, command_config, load_measure
@@ -73,7 +73,7 @@ def _mixes(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
             raise ConfigError("names no mixes", args.mix)
         return config, list(config.mixes)
     config = load_measure("mixes")
-    names = list(dict.fromkeys(args.mix.split(","))) if args.mix else list(config.mixes)
+    names = list(named("--mix", args.mix)) if args.mix else list(config.mixes)
     for name in names:
         if name not in config.mixes:
             raise ConfigError(f"no mix {name!r}; there are {', '.join(config.mixes)}, or give a .yaml file")

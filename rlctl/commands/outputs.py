@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rlctl.envs import whole_file
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "the result as JSON") -> None:
@@ -29,6 +29,14 @@ def write_json(file: str | None, data: object) -> None:
 def print_json(data: object) -> None:
     """Print data as one line of JSON on stdout, at once; a path as its text."""
     print(json.dumps(data, default=str), flush=True)
+
+
+def raise_early_end(why: str) -> None:
+    """Once what was measured is written: HostError says why it ended early, KeyboardInterrupt that it was Ctrl-C."""
+    if why == "Ctrl-C":
+        raise KeyboardInterrupt
+    if why:
+        raise HostError(f"ended early: {why}")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

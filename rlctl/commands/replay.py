@@ -9,7 +9,7 @@ from typing import Any
 
 from rlctl.agents import user_manager
 from rlctl.agents.catalogue import label
-from rlctl.commands.arguments import listed
+from rlctl.commands.arguments import distinct_policies, listed
 from rlctl.commands.outputs import print_json
 from rlctl.commands.why import tell_damage
 from rlctl.envs.errors import CheckFailed, shown
@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         type=listed,
-        default=(),
         metavar="NAME|BUNDLE|FILE.py:CLASS,...",
         help="who to ask at each tick; no threshold model",
     )
@@ -61,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
     profile = load_profile(args.shield) if args.shield else None
-    contenders = [Contender(user_manager.build(name)) for name in args.policy]
+    asked = () if args.policy is None else distinct_policies("--policy", args.policy)
+    contenders = [Contender(user_manager.build(name)) for name in asked]
     damages: list[Damage] = []
 
     def damaged(damage: Damage) -> None:

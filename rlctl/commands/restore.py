@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     undone = _unfinished_partition(state, args.force)
     if args.json:
         testbeds = {"testbeds_cleared": swept.cleared, "testbeds_left": swept.left}
-        print_json({"ok": report.ok, **asdict(report), **testbeds, "partition": undone_as_json(undone)})
+        print_json({"ok": report.ok and undone.ok, **asdict(report), **testbeds, "partition": undone_as_json(undone)})
     else:
         print(report)
         if undone.note or undone.removed:
@@ -86,14 +86,17 @@ def _preview(state: Path, as_json: bool, absent: str) -> int:
     recorded, partition = load(state), read_ledger(state)
     entries = recorded.entries if recorded.is_of(boot_id()) else ()  # after a reboot there is nothing to put back
     unfinished = partition is not None and partition.stage is not Stage.STANDING
+    testbeds = sweep(dry_run=True).cleared
     if as_json:
         would = [{"path": entry.path, "original": entry.original} for entry in entries]
-        print_json({"would_restore": would, "would_undo_partition": unfinished})
+        print_json({"would_restore": would, "would_undo_partition": unfinished, "would_clear_testbeds": testbeds})
         return 0
     if unfinished:
         print("would take down the partition that was left half done")
     for entry in entries:
         print(shown(f"would restore {entry.path}") + f" to {entry.original.strip()!r}")
-    if not entries and not unfinished:
+    if testbeds:
+        print(f"would remove what {len(testbeds)} testbeds have left behind")
+    if not entries and not unfinished and not testbeds:
         print(absent or "nothing to do")
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.commands.arguments import command_line, refuse_given
-from rlctl.commands.outputs import write_json
+from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SIMULATOR_ONLY = (
     *("algo", "config", "hosts", "profile", "seeds", "max_seconds", "n_envs", "threads", "resume"),
-    *("ray", "ray_wait", "live"),
+    *("ray", "ray_wait", "live", "offline"),
 )
 """Arguments that mean nothing on a live host."""
 
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     require_libraries(export=True)  # on the host it acts by the network of a bundle
     plan = _plan(args)
     say(_effective(plan))
+    check_outputs(args)
     if args.dry_run:
         return 0
     try:

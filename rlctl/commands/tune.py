@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import add_ray, command_line, positive, positive_int
+from rlctl.commands.arguments import add_ray, command_line, named, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.work.progress import say
@@ -114,12 +114,12 @@ def _plan(args: argparse.Namespace, out: Path, command: str) -> SearchPlan:
 
     from rlctl.training.search_plan import SearchOptions, new_search, resumed_search
 
-    named = {name: getattr(args, name, None) for name in SearchOptions.model_fields}
-    named |= {
+    asked = {name: getattr(args, name, None) for name in SearchOptions.model_fields}
+    asked |= {
         "algorithm": args.algo,
-        "scenarios": None if args.scenario in (None, "all") else tuple(args.scenario.split(",")),
+        "scenarios": None if args.scenario in (None, "all") else named("--scenario", args.scenario),
     }
-    given = {name: value for name, value in named.items() if value is not None}
+    given = {name: value for name, value in asked.items() if value is not None}
     if args.resume:
         return resumed_search(out, given, command)
     try:

@@ -56,14 +56,6 @@ def _group(path: str) -> str:
     return path
 
 
-def _regex(pattern: str) -> str:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
-    return pattern
-
-
 QuantilePercent = Annotated[
     float,
     PlainValidator(_quantile),
@@ -74,8 +66,6 @@ Cpus = Annotated[
     Field(min_length=1),
     BeforeValidator(_cpus, json_schema_input_type=str | int | list[int]),
 ]
-Name = Annotated[str, Field(min_length=1)]
-Regex = Annotated[str, Field(min_length=1), AfterValidator(_regex)]
 GroupPath = Annotated[str, Field(min_length=1), AfterValidator(_group)]
 Url = Annotated[str, Field(pattern=_URL), BeforeValidator(_url)]
 

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from rlctl.config.fields import Described, Name
+from rlctl.config.fields import Described
+from rlctl.envs.yaml_edge import Name
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAY_MINUTES = 24 * 60

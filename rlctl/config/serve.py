@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
-from rlctl.config.fields import Cpus, Described, Name, QuantilePercent
+from rlctl.config.fields import Cpus, Described, QuantilePercent
 from rlctl.config.people import ControlSection, ScheduleEntry
 from rlctl.config.sections import (
     ApplicationsSection,
@@ -25,7 +25,7 @@ from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.workload import SLO
-from rlctl.envs.yaml_edge import load_model, load_yaml
+from rlctl.envs.yaml_edge import Name, load_model, load_yaml
 
 MOST_LCS = 16
 

@@ -8,9 +8,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.config.fields import Described, GroupPath, Name, Regex, Url
+from rlctl.config.fields import Described, GroupPath, Url
 from rlctl.config.listening import Listening
 from rlctl.envs.host.latency.figures import TimeUnit
+from rlctl.envs.host.latency.json_object import FigureKeys
+from rlctl.envs.host.latency.jsonl import RequestKeys
+from rlctl.envs.host.latency.otlp import OtlpNames
+from rlctl.envs.host.latency.prometheus import PrometheusNames
+from rlctl.envs.yaml_edge import Name
 
 
 class CgroupWorkload(Described):
@@ -99,95 +104,40 @@ class _Polled(Described):
         url: Its address, http or https.
         timeout_seconds: How long an answer is waited for.
         stale_seconds: Age from which figures count as missing.
-        unit: Of the times that it gives: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     """
 
     url: Url
     timeout_seconds: float = Field(default=0.5, gt=0.0, le=60.0)
     stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
-    unit: TimeUnit = TimeUnit.SECONDS
 
 
-class PrometheusLatency(_Polled):
-    """A histogram on a Prometheus endpoint: that of the service itself, not a Prometheus server.
-
-    Attributes:
-        histogram: The latency histogram, without `_bucket`.
-        labels: Only series that carry all of these; the rest of the series are added up. Of the other metrics, series
-            that carry one of these labels with another value are left out.
-        oldest: A gauge with the age of the oldest outstanding request, if there is one.
-        in_flight: A gauge with the number of outstanding requests; makes offered load known in overload too.
-        errors: A counter of requests that is there from the start; `error_labels` says which of them failed. Without it
-            requests that fail fast are good requests.
-        error_labels: Regular expressions, each for the whole of a label: `{code: "5.."}`.
-    """
+class PrometheusLatency(_Polled, PrometheusNames):
+    """A histogram on a Prometheus endpoint: that of the service itself, not a Prometheus server."""
 
     kind: Literal["prometheus"]
-    histogram: Name
-    labels: dict[str, str] = Field(default_factory=dict)
-    oldest: Name | None = None
-    in_flight: Name | None = None
-    errors: Name | None = None
-    error_labels: dict[str, Regex] = Field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _failures_are_chosen(self) -> Self:
-        if (self.errors is None) != (not self.error_labels):
-            raise ValueError("'errors', a counter of requests, and 'error_labels', which of them failed, go together")
-        return self
 
 
-class HttpLatency(_Polled):
+class HttpLatency(_Polled, FigureKeys):
     """A JSON document on an HTTP endpoint; what it calls things are dotted paths, such as `latency.p95`.
 
     Attributes:
-        tail: The SLO's quantile of latency over the endpoint's last window.
-        samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
-        oldest: Age of the oldest outstanding request.
-        offered_rps: Requests that came, per second.
-        done_rps: Requests that were completed, per second.
-        error_rps: Requests that failed, per second.
-        window: Length of the window; without it `window_seconds` counts.
-        stamp: Anything that changes with every new set of figures; while it stays, the figures grow old.
         window_seconds: Length of the endpoint's window, if it does not say.
     """
 
     kind: Literal["http"]
-    tail: Name
-    samples: Name | None = None
-    oldest: Name | None = None
-    offered_rps: Name | None = None
-    done_rps: Name | None = None
-    error_rps: Name | None = None
-    window: Name | None = None
-    stamp: Name | None = None
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
-    @model_validator(mode="after")
-    def _countable(self) -> Self:
-        if self.samples is None and self.done_rps is None:
-            raise ValueError("needs 'samples' or 'done_rps', else nobody knows how far to trust the tail")
-        return self
 
-
-class JsonlLatency(Described):
+class JsonlLatency(Described, RequestKeys):
     """A file with one JSON object per completed request.
 
     Attributes:
         path: A regular file, no FIFO; it may be rotated, truncated, or not exist yet.
-        latency: The member that says how long the request took, a dotted path.
-        ok: The member that is true when it succeeded; without it and `status` every line is a success.
-        status: The member with its HTTP status: 500 and above is a failure, and so is none.
-        unit: Of `latency`: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
         window_seconds: The tail is that of the requests of so long.
     """
 
     kind: Literal["jsonl"]
     path: Path
-    latency: Name = "latency_seconds"
-    ok: Name | None = None
-    status: Name | None = None
-    unit: TimeUnit = TimeUnit.SECONDS
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
@@ -275,21 +225,15 @@ class RedisLatency(Described):
         return self
 
 
-class OtlpLatency(Listening):
+class OtlpLatency(Listening, OtlpNames):
     """A histogram of OpenTelemetry that is sent here, by OTLP over HTTP; needs the extra `otlp`.
 
     Attributes:
-        histogram: Its name, such as `http.server.request.duration`.
-        labels: Attributes, of the point or of the resource, that a series must have; those that have are added up.
-        unit: Of its values, where it does not say itself.
         stale_seconds: Age from which figures count as missing; it must be exported more often.
     """
 
     kind: Literal["otlp"]
     listen: str = "127.0.0.1:4318"
-    histogram: Name
-    labels: dict[str, str] = Field(default_factory=dict)
-    unit: TimeUnit = TimeUnit.SECONDS
     stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
 
 

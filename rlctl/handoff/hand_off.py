@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,10 @@ BECAUSE = "rlctl.io/starved-because"
 
 GONE = (404, 409, 422)
 """Of HTTP: the pod is not there any more, or another one has its name; a label for another UID is a 422."""
+
+
+NOT_NOW, MOST_TRIES = 429, 5
+"""Of HTTP, for an eviction: the pod's disruption budget allows none to go. So many pods are tried then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +73,34 @@ class Outcome:
 def hand_off(api: Api, budget: Budget, asked: Asked) -> Outcome:
     """Label the newest pod that may be moved, for it has the least work to lose, and ask for its eviction.
 
+    Where a disruption budget keeps that one, the next newest is tried.
+
     Raises:
         CheckFailed: There is no such pod.
-        Declined: The API does not do it now, such as for a PodDisruptionBudget.
+        Declined: The API does it for none of them now; the newest one's answer.
         PermissionMissing, HostError: As `Api` and `Budget` raise them.
     """
     if not asked.dry_run and not budget.left():
         text = f"the budget of this hour is spent; the next hand-off may be in {budget.next_seconds() / 60.0:.0f} min"
         return Outcome("budget", "", text, 0)
-    pod = _newest(_movable(api, asked))
+    movable = sorted(_movable(api, asked), key=lambda pod: (pod.created, str(pod)), reverse=True)
     if not asked.dry_run:
         budget.spend()
+    refused: Declined | None = None
     try:
-        _put(api, pod, asked)
+        for pod in movable[:MOST_TRIES]:
+            refusal = _put(api, pod, asked)
+            if refusal is None:
+                return _outcome(pod, asked, budget.left())
+            refused = refused or refusal
+        assert refused is not None
+        raise refused
     except (Declined, PermissionMissing) as error:
         if not asked.dry_run:
             budget.give_back()
         if isinstance(error, Declined) and error.status in GONE:
             return Outcome("gone", str(pod), f"{pod} has gone by itself", budget.left())
         raise
-    return _outcome(pod, asked, budget.left())
 
 
 def keep(api: Api, budget: Budget, asked: Asked) -> Outcome:
@@ -171,15 +184,22 @@ def _may_go(pod: Pod, *, label_only: bool) -> bool:
     return STARVED not in pod.labels if label_only else pod.controller not in ("", "DaemonSet", "Node")
 
 
-def _newest(pods: Iterable[Pod]) -> Pod:
-    return max(pods, key=lambda pod: (pod.created, str(pod)))
-
-
-def _put(api: Api, pod: Pod, asked: Asked) -> None:
+def _put(api: Api, pod: Pod, asked: Asked) -> Declined | None:
+    """Label a pod and have it evicted; the answer, where its disruption budget keeps it and it is as it was."""
     notes: Mapping[str, str] = {BECAUSE: asked.because} if asked.because else {}
     api.label(pod, {STARVED: "true"}, notes, dry_run=asked.dry_run)
-    if not asked.label_only:
+    if asked.label_only:
+        return None
+    try:
         api.evict(pod, dry_run=asked.dry_run)
+    except (Declined, PermissionMissing) as error:
+        if STARVED not in pod.labels:
+            with contextlib.suppress(HostError, PermissionMissing):  # that this one stays is told anyway
+                api.label(pod, {STARVED: None}, {BECAUSE: None}, dry_run=asked.dry_run)
+        if isinstance(error, Declined) and error.status == NOT_NOW:
+            return error
+        raise
+    return None
 
 
 def _outcome(pod: Pod, asked: Asked, left: int) -> Outcome:

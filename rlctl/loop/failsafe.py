@@ -7,13 +7,14 @@ that cannot be asked, a write that is refused. Only failures that last end the l
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from rlctl.agents.seat import SAFE, Decision, Seat
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError, in_one_line
 from rlctl.envs.plant import Plant
-from rlctl.envs.telemetry import Missing, Telemetry, Why
+from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Why, worst_of
 from rlctl.safety.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -77,18 +78,24 @@ class Failsafe:
         try:
             self._last = self._plant.read()
         except Exception as error:  # noqa: BLE001 - whatever it was, the tick goes on
-            # Without latency and load the shield's sensor guard asks for the safe allocation. Time goes on by a period,
-            # so that the guards' cool-downs pass and the log stays in order.
             why = f"reading failed: {in_one_line(error)}"
-            lost = Missing(Why.GONE, why)
-            self._last = Telemetry(
-                self._last.time_seconds + self._plant.tick_seconds,
-                self._last.target_seconds,
-                tail_latency_seconds=lost,
-                oldest_request_seconds=lost,
-                load_ratio=lost,
-            )
+            last = self._last
+            if isinstance(last, SeveralTelemetry):
+                self._last = worst_of({name: self._lost(lc, why) for name, lc in last.lcs.items()})
+            else:
+                self._last = self._lost(last, why)
         return self._last, why
+
+    def _lost(self, last: Telemetry, why: str) -> Telemetry:
+        """No reading of an LC that had some: the shield's sensor guard then asks for the safe allocation.
+
+        Time goes on by a period, so that the guards' cool-downs pass and the log stays in order.
+        """
+        lost = Missing(Why.GONE, why)
+        now = last.time_seconds + self._plant.tick_seconds if last.time_seconds else time.monotonic()
+        return Telemetry(
+            now, last.target_seconds, tail_latency_seconds=lost, oldest_request_seconds=lost, load_ratio=lost
+        )
 
     def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation) -> tuple[Decision, str]:
         """What the seat decides and an empty text; or, if a guard of the shield fails, the safe allocation and why."""

@@ -45,7 +45,7 @@ class SealedLog(Generic[T]):
         self.keep = keep
         self.dropped = 0
         self.header: Callable[[T], Mapping[str, object]] | None = None
-        self._headed = False
+        self._headed = self._failing = False
         self._file: IO[bytes] | None = self._opened()
         self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
         self._remove_surplus()
@@ -55,10 +55,14 @@ class SealedLog(Generic[T]):
         try:
             self._append(record)
         except (OSError, ValueError) as error:
-            if not self.dropped:
+            if not self._failing:
                 log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
+            self._failing, self._headed = True, False
             self.dropped += 1
-            self._headed = False
+        else:
+            if self._failing:
+                log.warning("%s: is written again; %d records since the start are lost", self.path, self.dropped)
+            self._failing = False
 
     def renew_header(self) -> None:
         """Write a header before the next record: what it says has changed."""

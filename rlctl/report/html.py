@@ -146,8 +146,8 @@ def _timelines(result: SimOutcome) -> str:
     if not result.traces:
         return ""
     figures = "\n".join(
-        f"<figure><figcaption>{escape(name)}</figcaption>{timeline_svg(name, trace)}</figure>"
-        for name, trace in result.traces.items()
+        f"<figure><figcaption>{escape(name)}</figcaption>{timeline_svg(name, run, result.tick_seconds)}</figure>"
+        for name, run in result.traces.items()
     )
     unfolded = " open" if len(result.traces) <= OPEN_RUNS else ""
     return (

@@ -8,7 +8,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.sim_outcome import Trace
+from rlctl.envs.run_metrics import Windows
 
 WIDTH, LEFT, RIGHT = 360.0, 38.0, 352.0
 PANELS = ((14.0, 58.0), (78.0, 146.0), (166.0, 210.0))
@@ -22,22 +22,23 @@ LOWEST, HIGHEST = 0.1, 100.0
 """Range of the tail's log axis, multiples of the target; what lies outside is drawn on its edge."""
 
 
-def timeline_svg(name: str, trace: Trace) -> str:
-    """Three panels over the same seconds of a manager's run; colours come from the page's classes."""
-    load_top = max(1.0, float(np.ceil(4.0 * trace.load.max())) / 4.0)
-    be_top = max(0.1, float(np.ceil(10.0 * trace.be_work.max())) / 10.0)
-    log = np.log10(np.clip(trace.tail_over_target, LOWEST, HIGHEST))
+def timeline_svg(name: str, run: Windows, tick_seconds: float) -> str:
+    """Three panels over the same seconds of a manager's run, one alone; colours come from the page's classes."""
+    load, latency, be_work = run.load_ratio[:, 0], run.latency_ratio[:, 0], run.be_work_ratio[:, 0]
+    load_top = max(1.0, float(np.ceil(4.0 * load.max())) / 4.0)
+    be_top = max(0.1, float(np.ceil(10.0 * be_work.max())) / 10.0)
+    log = np.log10(np.clip(latency, LOWEST, HIGHEST))
     tail = (log - np.log10(LOWEST)) / np.log10(HIGHEST / LOWEST)
-    seconds = trace.tick_seconds * len(trace.load)
+    seconds = tick_seconds * len(load)
     target = PANELS[1][1] - (PANELS[1][1] - PANELS[1][0]) / 3  # 1 is a third of the way from 0.1 to 100
     title = f"{name}: load, tail latency by the target, and BE work over {seconds:g} s"
     parts = [
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" class="timeline"><title>{escape(title)}</title>',
-        f'<path class="frozen" d="{_spans(trace.frozen)}"/>',
-        _panel(PANELS[0], trace.load / load_top, "load", {0.0: "0", 1.0: f"{100 * load_top:g} %"}, "load"),
+        f'<path class="frozen" d="{_spans(run.frozen[:, 0])}"/>',
+        _panel(PANELS[0], load / load_top, "load", {0.0: "0", 1.0: f"{100 * load_top:g} %"}, "load"),
         _panel(PANELS[1], tail, "tail", {0.0: "0.1", 1 / 3: "1", 2 / 3: "10", 1.0: "100"}, "tail / target"),
         f'<path class="target" d="M{LEFT:g} {target:.1f}H{RIGHT:g}"/>',
-        _panel(PANELS[2], trace.be_work / be_top, "be", {0.0: "0", 1.0: f"{100 * be_top:g} %"}, "BE work"),
+        _panel(PANELS[2], be_work / be_top, "be", {0.0: "0", 1.0: f"{100 * be_top:g} %"}, "BE work"),
         *(_time(share, share * seconds) for share in (0.0, 0.5, 1.0)),
         "</svg>",
     ]

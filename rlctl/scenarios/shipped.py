@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar, cast
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validated
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
+
+Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
 
 
 def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
@@ -51,9 +54,18 @@ def sim_scenario(name_or_file: str) -> SimScenario:
     return scenario
 
 
-def with_weight(scenario: LiveScenario | SimScenario, weight: str | None) -> dict[str, object]:
-    """What to change in a scenario for this CPU weight of BE: nothing where it is None."""
-    return {} if weight is None else {"be": scenario.be.model_copy(update={"weight": Weight(weight)})}
+def changed(scenario: Scenario, be_weight: str | None = None, **given: float | None) -> Scenario:
+    """A scenario with BE's CPU weight and some of its numbers changed, None for those that stay.
+
+    Raises:
+        ConfigError: A run has less than two ticks then.
+    """
+    weighed = {} if be_weight is None else {"be": scenario.be.model_copy(update={"weight": Weight(be_weight)})}
+    numbers = {key: value for key, value in given.items() if value is not None}
+    one = cast("Scenario", scenario.model_copy(update=weighed | numbers))
+    if one.duration_seconds < 2.0 * one.tick_seconds:
+        raise ConfigError(f"a run of {one.duration_seconds:g} s has less than two ticks; make it longer")
+    return one
 
 
 def scenarios_folder() -> Path:

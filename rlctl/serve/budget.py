@@ -82,7 +82,7 @@ class ErrorBudget:
         if missed:
             self._missed[minute] = self._missed.get(minute, 0) + 1
         if len(self._missed) > DAY_MINUTES:
-            self._missed = self._last(DAY_MINUTES)
+            self._missed = self._kept()
 
     def burn_rate(self, minutes: int) -> float:
         """How many times as fast as it may the budget was spent in the last minutes."""
@@ -103,7 +103,7 @@ class ErrorBudget:
 
     def remembered(self) -> Mapping[str, Any]:
         """The misses by minute of Unix time, as plain data for `recall`."""
-        return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._last(DAY_MINUTES).items()))}
+        return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._kept().items()))}
 
     def recall(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `remembered` said; ValueError: it is none of that."""
@@ -112,15 +112,20 @@ class ErrorBudget:
         if memory["of"] != self._of:
             raise ValueError(f"its misses are of {memory['of']}, not of {self._of}")
         self._missed = {_whole(minute): _whole(count) for minute, count in memory["missed"]}
-        self._missed = self._last(DAY_MINUTES)
+        self._missed = self._kept()
 
     def _minute(self) -> int:
         return int(self._clock() // 60.0)
 
     def _last(self, minutes: int) -> dict[int, int]:
-        """Misses of the last minutes; of a time to come, before a clock was set back, nothing is believed."""
+        """Misses of the last minutes; of a time to come, before a clock was set back, nothing is believed yet."""
         now = self._minute()
         return {minute: count for minute, count in tuple(self._missed.items()) if now - minutes < minute <= now}
+
+    def _kept(self) -> dict[int, int]:
+        """Misses that count or will: those of a time to come too, for a clock that was behind may be set again."""
+        begin = self._minute() - DAY_MINUTES
+        return dict(sorted(item for item in tuple(self._missed.items()) if item[0] > begin)[-DAY_MINUTES:])
 
 
 class Budgets:

@@ -80,7 +80,10 @@ def build_live(
         actuator = _actuator(found, lc_cpus, knobs, _ownership(config, events, witness))
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)
-        caretaker = Caretaker(config.resources, list(found.lcs.values()), lambda: actuator.groups, knobs)
+        others = tuple(found.lcs.values())[1:]
+        caretaker = Caretaker(
+            config.resources, lambda: (follower.lc, *others), lambda: actuator.groups, knobs
+        )  # fmt: skip
         sensors.append(caretaker)
         (first, section), *further = config.lcs.items()
         lcs = [Lc(first, section.slo.slo, sensors, _max_load(first, found))]
@@ -92,19 +95,21 @@ def build_live(
         )  # fmt: skip
         if sharing is not None:
             stack.callback(sharing.close)
-        be_selects = found.be_selects()
+        be_selects, lc_selects = found.be_selects(), found.lc_selects()
         follower = Follower(
-            layout, knobs, found.lc, found.lc_selects(), be_selects, actuator, sensors, events, claims
+            layout, knobs, found.lc, lc_selects, be_selects, actuator, sensors, events, claims, others
         )  # fmt: skip
         caretaker.begin()
         watch = Watch({lc.name: Watched(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
         stack.callback(watch.close)
         host = LiveHost(
             lcs, actuator, config.tick_seconds, lambda: opened.close(), absent=absent, events=events,
-            follow=follower.follow if be_selects else None, sharing=sharing, watch=watch, replan=replan,
+            follow=follower.follow if be_selects or lc_selects else None, sharing=sharing, watch=watch, replan=replan,
+            be_returns=bool(be_selects),
         )  # fmt: skip
         if originals:
             originals.started = lambda: host.applied
+            host.inherited = originals.inherited
         opened = stack.pop_all()
     return host
 
@@ -118,8 +123,8 @@ class _Originals:
     def __init__(self, state_directory: Path) -> None:
         self.journal = Journal.open(state_directory)
         self.started: Callable[[], bool] = lambda: False
-        self._inherited = bool(self.journal.entries)
-        if self._inherited:
+        self.inherited = bool(self.journal.entries)
+        if self.inherited:
             log.info("an earlier controller did not end in order: BE's originals stay those of its journal")
 
     def __enter__(self) -> _Originals:
@@ -127,7 +132,7 @@ class _Originals:
 
     def __exit__(self, *_: object) -> None:
         with self.journal:
-            if self.started() or not self._inherited:
+            if self.started() or not self.inherited:
                 self._put_back()
             else:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
@@ -173,7 +178,8 @@ def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> 
 def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     """Readers of the first LC, of BE and of the host."""
     config, section = found.config, next(iter(found.config.lcs.values()))
-    sensors = [latency_source(section.latency, section.slo.slo), *group_sensors(found.lc, found.be)]
+    latency = latency_source(section.latency, section.slo.slo, config.tick_seconds)
+    sensors = [latency, *group_sensors(found.lc, found.be)]
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
@@ -185,7 +191,7 @@ def _max_load(lc: str, found: Workloads) -> MaxLoad:
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
     own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
-    sensors = (latency_source(section.latency, section.slo.slo), *own)
+    sensors = (latency_source(section.latency, section.slo.slo, found.config.tick_seconds), *own)
     return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 

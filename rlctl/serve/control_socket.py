@@ -32,6 +32,8 @@ ANSWER_SECONDS = 300.0
 """What a client waits for: some control periods, of which one may be a minute long."""
 
 MOST_BYTES = 1 << 16
+MOST_LETTERS = 107
+"""Of a socket's path: `sun_path` of unix(7), less the zero at its end."""
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 Answer = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
@@ -51,7 +53,7 @@ class ControlSocket:
 
     def __init__(self, path: Path, group: str | None, answer: Answer) -> None:
         self._path, self._answer = path, answer
-        self._gid = None if group is None else _gid(group)
+        self._gid = check_socket(path, group)
         self._socket = _listening(path, self._gid)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="rlctl-control", daemon=True)
@@ -109,6 +111,13 @@ class ControlSocket:
             name = f"user {uid}"
         allowed = uid in (0, os.geteuid()) or (self._gid is not None and self._gid in _groups(name, gid))
         return f"{shown(name)} (pid {pid})", allowed
+
+
+def check_socket(path: Path, group: str | None) -> int | None:
+    """The number of the group; ConfigError: there is none, or the path is too long for a socket."""
+    if len(os.fsencode(path)) > MOST_LETTERS:
+        raise ConfigError(f"state_directory: {path} is too long for a socket's name, {MOST_LETTERS} letters")
+    return None if group is None else _gid(group)
 
 
 def ask(state_directory: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -186,8 +195,6 @@ def _listening(path: Path, gid: int | None) -> socket.socket:
         raise
     except OSError as error:
         made.close()
-        if "too long" in str(error):
-            raise ConfigError(f"state_directory: {path} is too long for a socket's name, 107 letters") from error
         raise HostError(f"{path}: no socket can be made there: {error.strerror or error}") from error
     return made
 

@@ -127,6 +127,7 @@ class Metrics(Collector):
         self._tick, self._read = _Histogram(TICK_BUCKETS), _Histogram(TICK_BUCKETS)
         self._decision = _Histogram(DECISION_BUCKETS)
         self._last: tuple[Tick, float] | None = None
+        self._divided = False  # there have been applications
 
     def renamed(self, policy: str, shield: str, digest: str) -> None:
         """Another policy and shield from now on: after a reload."""
@@ -156,6 +157,7 @@ class Metrics(Collector):
         self._read.add(tick.read_seconds)
         self._decision.add(tick.decision_seconds)
         self._last = (tick, self._clock())
+        self._divided = self._divided or bool(tick.shares)
 
     def age_seconds(self) -> float:
         """Time since the last completed tick; infinite before the first."""
@@ -235,7 +237,7 @@ class Metrics(Collector):
         yield _gauge(
             "rlctl_fallback_active", "1 while another than the configured policy decides.", bool(tick.fallback)
         )
-        if tick.shares:
+        if self._divided:
             yield from _shares(tick.shares)
 
     def _allocation(self, prefix: str, which: str, allocation: Allocation) -> Iterator[Metric]:

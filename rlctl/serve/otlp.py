@@ -8,7 +8,7 @@ import time
 from rlctl.config.sources import OtlpLatency
 from rlctl.envs.errors import on_one_line
 from rlctl.envs.host.latency.arriving import ArrivingFigures
-from rlctl.envs.host.latency.otlp import MOST_BODY_BYTES, OtlpDigest, OtlpNames, unzipped
+from rlctl.envs.host.latency.otlp import MOST_BODY_BYTES, OtlpDigest, unzipped
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 from rlctl.serve.http_server import NOT_ADMITTED, TEXT, Answer, HttpServer, Request
@@ -28,8 +28,7 @@ class OtlpReceiver(ArrivingFigures):
     """
 
     def __init__(self, latency: OtlpLatency, slo: SLO) -> None:
-        names = OtlpNames(latency.histogram, latency.labels, latency.unit)
-        self._digest = OtlpDigest(names, slo, latency.stale_seconds)
+        self._digest = OtlpDigest(latency, slo, latency.stale_seconds)
         self._server = HttpServer("lc.latency", latency, self._page, ("POST",), MOST_BODY_BYTES)
         self.url = self._server.url + PAGE
         super().__init__(f"otlp {self.url}", slo, latency.stale_seconds, f"nothing was sent to {self.url} yet")

@@ -59,9 +59,13 @@ class Caretaker:
     provides: tuple[str, ...] = ()
 
     def __init__(
-        self, section: ResourcesSection, lcs: Sequence[Group], be_groups: Callable[[], Sequence[Group]], knobs: Knobs
+        self,
+        section: ResourcesSection,
+        lcs: Callable[[], Sequence[Group]],
+        be_groups: Callable[[], Sequence[Group]],
+        knobs: Knobs,
     ) -> None:
-        self._section, self._lcs, self._be_groups, self._knobs = section, tuple(lcs), be_groups, knobs
+        self._section, self._lcs, self._be_groups, self._knobs = section, lcs, be_groups, knobs
         self._served: tuple[Group, ...] = ()
         self._identities: dict[Group, tuple[Identity, ...]] = {}
         self._classes: Classes | None = None
@@ -112,7 +116,7 @@ class Caretaker:
     def _made_anew(self) -> list[Group]:
         """LCs whose groups are others than at the last look, as after a restart of their service."""
         found = []
-        for group in self._lcs:
+        for group in self._lcs():
             with contextlib.suppress(CgroupError):  # gone, and not yet back
                 identity = group.identity()
                 if self._identities.get(group) != identity:
@@ -136,7 +140,7 @@ class Caretaker:
 
     def _gather(self, classes: Classes) -> None:
         try:
-            classes.gather(task_ids(self._lcs), task_ids(self._served))
+            classes.gather(task_ids(self._lcs()), task_ids(self._served))
         except (CgroupError, PermissionMissing) as error:
             log.warning("resources.resctrl: %s", error)
             self._classes = None

@@ -35,7 +35,7 @@ from rlctl.safety.verdict import Bound
 from rlctl.serve.approval import Approval
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
-from rlctl.serve.control_socket import SOCKET, ControlSocket
+from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.hands import Hands
@@ -99,6 +99,7 @@ def dry_run(
     with contextlib.closing(build_live(config, dry_run=True, sleep=stop.wait)) as host:
         tell_absent(host.absent, deciders.policy)
         _check_metrics(config.metrics)
+        check_socket(config.state_directory / SOCKET, config.control.group)
         command = config.be.starved.command
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile, command=command)
         plant = DryRun(host, host.controls, host.plan, host.set_weight)
@@ -138,7 +139,11 @@ class _HeldHost:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         lease = self.lease
-        if self._abandoned and lease and lease.pid and not lease.lost():
+        # A start that fails, after a controller that was killed, leaves BE as restricted as that one's watchdog had it.
+        left_as_it_was = self.host.inherited and not self.host.applied
+        if (self._abandoned or left_as_it_was) and lease and lease.pid and not lease.lost():
+            if left_as_it_was:
+                log.error("BE stays at the safe allocation: the watchdog waits for another start")
             return
         with contextlib.ExitStack() as closing:
             if lease:

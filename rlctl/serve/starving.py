@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -114,7 +115,8 @@ class Starving:
             reason = BUSY
         else:
             cause = tick.verdict.cause(but=MEANT)
-            reason = tick.why_safe or (str(cause.reason) if cause else f"policy {tick.acting or tick.policy}")
+            wrong = re.sub(r"\d+(\.\d+)?", "...", tick.why_safe.partition(":")[0])  # one reason, whatever its numbers
+            reason = wrong or (str(cause.reason) if cause else f"policy {tick.acting or tick.policy}")
         return min(had_cpus / self._cpus, 1.0), reason
 
     def _is_empty(self) -> bool:
@@ -143,6 +145,7 @@ class Starving:
             gone, why = self._shares[0]
             self._sum -= gone
             self._reasons[why] -= 1
+            self._reasons += Counter()  # keeps those above 0
         self._shares.append((share, reason))
         self._sum += share
         self._reasons[reason] += 1

@@ -113,9 +113,7 @@ def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[G
     """Every group of a workload, each seen through all hierarchies that it is in; HostError where it does not run."""
     if isinstance(workload, source.PidWorkload):
         return [Group.of_process(layout, workload.pid, knobs)]
-    found = discover(spec_of(workload), layout)
-    names = dict.fromkeys(name for paths in found.paths.values() for name in paths)
-    return [Group.open(layout, name, knobs) for name in names]
+    return [Group.open(layout, name, knobs) for name in discover(spec_of(workload), layout)]
 
 
 def spec_of(workload: source.Workload) -> WorkloadSpec:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from rlctl.envs.ticklog import Damage
@@ -95,9 +95,10 @@ def _settled(moment: Moment, best: Nearest, begins: LoggedTick) -> bool:
 
 
 def _clock(text: str, now_seconds: float) -> float:
-    now = datetime.fromtimestamp(now_seconds).astimezone()
     clock = datetime.strptime(
         text if text.count(":") == 2 else f"{text}:00", "%H:%M:%S" + (".%f" if "." in text else "")
     )
-    then = now.replace(hour=clock.hour, minute=clock.minute, second=clock.second, microsecond=clock.microsecond)
-    return (then if then <= now else then - timedelta(days=1)).timestamp()
+    year, month, day = time.localtime(now_seconds)[:3]
+    at = clock.hour, clock.minute, clock.second, 0, 0, -1  # summer time or not, as on that day
+    then, yesterday = (time.mktime((year, month, day - back, *at)) + 1e-6 * clock.microsecond for back in (0, 1))
+    return then if then <= now_seconds else yesterday

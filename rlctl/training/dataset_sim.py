@@ -133,6 +133,7 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
         work=ground.work,
         shield=ground.safety.name if ground.safety else "",
         shield_digest=ground.safety.digest if ground.safety else "",
+        absent=ground.absent,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
@@ -24,7 +25,7 @@ from rlctl.safety.shield import Shield
 from rlctl.ticklog.header import limits_in, profile_in
 from rlctl.ticklog.logged import LoggedTick, read_log
 from rlctl.ticklog.replay import begins_anew, digest_in, period_in, prepared
-from rlctl.training.transitions import Cut, Moment, Weaver, move_of, recording_of_weavers
+from rlctl.training.transitions import Cut, Moment, Weaver, recording_of_weavers
 
 TRANSITIONS = "transitions.jsonl"
 """What `rlctl train --plant host` writes into the folder of its run."""
@@ -143,7 +144,7 @@ class _LogReader:
     def _add(self, decision: LoggedTick) -> None:
         tick, limits = decision.tick, self._limits
         prepared(self._shield, decision)
-        proposed = move_of(tick.proposed, tick.before, limits)
+        proposed = nearest_move(limits.clip(tick.proposed), tick.before, limits)
         self._weavers[-1].add(
             Moment(
                 observation=self._observer.observe(tick.telemetry, tick.before).vector,
@@ -154,7 +155,7 @@ class _LogReader:
                 ruled=tick.verdict.allocation,
                 applied=tick.applied,
                 proposed_move=proposed,
-                executed_move=move_of(tick.applied, tick.before, limits, proposed),
+                executed_move=nearest_move(limits.clip(tick.applied), tick.before, limits, preferred=proposed),
                 policy=tick.acting or tick.policy,
                 overridden=tick.verdict.corrected,
                 guard=next((bound.guard for bound in tick.verdict.decisive), ""),

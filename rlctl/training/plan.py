@@ -73,7 +73,10 @@ class TrainingOptions(BaseModel):
         named = {name: given.get(name) for name in cls.model_fields}
         scenario, profiles = given["scenario"], tuple(given["profile"] or ())
         named |= {"algorithm": given["algo"], "profiles": profiles}
-        named["scenarios"] = None if scenario in (None, "all") else tuple(scenario.split(","))
+        names = None if scenario in (None, "all") else tuple(filter(None, map(str.strip, scenario.split(","))))
+        if names == ():
+            raise ConfigError("--scenario names nothing")
+        named["scenarios"] = names
         return cls(**{name: value for name, value in named.items() if value is not None})
 
 
@@ -201,5 +204,5 @@ def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECOND
 def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
     """A scenario of so many ticks, or its own, to score policies on, under a shield that follows its time scale."""
     safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
-    host, load, weight = scenario.host(), scenario.load_model, scenario.be.weight
-    return Course(scenario.name, host, load, weight, ticks or scenario.ticks, scenario.tick_seconds, safety)
+    host, load, weight, ticks = scenario.host(), scenario.load_model, scenario.be.weight, ticks or scenario.ticks
+    return Course(scenario.name, host, load, weight, ticks, scenario.tick_seconds, safety, scenario.vary)

@@ -26,10 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.training.live.bounded import nearest
 from rlctl.agents.training.offline.origin import TERMS, Source
 from rlctl.agents.training.offline.writer import Episode, Recording
-from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry, Value
@@ -87,13 +85,6 @@ class Moment:
     overridden: bool = False
     explored: bool = False
     guard: str = ""
-
-
-def move_of(wanted: Allocation, before: Allocation, limits: Limits, preferred: int = 0) -> int:
-    """The move that does what was done or asked for, or comes nearest; the preferred one where several do."""
-    if MOVES[preferred].of(before, limits) == wanted:
-        return preferred
-    return nearest(limits.clip(wanted), before, limits, preferred)
 
 
 def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | None:

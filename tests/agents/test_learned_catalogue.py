@@ -69,6 +69,8 @@ def test_any_bundle_is_named_by_its_folder(make_bundle, tmp_path, monkeypatch):
     named = [catalogue.label(name) for name in ("./mine", "mine/", "./mine-bare", "ppo")]
     assert named == ["mine", "mine", "mine-bare", "ppo"]
     assert [catalogue.label(f"out/run-3/bundle{bare}") for bare in ("", "-bare")] == ["run-3", "run-3-bare"]
+    of_runs = ("runs/ppo/1/bundle", "runs/dqn/1/bundle", "runs/ppo/1/bundle-bare", "runs/ppo/mine/bundle")
+    assert [catalogue.label(name) for name in of_runs] == ["ppo-1", "dqn-1", "ppo-1-bare", "mine"]
     with pytest.raises(PolicyError, match=r"no manager 'mine'; a bundle's folder has a slash in it: ./mine"):
         catalogue.build("mine")
 

@@ -396,9 +396,9 @@ def test_the_kubernetes_configuration_finds_the_pods_of_either_cgroup_driver(tmp
     mount = Mount(tmp_path, 2)
     layout = Layout(dict.fromkeys((Controller.CPU, Controller.CPUSET, Controller.FREEZER), mount), {})
     config = load_config(ROOT / "configs/serve/kubernetes.yaml")
-    found = [discover(spec_of(workload), layout).paths for workload in config.be.workloads]
-    assert found == [{"unified": tuple(f"/{pod}" for pod in be)}]
-    assert discover(spec_of(config.lc.workload), layout).paths == {"unified": (f"/{lc}",)}
+    found = [discover(spec_of(workload), layout) for workload in config.be.workloads]
+    assert found == [tuple(f"/{pod}" for pod in be)]
+    assert discover(spec_of(config.lc.workload), layout) == (f"/{lc}",)
 
 
 @pytest.fixture(scope="module")

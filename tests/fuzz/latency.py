@@ -40,8 +40,13 @@ from tests.fuzz.engine import Case, Target
 from tests.fuzz.watch import guarded
 
 GOAL = SLO(shielded.TARGET_SECONDS, 0.95, 480.0)
-KEYS = FigureKeys("latency.p95", "n", "oldest", "offered", "rate", "bad", "window", "stamp", TimeUnit.MILLISECONDS)
-NAMES = PrometheusNames("http_seconds", {"job": "web"}, "http_oldest", "http_in_flight")
+KEYS = FigureKeys(
+    tail="latency.p95", samples="n", oldest="oldest", offered_rps="offered", done_rps="rate", error_rps="bad",
+    window="window", stamp="stamp", unit=TimeUnit.MILLISECONDS,
+)  # fmt: skip
+NAMES = PrometheusNames(
+    histogram="http_seconds", labels={"job": "web"}, oldest="http_oldest", in_flight="http_in_flight"
+)
 TIMEOUT_SECONDS = 0.03
 
 LOG = b"".join(b"1800000000.%03d 200 0.00%d\n" % (n, n % 9) for n in range(40))
@@ -157,7 +162,7 @@ _DIGESTS: Mapping[str, Callable[[], polled.Digest]] = {
     "json": lambda: JsonDigest(KEYS, 1.0),
     "prometheus": lambda: PrometheusDigest(NAMES, GOAL),
     "redis": lambda: RedisDigest((), GOAL),
-    "otlp": lambda: OtlpDigest(OtlpNames("http.server.request.duration"), GOAL, 3.0),
+    "otlp": lambda: OtlpDigest(OtlpNames(histogram="http.server.request.duration"), GOAL, 3.0),
 }
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
+from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
@@ -40,9 +41,6 @@ TARGETS = tuple(sorted(_QUOTAS, key=lambda index: (_QUOTAS[index], index)))
 
 STANDING = frozenset({Reason.GROWTH_RATE, Reason.CEILING})
 """Bounds that hold on a healthy host too; any other says that a guard is worried."""
-
-SAME_CPUS = 1e-4
-"""Quotas that differ by less are one: the kernel counts in microseconds of a period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +153,6 @@ def has_room(shield: Shield, telemetry: Telemetry, current: Allocation, least_sl
     return all(bound.reason in STANDING for bound in shield.rule(telemetry, current, current).bounds)
 
 
-def nearest(wanted: Allocation, before: Allocation, limits: Limits, preferred: int) -> int:
-    """The move that does what was done.
-
-    The freezer counts most, then the quota, then the cpuset. Of moves that do the same it is the preferred one, or else
-    the first of the table.
-    """
-
-    def distance(index: int) -> tuple[bool, int, int, bool]:
-        done = MOVES[index].of(before, limits)
-        cpus = abs(min(done.quota_cpus, float(limits.cpus)) - min(wanted.quota_cpus, float(limits.cpus)))
-        cpuset = abs(done.cpuset_cpus - wanted.cpuset_cpus)
-        return done.frozen != wanted.frozen, round(cpus / SAME_CPUS), cpuset, index != preferred
-
-    return min(range(len(MOVES)), key=distance)
-
-
 class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any]):
     """A shielded live host on which a learner may do what `action_masks` allows, and nothing else.
 
@@ -220,7 +202,7 @@ class BoundedHost(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
             raise PolicyError(f"{MOVES[move].name} is out of the bounds of exploration now")
         before = host.current
         seen, reward, terminated, truncated, info = self._shielded.step(move)
-        executed = nearest(info["allocation"], before, host.plant.limits, move)
+        executed = nearest_move(info["allocation"], before, host.plant.limits, preferred=move)
         info["executed_move"] = executed
         missed, self._missed = info["missed_deadlines"] - self._missed, info["missed_deadlines"]
         self._note(

@@ -43,6 +43,7 @@ class Source(Strict):
         weight, work: BE's CPU weight, and what its work is worth by a violation to those who learn on such hosts in the
             simulator; of a log they are not known.
         shield, shield_digest: The safety profile in force; empty for none.
+        absent: Sensors that simulated hosts lacked; of a log they are not known.
         hosts: Number of hosts, or of runs that a log holds.
         ticks, transitions: How many control periods there were, and how many are in the dataset.
     """
@@ -56,6 +57,7 @@ class Source(Strict):
     work: float | None = None
     shield: str = ""
     shield_digest: str = ""
+    absent: tuple[str, ...] = ()
     hosts: int = Field(ge=1)
     ticks: int = Field(ge=0)
     transitions: int = Field(ge=0)

@@ -260,6 +260,7 @@ def _trained_on(origin: Origin) -> tuple[TrainedOn, ...]:
             weight=one.weight,
             shield=one.shield or None,
             shield_digest=one.shield_digest or None,
+            absent=one.absent,
             work=one.work,
             hosts=one.hosts,
         )

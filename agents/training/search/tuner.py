@@ -41,7 +41,7 @@ from rlctl.agents.training.search.schedulers import REPORTS, TRIALS, Journal, To
 from rlctl.agents.training.search.space import Candidate, Values
 from rlctl.agents.training.search.trial import drop_strays, train
 from rlctl.agents.training.training_run import Ending, TrainingResult
-from rlctl.agents.training.trial import Trial, always_frozen
+from rlctl.agents.training.trial import Trial, frozen
 from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -196,7 +196,7 @@ def _examined(item: tuple[Job, Path | None, Values]) -> dict[str, Trial]:
     job, folder, values = item
     courses, seeds = job.courses_of(values), job.choice_seeds
     if folder is None:
-        return {course.name: run_course(course, always_frozen, seeds, (0,)) for course in courses}
+        return {course.name: frozen(course, seeds) for course in courses}
     recipe, _ = load_recipe(job.algorithm, folder / files.CONFIG).fitted(1, None, n_envs=2)
     env = SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags))
     model = make(job.algorithm, recipe, env, lambda: 1.0)

@@ -169,12 +169,12 @@ def _group_now(registration: Registration, place: Place) -> Group:
 
 
 def _taken_in(description: Description, pid: int, place: Place, home: tuple[Path, ...] = ()) -> Registration:
-    """Group and registration of a process; neither if something fails."""
+    """Group and registration of a process; neither if something fails, and then it is where it was."""
+    before = home or home_of(pid, place.layout, place.knobs)
     with contextlib.ExitStack() as failing:
         group = make_group(place.layout, place.parent, f"{pid}:{description.name}", place.knobs)
         failing.callback(group.remove)
-        if home:
-            failing.callback(lambda: return_home(group, home, place.layout, place.knobs))
+        failing.callback(lambda: return_home(group, before, place.layout, place.knobs))
         group.attach(pid)
         registration = Registration(
             **description.model_dump(exclude={"command"}),

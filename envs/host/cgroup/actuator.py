@@ -225,8 +225,8 @@ class BeActuator:
     def _set_weight(self, group: Group, cpu: CpuDriver, native: int) -> int:
         """Write a group's weight where it has another; the weight that it then has."""
         before = IDLE if cpu.idle() else cpu.weight()
-        # Who asks for a low weight makes nobody freer than it was: an operator's cpu.idle stays.
-        if before == native or (before < native and self._weight is not Weight.EQUAL):
+        # Who asks for a low weight makes nobody freer than it was: an operator's cpu.idle stays, but not our own.
+        if before == native or (before == IDLE and cpu.was_idle() and self._weight is not Weight.EQUAL):
             return before
         cpu.set_weight(native)
         if not self._knobs.dry_run:
@@ -311,7 +311,8 @@ def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> Non
         raise ConfigError(f"CPU order {list(order)}: {limits.cpus} different CPUs are needed")
     for group in groups:
         if group.cpu is None and group.cpuset is None and group.freezer is None:
-            raise ConfigError(f"BE group {group.name}: no controller of this host can restrict it")
+            way_out = "on cgroup v1 set CPUAccounting=yes for a unit, or name another group"
+            raise ConfigError(f"BE group {group.name} is in no hierarchy of cpu, cpuset or freezer: {way_out}")
     _check_apart(groups)
 
 

@@ -132,6 +132,11 @@ class CpuDriver(ABC):
         """Whether the group runs only when nobody else wants the CPU; None before Linux 5.15."""
         return number(self._knobs.read(self._idle), self._idle) != 0 if self._has_idle else None
 
+    def was_idle(self) -> bool | None:
+        """Whether it was so before our first write; None before Linux 5.15."""
+        original = self._knobs.original(self._idle)
+        return self.idle() if original is None else number(original, self._idle) != 0
+
     def set_idle(self, idle: bool) -> None:
         """Write cpu.idle; the kernel sets the weight to its default when it is lifted."""
         # Both originals before the first write, since it changes both files.

@@ -94,7 +94,7 @@ def restore(
         HostError: A live controller holds the directory.
         PermissionMissing: The journal may not be read, or the directory not be locked.
     """
-    if not (state_dir / JOURNAL).exists():
+    if not held and not (state_dir / JOURNAL).exists():
         return RestoreReport()
     with contextlib.ExitStack() as closing:
         if not force:

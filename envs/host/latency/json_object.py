@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
-from rlctl.envs.errors import ConfigError
+from pydantic import model_validator
+
 from rlctl.envs.host.decode import json_or_none, measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.yaml_edge import Name, Strict
 
 # Of a message to the operator; a document may have thousands of members.
 MOST_NAMES, MOST_CHARACTERS = 8, 200
 
 
-@dataclass(frozen=True, slots=True)
-class FigureKeys:
+class FigureKeys(Strict):
     """Dotted paths into a JSON object (`latency.p95`, `workers.0.rps`); None for what it does not hold.
 
     Attributes:
-        tail: The SLO's quantile of latency over the source's last window.
+        tail: The SLO's quantile of latency over the endpoint's last window.
         samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
-        window: Length of the window; without it `window_seconds` of the source.
-        stamp: Anything that changes with every new set of figures; while it does not, the figures grow old. Without it
-            an endpoint that repeats itself for ever cannot be told from one that is steady.
-        unit: Unit of tail, oldest and window.
-
-    Raises:
-        ConfigError: Neither `samples` nor `done_rps`: nobody could tell how far to trust the quantile.
+        oldest: Age of the oldest outstanding request.
+        offered_rps: Requests that came, per second.
+        done_rps: Requests that were completed, per second.
+        error_rps: Requests that failed, per second.
+        window: Length of the window; without it `window_seconds` counts.
+        stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it an
+            endpoint that repeats itself for ever cannot be told from one that is steady.
+        unit: Of the times that it gives: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     """
 
-    tail: str
-    samples: str | None = None
-    oldest: str | None = None
-    offered_rps: str | None = None
-    done_rps: str | None = None
-    error_rps: str | None = None
-    window: str | None = None
-    stamp: str | None = None
+    tail: Name
+    samples: Name | None = None
+    oldest: Name | None = None
+    offered_rps: Name | None = None
+    done_rps: Name | None = None
+    error_rps: Name | None = None
+    window: Name | None = None
+    stamp: Name | None = None
     unit: TimeUnit = TimeUnit.SECONDS
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
         if self.samples is None and self.done_rps is None:
-            raise ConfigError("latency keys need 'samples' or 'done_rps', else nobody knows how far to trust the tail")
+            raise ValueError("needs 'samples' or 'done_rps', else nobody knows how far to trust the tail")
+        return self
 
     def figures(self, document: object, end_seconds: float, window_seconds: float) -> Figures | Missing:
         """The figures in one decoded JSON value; `window_seconds` is for a document that does not say."""

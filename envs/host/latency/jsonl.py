@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,20 +15,22 @@ from rlctl.envs.host.latency.lines import LineSource
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
 from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import Name, Strict
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKeys:
-    """Dotted paths into one request's object; without `ok` and `status` every line is a success.
+class RequestKeys(Strict):
+    """Dotted paths into one request's object.
 
     Attributes:
-        ok: What is there is true when the request succeeded.
-        status: What is there is its HTTP status, and it failed from 500 on, or without one.
+        latency: The member that says how long the request took, a dotted path.
+        ok: The member that is true when it succeeded; without it and `status` every line is a success.
+        status: The member with its HTTP status: 500 and above is a failure, and so is none.
+        unit: Of `latency`: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     """
 
-    latency: str = "latency_seconds"
-    ok: str | None = None
-    status: str | None = None
+    latency: Name = "latency_seconds"
+    ok: Name | None = None
+    status: Name | None = None
     unit: TimeUnit = TimeUnit.SECONDS
 
     def failures(self, rows: Sequence[object]) -> int:

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
+from pydantic import Field
+
 from rlctl.envs.errors import ConfigError, shown
 from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, Figures, TimeUnit
 from rlctl.envs.host.latency.histogram import Histogram, together
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import Name, Strict
 
 MOST_BODY_BYTES = 1 << 20
 MOST_SERIES = 1000
@@ -39,8 +42,7 @@ _GRPC_FAULTS = ("2", "4", "12", "13", "14", "15")  # of a server; the others are
 _Labels = frozenset[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class OtlpNames:
+class OtlpNames(Strict):
     """Which histogram it is.
 
     Attributes:
@@ -49,8 +51,8 @@ class OtlpNames:
         unit: Of its values, where it does not say itself.
     """
 
-    histogram: str
-    labels: Mapping[str, str] = field(default_factory=dict)
+    histogram: Name
+    labels: dict[str, str] = Field(default_factory=dict)
     unit: TimeUnit = TimeUnit.SECONDS
 
 

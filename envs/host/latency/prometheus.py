@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
+from pydantic import Field, model_validator
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures, TimeUnit
 from rlctl.envs.host.latency.histogram import Histogram, together
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import Name, Regex, Strict
 
 _Labels = frozenset[tuple[str, str]]
 _Series = Mapping[_Labels, Histogram]
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusNames:
+class PrometheusNames(Strict):
     """What the endpoint calls things.
 
     Attributes:
@@ -29,18 +31,25 @@ class PrometheusNames:
             that carry one of these labels with another value are left out.
         oldest: A gauge with the age of the oldest outstanding request, if there is one.
         in_flight: A gauge with the number of outstanding requests; makes offered load known in overload too.
-        errors: A counter of requests that is there from the start, of which `error_labels` choose those that failed.
-        error_labels: Regular expressions that whole labels match.
-        unit: Unit of the histogram and of `oldest`.
+        errors: A counter of requests that is there from the start; `error_labels` says which of them failed. Without it
+            requests that fail fast are good requests.
+        error_labels: Regular expressions, each for the whole of a label: `{code: "5.."}`.
+        unit: Of the times that it gives: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     """
 
-    histogram: str
-    labels: Mapping[str, str] = field(default_factory=dict)
-    oldest: str | None = None
-    in_flight: str | None = None
-    errors: str | None = None
-    error_labels: Mapping[str, str] = field(default_factory=dict)
+    histogram: Name
+    labels: dict[str, str] = Field(default_factory=dict)
+    oldest: Name | None = None
+    in_flight: Name | None = None
+    errors: Name | None = None
+    error_labels: dict[str, Regex] = Field(default_factory=dict)
     unit: TimeUnit = TimeUnit.SECONDS
+
+    @model_validator(mode="after")
+    def _failures_are_chosen(self) -> Self:
+        if (self.errors is None) != (not self.error_labels):
+            raise ValueError("'errors', a counter of requests, and 'error_labels', which of them failed, go together")
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ class MemoryV2:
             now_bytes = _bytes(self._knobs, group / name)
             others = (one / name for one in child_groups(self._knobs, group) if one != child)
             claimed_bytes = sum(_bytes(self._knobs, path) for path in others if path.exists())
-            wanted_bytes = max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes)
+            wanted_bytes = min(max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes), _MAX_BYTES)
             if wanted_bytes > now_bytes:
                 needed.append((group / name, wanted_bytes))
         for path, least_bytes in reversed(needed):
@@ -137,7 +137,10 @@ def _write_original(knobs: Knobs, path: Path) -> None:
         knobs.write(path, original.strip())
 
 
+_MAX_BYTES = 1 << 63
+
+
 def _bytes(knobs: Knobs, path: Path) -> int:
     """A number of bytes; `max` is more than there can be."""
     content = knobs.read(path)
-    return 1 << 63 if content.strip() == "max" else number(content, path)
+    return _MAX_BYTES if content.strip() == "max" else number(content, path)

@@ -49,6 +49,10 @@ class ResctrlMonitor:
         if not self._folders:
             return dict.fromkeys(self.provides, Missing(Why.NOT_SUPPORTED, "no bandwidth monitoring: see rlctl doctor"))
         rates = {name: one.rates(now_seconds) for name, one in self._folders.items()}
+        others = rates.keys() - {"", LC_CLASS, BE_CLASS}
+        for name in [name for name in others if _is_gone(rates[name])]:  # removed since the last look
+            self._folders.pop(name).close()
+            del rates[name]
         lc, be = (rates.get(name) for name in (LC_CLASS, BE_CLASS))
         readings = {
             "dram_bandwidth_bytes": _sum(reading for one in rates.values() for reading in one.values()),
@@ -99,6 +103,10 @@ class ResctrlMonitor:
                 one = _Class(folder / "mon_data")
                 if one.counts:
                     self._folders[name] = one
+
+
+def _is_gone(rates: Mapping[int, Reading]) -> bool:
+    return any(isinstance(one, Missing) and one.why is Why.GONE for one in rates.values())
 
 
 class _Class:

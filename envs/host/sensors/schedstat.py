@@ -68,7 +68,7 @@ class RunDelay:
             tids = {int(name) for name in os.listdir(self._proc / str(pid) / "task")}
         except (OSError, ValueError) as error:
             self._forget({pid})
-            return missing_because(error, self._proc / str(pid)) if isinstance(error, OSError) else None
+            return missing_because(error, self._proc / str(pid) / "task") if isinstance(error, OSError) else None
         if sum(map(len, self._threads.values())) + len(tids.difference(known or ())) > MOST_THREADS:
             return Missing(Why.NOT_SUPPORTED, f"the LC has more than {MOST_THREADS} threads: use lc_pressure_ratio")
         threads = self._threads.setdefault(pid, {})

@@ -162,7 +162,8 @@ def loop_device(backing: Callable[[], int], flags: int) -> Iterator[Disk]:
     except OSError as error:
         raise TestbedError(f"no loop device: {error.strerror}") from error
     try:
-        yield Disk(f"loop{number}", f"{os.major(os.fstat(device).st_rdev)}:{number}", "none")
+        kernels = os.fstat(device).st_rdev  # whose minor is not the number where loop devices have partitions
+        yield Disk(f"loop{number}", f"{os.major(kernels)}:{os.minor(kernels)}", "none")
     finally:
         os.close(device)
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.live.bounded import TARGETS, BoundedHost, Bounds, around, has_room, nearest
+from rlctl.agents.training.live.bounded import TARGETS, BoundedHost, Bounds, around, has_room
+from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError
@@ -157,15 +158,15 @@ def test_a_move_out_of_bounds_never_reaches_the_host():
 
 @given(move=moves, before=allocations)
 def test_a_move_that_was_let_through_is_the_executed_one(move, before):
-    assert nearest(MOVES[move].of(before, LIMITS), before, LIMITS, move) == move
+    assert nearest_move(MOVES[move].of(before, LIMITS), before, LIMITS, preferred=move) == move
 
 
 def test_an_overridden_move_is_stored_as_what_happened():
     running = Allocation(0.4, 1)
-    assert MOVES[nearest(LIMITS.safe, running, LIMITS, INDEX["quota-100%"])].name == "freeze"
-    assert MOVES[nearest(LIMITS.minimum, running, LIMITS, INDEX["quota-25%"])].name == "minimum"
-    assert MOVES[nearest(running, running, LIMITS, INDEX["quota-25%"])].name == "keep"
-    assert MOVES[nearest(Allocation(0.223, 1), running, LIMITS, INDEX["quota-25%"])].name == "quota-11%"
+    assert MOVES[nearest_move(LIMITS.safe, running, LIMITS, preferred=INDEX["quota-100%"])].name == "freeze"
+    assert MOVES[nearest_move(LIMITS.minimum, running, LIMITS, preferred=INDEX["quota-25%"])].name == "minimum"
+    assert MOVES[nearest_move(running, running, LIMITS, preferred=INDEX["quota-25%"])].name == "keep"
+    assert MOVES[nearest_move(Allocation(0.223, 1), running, LIMITS, preferred=INDEX["quota-25%"])].name == "quota-11%"
 
 
 def test_steps_tell_what_was_seen_asked_and_done():

@@ -19,6 +19,9 @@ from torch import nn
 
 from rlctl.agents.served import bundle
 from rlctl.agents.training.export import FEWEST, as_onnx, export
+from rlctl.agents.training.host_kinds import load_hosts
+from rlctl.agents.training.recipe import load_recipe
+from rlctl.agents.training.run_folder import begin
 from rlctl.agents.training.sb3_model import load_model, parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.cli import main
@@ -151,17 +154,12 @@ def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys
     assert bundle.load(tmp_path / "mine").card.name == "dqn"
 
 
-def test_what_the_training_run_says_stands_in_the_card(tmp_path, capsys):
-    model = trained()
-    model.save(tmp_path / "model.zip")
-    said = parts(model).model_dump(mode="json")
-    said["training"]["code"] = "b785200"
-    (tmp_path / "card-parts.json").write_text(json.dumps(said))
-    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]) == 0
-    assert bundle.load(tmp_path / "mine").card.training.code == "b785200"
-    (tmp_path / "card-parts.json").write_text("{}")
-    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "other")]) == 78
-    assert "card-parts.json: key 'algorithm' is missing" in capsys.readouterr().err
+def test_a_model_in_the_folder_of_its_run_is_exported_with_the_history_that_it_learned_with(tmp_path):
+    run = tmp_path / "run"
+    begin(run, load_recipe("ppo").model_copy(update={"lags": (0,)}), load_hosts(), {"algorithm": "ppo"}, "rlctl train")
+    trained(lags=(0,)).save(run / "best_model.zip")
+    assert main(["export", str(run / "best_model.zip"), "--out", str(tmp_path / "mine")]) == 0
+    assert bundle.load(tmp_path / "mine").card.lags == (0,)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04garbage", None])

@@ -81,6 +81,19 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
         assert kept["timesteps"].tolist() == [stopped.timesteps, resumed.timesteps]
 
 
+def test_a_run_that_lost_its_replay_buffer_collects_as_at_the_beginning_before_it_learns(tmp_path):
+    """Else the first updates draw again and again from the few transitions that there are."""
+    first, second = (iter([False] * steps) for steps in (30, 20))
+    learn(run_of(tmp_path, "dqn", 1024), stopped=lambda: next(first, True))
+    folder, before = checkpoint_of(tmp_path)
+    (folder / "replay.npz").unlink()
+    resumed = learn(run_of(tmp_path, "dqn", 1024, resume=True), stopped=lambda: next(second, True))
+    assert any("replay buffer was not kept" in remark for remark in resumed.remarks)
+    _, after = checkpoint_of(tmp_path)
+    assert after["timesteps"] > before["timesteps"]
+    assert after["updates"] == before["updates"] > 0
+
+
 def test_a_checkpoint_that_was_cut_short_does_not_count(tmp_path):
     learn(run_of(tmp_path))
     (tmp_path / "checkpoints" / "000000999999").mkdir()
@@ -176,6 +189,22 @@ def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
         learn(run_of(tmp_path / "text", init=tmp_path / "text.zip"))
 
 
+def test_a_run_that_could_not_begin_leaves_its_folder_for_another_one(tmp_path):
+    (tmp_path / "text.zip").write_text("no model")
+    with pytest.raises(ConfigError, match="does not fit"):
+        learn(run_of(tmp_path / "run", init=tmp_path / "text.zip"))
+    assert learn(run_of(tmp_path / "run")).ending is Ending.BUDGET
+
+
+def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
+    learn(run_of(tmp_path / "first"))
+    init = (tmp_path / "first" / "best_model.zip").rename(tmp_path / "init.zip")
+    learn(run_of(tmp_path / "second", init=init))
+    init.unlink()
+    resumed = learn(run_of(tmp_path / "second", init=init, resume=True, export=True))
+    assert load(resumed.bundle).card.training.total_timesteps == 512
+
+
 @pytest.fixture(scope="module")
 def pairs():
     with pytest.MonkeyPatch.context() as patch:
@@ -200,11 +229,11 @@ def test_the_nearest_move_gives_what_was_asked_for_or_comes_nearest():
     names = [move.name for move in MOVES]
     running = Allocation(5.0, 10)
     frozen = running.but(frozen=True)
-    assert names[nearest_move.nearest_move(running, running, limits, None)] == "keep"
-    assert names[nearest_move.nearest_move(frozen, running, limits, None)] == "freeze"
-    assert not MOVES[nearest_move.nearest_move(running, frozen, limits, None)].of(frozen, limits).frozen
-    assert names[nearest_move.nearest_move(limits.minimum, running, limits, None)] == "minimum"
-    up = MOVES[nearest_move.nearest_move(Allocation(UNLIMITED, 10), running, limits, None)].of(running, limits)
+    assert names[nearest_move.nearest_move(running, running, limits)] == "keep"
+    assert names[nearest_move.nearest_move(frozen, running, limits)] == "freeze"
+    assert not MOVES[nearest_move.nearest_move(running, frozen, limits)].of(frozen, limits).frozen
+    assert names[nearest_move.nearest_move(limits.minimum, running, limits)] == "minimum"
+    up = MOVES[nearest_move.nearest_move(Allocation(UNLIMITED, 10), running, limits)].of(running, limits)
     assert up.quota_cpus > 5.0
     only = np.array([name == "freeze" for name in names])
     assert names[nearest_move.nearest_move(running, running, limits, only)] == "freeze"

@@ -165,6 +165,15 @@ def test_the_model_can_be_fine_tuned_like_any_other(algorithm, tmp_path):
     assert lags_of(model, load_model(model)) == LAGS
 
 
+def test_the_card_says_which_sensors_the_hosts_lacked(tmp_path):
+    """Else the policy is taken off such hosts for a sensor that it never had."""
+    data = bandit()
+    blind = source(len(data), kind="simulator", weight=Weight.EQUAL, work=WORK, absent=("cpi",))
+    run = task(tmp_path, "bc", replace(data, origin=origin(len(data), sources=(blind,))), n_updates=2)
+    (plant,) = load(learn_offline(run).bundle).card.plants
+    assert plant.absent == ("cpi",)
+
+
 def test_the_same_seed_learns_the_same(tmp_path):
     one, other = (learn_offline(task(tmp_path / name, n_updates=20)) for name in ("a", "b"))
     assert (one.bundle / "policy.onnx").read_bytes() == (other.bundle / "policy.onnx").read_bytes()

@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
-from rlctl.agents.training.trial import Course, always_frozen, score
+from rlctl.agents.training.trial import Course, always_frozen, frozen, score
 from rlctl.bench import sim_run
 from rlctl.bench.sim_run import SimTask, simulate
 from rlctl.envs.actions import MOVES
@@ -14,6 +14,7 @@ from rlctl.envs.sim.seeds import evaluation, training
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
+from rlctl.training.plan import course_of
 
 PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)
 SEEDS = tuple(evaluation(number) for number in range(3))
@@ -43,15 +44,14 @@ class HandMade(Policy):
 
 
 @pytest.mark.parametrize("shielded", [True, False])
-@pytest.mark.parametrize("name", ["noisy", "two-core"])
-def test_a_trial_agrees_with_the_benchmark(name, shielded, monkeypatch):
-    scenario = load_scenario(name).model_copy(update={"duration_seconds": 60.0})
+@pytest.mark.parametrize(("name", "vary"), [("noisy", False), ("two-core", False), ("two-core", True)])
+def test_a_trial_agrees_with_the_benchmark(name, vary, shielded, monkeypatch):
+    scenario = load_scenario(name).model_copy(update={"duration_seconds": 60.0, "vary": vary})
     profile = load_profile("responsive").scaled(scenario.time_scale)
     weight = scenario.be.weight
     monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))
     benched = simulate(SimTask(scenario, scenario.host(), "hand-made", SEEDS, weight, profile)).values
-    safety = profile if shielded else None
-    course = Course(name, scenario.host(), scenario.load_model, weight, scenario.ticks, scenario.tick_seconds, safety)
+    course = course_of(scenario, "responsive" if shielded else None)
     trial = score(course, logits, SEEDS, LAGS)
     assert np.array_equal(trial.qos_percent, benched["qos_guarantee_percent"])
     assert np.array_equal(trial.be_percent, benched["be_throughput_percent"])
@@ -68,6 +68,12 @@ def test_who_never_runs_be_holds_the_target_and_gains_nothing():
     trial = score(short_course("two-core"), always_frozen, [training(1), training(2)], (1, 0))
     assert (trial.qos_percent == 100.0).all()
     assert (trial.be_percent < 0.5).all()
+
+
+@pytest.mark.parametrize("name", ["two-core", "thesis", "capped-link"])
+def test_the_qos_that_is_asked_for_is_that_of_a_host_without_be(name):
+    """Also where BE has the least weight: there a host lifts a learned policy's BE to everything."""
+    assert (frozen(short_course(name), [training(1), training(2)]).be_percent < 0.5).all()
 
 
 def greedy(observations):

@@ -187,6 +187,25 @@ def test_who_asks_for_the_minimum_makes_nobody_freer(bench: Bench) -> None:
     assert group.cpu.idle()
 
 
+@pytest.mark.parametrize("operators", [False, True])
+def test_after_the_idle_class_the_minimum_is_the_minimum_unless_an_operator_had_the_group_idle(
+    bench: Bench, operators: bool
+) -> None:
+    group = bench.group()
+    assert group.cpu is not None
+    if group.cpu.idle() is None:
+        pytest.skip("this kernel has no cpu.idle")
+    group.cpu.set_idle(operators)
+    be = actuator(bench, group)
+    for weight in (Weight.EQUAL, Weight.IDLE, Weight.MINIMUM):  # as reloads do
+        be.set_weight(weight)
+    assert group.cpu.idle() is operators
+    be.set_weight(Weight.IDLE)
+    actuator(bench, group).set_weight(Weight.MINIMUM)  # as who starts after a crash: the journal tells
+    assert group.cpu.idle() is operators
+    assert operators or group.cpu.weight() == group.cpu.weights[Weight.MINIMUM]
+
+
 def test_the_idle_class_is_kept_and_put_back(bench: Bench) -> None:
     group = bench.group()
     assert group.cpu is not None

@@ -271,6 +271,14 @@ def test_no_groups_is_a_configuration_error(fake: Bench) -> None:
         BeActuator([], (0,), Limits(cpus=1), fake.knobs())
 
 
+@pytest.mark.parametrize("fake", ["v1", "hybrid"], indirect=True)  # v2 has one hierarchy
+def test_a_group_that_nothing_could_restrict_is_refused_with_the_way_out(fake: Bench) -> None:
+    fake.kernel.make_group(fake.layout.mounts["memory"].path / "batch")
+    told = r"batch is in no hierarchy of cpu, cpuset or freezer: on cgroup v1 set CPUAccounting=yes"
+    with pytest.raises(ConfigError, match=told):
+        BeActuator([Group.open(fake.layout, "batch", fake.knobs())], (0,), Limits(cpus=1), fake.knobs())
+
+
 @pytest.mark.parametrize("name", ["", "/", "a/../b"])
 def test_names_that_make_no_group(fake: Bench, name: str) -> None:
     with pytest.raises(ConfigError):

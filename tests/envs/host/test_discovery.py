@@ -21,7 +21,6 @@ from rlctl.envs.host.discovery import (
     ByKubernetesQos,
     ByPid,
     ByUnit,
-    Found,
     discover,
 )
 
@@ -61,17 +60,17 @@ def root(layout: Layout, controller: Controller = Controller.CPU) -> Path:
     return layout.mounts[controller].path
 
 
-def pids(found: Found, layout: Layout) -> set[int]:
+def pids(found: tuple[str, ...], layout: Layout) -> set[int]:
     """The processes in the groups that were found, and below them."""
-    roots = {"unified" if mount.version == 2 else str(name): mount.path for name, mount in layout.mounts.items()}
-    folders = [roots[name] / path.strip("/") for name, paths in found.paths.items() for path in paths]
+    roots = {mount.path for mount in layout.mounts.values()}
+    folders = [root / path.strip("/") for root in roots for path in found]
     listings = [listing.read_text() for folder in folders for listing in folder.rglob("cgroup.procs")]
     return {int(word) for listing in listings for word in listing.split()} - {0}
 
 
 def test_unit_is_found_with_the_processes_below_it(v2: Layout) -> None:
     make_groups(root(v2), {"system.slice/nginx.service": [0, 11], "system.slice/nginx.service/worker": [12]})
-    expected = Found({"unified": ("/system.slice/nginx.service",)})
+    expected = ("/system.slice/nginx.service",)
     assert discover(ByUnit("nginx"), v2) == discover(ByUnit("nginx.service"), v2) == expected
 
 
@@ -87,9 +86,9 @@ def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     make_groups(root(v1), {"jobs/batch": [5]})
     make_groups(root(v1, Controller.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
     found = discover(ByCgroup("/jobs/batch"), v1)
-    assert found.paths == {"cpu": ("/jobs/batch",), "cpuacct": ("/jobs/batch",), "cpuset": ("/jobs/batch",)}
+    assert found == ("/jobs/batch",)
     assert pids(found, v1) == {5, 6}
-    assert discover(ByCgroup("other"), v1).paths == {"cpuset": ("/other",)}
+    assert discover(ByCgroup("other"), v1) == ("/other",)
 
 
 def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
@@ -99,14 +98,14 @@ def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice/web.service\n")
     found = discover(ByPid(5), layout, tmp_path / "proc")
-    assert {path for paths in found.paths.values() for path in paths} == {"/system.slice/web.service"}
+    assert found == ("/system.slice/web.service",)
 
 
 def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
     make_groups(root(v2), {"be/a": [1], "be/a/sub": [2], "be/b": [3], "be-not/a": [4], r"odd[1]\x2d": [9]})
-    assert discover(ByCgroup("be/*"), v2).paths["unified"] == ("/be/a", "/be/b")
+    assert discover(ByCgroup("be/*"), v2) == ("/be/a", "/be/b")
     assert pids(discover(ByCgroup("/b?/[!a]"), v2), v2) == {3}
-    assert discover(ByCgroup("**/a"), v2).paths["unified"] == ("/be/a", "/be-not/a")
+    assert discover(ByCgroup("**/a"), v2) == ("/be/a", "/be-not/a")
     assert pids(discover(ByCgroup("be/**"), v2), v2) == {1, 2, 3}
     assert pids(discover(ByCgroup(r"odd[1]\x2d"), v2), v2) == {9}
 
@@ -135,7 +134,7 @@ def write_membership(proc: Path, pid: int, text: str) -> Path:
 def test_pid_may_be_in_different_groups_of_different_hierarchies(v1: Layout, tmp_path: Path) -> None:
     lines = "9:name=systemd:/init.scope\n3:cpuset:/\n2:cpu,cpuacct:/jobs/a:b\n0::/user.slice\n"
     found = discover(ByPid(7), v1, write_membership(tmp_path / "proc", 7, lines))
-    assert found == Found({"cpu": ("/jobs/a:b",), "cpuacct": ("/jobs/a:b",), "unified": ("/user.slice",)})
+    assert found == ("/jobs/a:b", "/user.slice")
 
 
 def test_pid_that_ended_or_sits_in_the_root(v1: Layout, tmp_path: Path) -> None:
@@ -153,6 +152,7 @@ def test_pid_that_ended_or_sits_in_the_root(v1: Layout, tmp_path: Path) -> None:
         "system.slice/docker-{}.scope",
         "machine.slice/libpod-{}.scope",
         "libpod_parent/libpod-{}",
+        "system.slice/web.service/libpod-payload-{}",
         "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/cri-containerd-{}.scope",
         "kubepods/besteffort/pod1/{}",
         "{}",
@@ -164,7 +164,7 @@ def test_container_id_under_every_driver(v2: Layout, path: str) -> None:
         group: [], f"{group}/container": [21], path.format(OTHER_ID): [22],
         f"machine.slice/libpod-conmon-{ID}.scope": [23],
     })  # fmt: skip
-    expected = Found({"unified": (f"/{group}",)})
+    expected = (f"/{group}",)
     assert discover(ByContainer(ID), v2) == discover(ByContainer(ID[:12]), v2) == expected
 
 
@@ -185,7 +185,7 @@ def test_container_name_is_asked_of_the_tools_in_turn(v2: Layout, tmp_path: Path
 def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 41}'""")
     proc = write_membership(tmp_path / "proc", 41, "0::/batch/whatever\n")
-    assert discover(ByContainer("job"), v2, proc, tools) == Found({"unified": ("/batch/whatever",)})
+    assert discover(ByContainer("job"), v2, proc, tools) == ("/batch/whatever",)
     write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 0, "status": "stopped"}'""")
     with pytest.raises(HostError, match="job does not run now"):
         discover(ByContainer("job"), v2, proc, tools)
@@ -227,7 +227,7 @@ def test_kubernetes_classes(v2: Layout, groups: Mapping[str, Iterable[int]]) -> 
         for each_pod in (False, True):
             found = discover(ByKubernetesQos(qos, each_pod), v2)
             assert pids(found, v2) == {number}
-            (path,) = found.paths["unified"]
+            (path,) = found
             assert path.rstrip(".slice").endswith(f"pod{number}") == (each_pod or qos == "guaranteed")
 
 
@@ -242,8 +242,9 @@ def test_kubernetes_classes(v2: Layout, groups: Mapping[str, Iterable[int]]) -> 
 def test_kubernetes_pod_and_one_container_of_it(v2: Layout, path: str) -> None:
     dashed = path.format(UID.replace("-", "_") if "slice" in path else UID)
     suffix = ".scope" if "slice" in path else ""
-    make_groups(root(v2), {f"{dashed}{ID}{suffix}": [51], f"{dashed}{OTHER_ID}{suffix}": [52]})
-    assert pids(discover(ByKubernetesPod(UID), v2), v2) == {51, 52}
+    monitor = f"{dashed.rpartition('/')[0]}/crio-conmon-{ID}{suffix}"
+    make_groups(root(v2), {f"{dashed}{ID}{suffix}": [51], f"{dashed}{OTHER_ID}{suffix}": [52], monitor: [53]})
+    assert pids(discover(ByKubernetesPod(UID), v2), v2) == {51, 52, 53}
     assert pids(discover(ByKubernetesPod(UID, ID[:12]), v2), v2) == {51}
     with pytest.raises(ConfigError, match="no pod uid"):
         discover(ByKubernetesPod("my-pod_1"), v2)
@@ -269,7 +270,7 @@ def test_running_process_is_found_by_pid_and_by_path(live_group: Group) -> None:
         layout = Layout.detect()
         by_path = discover(ByCgroup(f"/{live_group.name}"), layout)
         assert pids(by_path, layout) == {process.pid}
-        assert by_path.paths.items() <= discover(ByPid(process.pid), layout).paths.items()
+        assert {*by_path} <= {*discover(ByPid(process.pid), layout)}
         assert discover(ByCgroup(f"{live_group.name[:-3]}*"), layout) == by_path
     finally:
         process.kill()

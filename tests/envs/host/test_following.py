@@ -34,24 +34,27 @@ HALF = Allocation(0.5, 2)
 
 
 class Run:
-    """A host whose BE is every group `batch-*` and whose LC is `web*`, below a group of the test's own."""
+    """A host whose BE is every group `batch-*` (or `selected`) and whose LC is `web*`, below a group of its own."""
 
-    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def __init__(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str, selected: str = "batch-*", other: str = ""
+    ) -> None:
         monkeypatch.setattr("rlctl.envs.host.following.LOOK_SECONDS", 0.0)
         self.bench = bench
         self.top = bench.group().name
         self.lc = bench.group(f"{self.top}/web")
         be = [bench.group(f"{self.top}/{name}") for name in names]
+        others = [bench.group(f"{self.top}/{other}")] if other else []
         self.ownership = Ownership()
         self.knobs = bench.knobs()
         self.actuator = BeActuator(be, (1, 0), LIMITS, self.knobs, ownership=self.ownership)
         sensors = group_sensors(self.lc, be)
         events = self.ownership.events
-        lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", "batch-*"))
+        lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", selected))
         assert batch is not None
         self.claims = Claims(bench.state_dir)
         self.follower = Follower(
-            bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims
+            bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims, others
         )
         self.plans: list[Any] = []
         self.host = LiveHost(
@@ -106,6 +109,17 @@ def test_a_refused_group_is_told_once_and_forgotten_when_it_is_gone(
 def quota_cpus(group: Group) -> float:
     assert group.cpu is not None
     return group.cpu.quota().cpus
+
+
+def test_a_group_that_appears_within_a_further_lc_is_none_of_bes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start refuses such an overlap; what came later was restricted, and the LC with it."""
+    run = Run(bench, monkeypatch, "batch-1", selected="**/batch-*", other="database")
+    inner = run.make("database/batch-2")
+    for _ in range(3):  # each look is at another hierarchy
+        run.tick()
+    assert run.kinds() == ["group-refused"]
+    assert [group.name for group in run.actuator.groups] == [f"{run.top}/batch-1"]
+    assert quota_cpus(inner) > 1.0
 
 
 def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(

@@ -341,3 +341,15 @@ def test_classes_that_come_and_go_are_followed(tmp_path: Path) -> None:
     assert isinstance(found["be_dram_bandwidth_bytes"], Missing)
     assert found["dram_bandwidth_bytes"] == Value(0.0)
     monitor.close()
+
+
+def test_a_class_of_others_that_was_removed_since_the_last_look_blanks_no_bandwidth(tmp_path: Path) -> None:
+    kernel = Resctrl(tmp_path, "xeon")
+    kernel.make_group(kernel.root / "somebody-else")
+    monitor = ResctrlMonitor(10e9, kernel.sys)
+    monitor.read(0.0)
+    kernel.remove_group(kernel.root / "somebody-else")
+    monitor._folders["somebody-else"].close()  # resctrl refuses a file of it that stays open, unlike this folder
+    found = monitor.read(1.0)
+    assert (found["dram_bandwidth_bytes"], found["dram_bandwidth_ratio"]) == (Value(0.0), Value(0.0))
+    monitor.close()

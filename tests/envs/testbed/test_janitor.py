@@ -151,6 +151,15 @@ def test_pid_that_passed_to_another_process_is_not_killed(state: Path, bystander
     assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
+def test_a_dry_run_names_what_a_dead_owner_left_and_leaves_it(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+    now = leftovers.task(bystander.pid)
+    assert now is not None
+    record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
+    assert sweep(state, dry_run=True).cleared == (record,)
+    assert record.exists()
+    assert bystander.poll() is None
+
+
 def test_record_of_an_earlier_boot_kills_nobody(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     now = leftovers.task(bystander.pid)
     assert now is not None

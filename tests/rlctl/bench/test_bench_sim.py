@@ -35,7 +35,7 @@ def same(one, other):
     for name in one.managers:
         for metric in METRICS:
             assert np.array_equal(one.managers[name][metric], other.managers[name][metric]), (name, metric)
-        assert np.array_equal(one.traces[name].be_work, other.traces[name].be_work)
+        assert np.array_equal(one.traces[name].be_work_ratio, other.traces[name].be_work_ratio)
 
 
 @pytest.mark.parametrize("scenario", ["noisy", "two-core"])
@@ -66,7 +66,7 @@ def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
 
 def test_every_manager_meets_the_same_host_and_load():
     found = run_sim(plan("frozen", "none", "oracle"))
-    load = [found.traces[name].load for name in ("frozen", "none", "oracle")]
+    load = [found.traces[name].load_ratio for name in ("frozen", "none", "oracle")]
     assert np.array_equal(load[0], load[1])
     assert np.array_equal(load[0], load[2])
     qos = {name: values["qos_guarantee_percent"] for name, values in found.managers.items()}

@@ -58,6 +58,12 @@ def test_a_file_that_is_not_there_is_said_to_be_missing(capsys):
     assert capsys.readouterr().err == "rlctl: error: nosuch.json: there is no such file\n"
 
 
+@pytest.mark.parametrize("given", [["--dry-run"], ["--managers", "ppo"]])
+def test_an_option_that_verify_would_pass_over_is_refused(given, capsys):
+    assert main(["bench", *given, "verify", "nosuch.json"]) == 78
+    assert f"{given[0]} is not verify's" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["decision_seconds_p99", "controller_cpu_percent"])
 def test_times_of_another_machine_are_no_difference(written, verify, name):
     assert verify(changed(written, "managers", "frozen", name, value=9.0))[0] == 0

@@ -14,6 +14,7 @@ from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.live_repeats import collected
 from rlctl.bench.score import LiveRun
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
+from rlctl.cli import main
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -127,6 +128,45 @@ def test_what_no_host_was_left_for_is_missing_and_said():
     assert "MISSING runs: frozen 1. INCOMPLETE: no host is left" in outcome.caption
     with pytest.raises(HostError):
         measured([], HostError("no host is left to measure on"))
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    """`rlctl bench` of two managers, for `all` on two scenarios; a run takes no time, and `error` ends a scenario."""
+
+    def run(*words, error=None):
+        def measure(plan, _):
+            return measured(repeat("", 0, "frozen", 0.0, 0.5), error, 1, plan.scenario.name)
+
+        shipped = {name: load_scenario(name) for name in ("live-memcached", "live-nginx")}
+        monkeypatch.setattr("rlctl.commands.bench.shipped_scenarios", lambda: shipped)
+        monkeypatch.setattr("rlctl.commands.bench_live.live_hosts", lambda *_, **__: contextlib.nullcontext(measure))
+        return main(["bench", "--plant", "host", "--managers", "frozen,weights", "--repeats", "1", *words])
+
+    return run
+
+
+def test_several_scenarios_are_one_document_on_stdout(bench, capsys):
+    assert bench("--scenario", "all", "--json") == 0
+    assert list(json.loads(capsys.readouterr().out)["scenarios"]) == ["live-memcached", "live-nginx"]
+
+
+def test_each_of_several_scenarios_has_a_report_of_its_own(bench, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    assert bench("--scenario", "all", "--report", str(tmp_path / "out")) == 0
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {"live-memcached", "live-nginx"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(KeyboardInterrupt(), 130, ""), (HostError("the LC is gone"), 75, "ended early: the LC is gone")],
+)
+def test_ended_early_it_shows_what_was_measured_and_its_exit_code_says_by_whom(error, code, told, bench, capsys):
+    assert bench("--scenario", "live-nginx", error=error) == code
+    out, err = capsys.readouterr()
+    assert "| weights " in out
+    assert "INCOMPLETE: " in out
+    assert told in err
 
 
 def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):

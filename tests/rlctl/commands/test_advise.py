@@ -17,7 +17,7 @@ from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.telemetry import Quantile, Value, worst_of
+from rlctl.envs.telemetry import Quantile, Telemetry, Value, worst_of
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import TickLog
@@ -161,6 +161,21 @@ def taking_turns(files, damaged):
         )
         both = worst_of({"web": own, "cache": second})
         yield replace(logged, tick=replace(logged.tick, telemetry=both))
+
+
+def test_a_log_that_begins_before_the_host_could_be_read_has_advice(tmp_path, few, monkeypatch):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    monkeypatch.setattr("rlctl.advice.watched.read_log", unread_at_first)
+    found = asked(log, ("frozen",)).watched
+    assert (len(found.load_ratio), found.earlier_ticks, found.record.target_seconds) == (TICKS - 1, 0, 0.010)
+
+
+def unread_at_first(files, damaged):
+    """A log's ticks as if the first could not be read: nobody knew of a target then."""
+    ticks = read_log(files, damaged)
+    first = next(ticks)
+    yield replace(first, tick=replace(first.tick, telemetry=Telemetry(1.0, 0.0)))
+    yield from ticks
 
 
 def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):
@@ -361,6 +376,7 @@ def test_a_bundle_by_a_relative_path_is_none_that_nodes_have(capsys, monkeypatch
         (["--quantile", "100"], 78, "below 100"),
         (["--shield", "nothing"], 78, "nothing"),
         (["--html", "/proc/version/a.html"], 78, "is no folder"),
+        (["--workers", "2"], 78, "--workers is for several logs"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path, capsys, words, code, said):

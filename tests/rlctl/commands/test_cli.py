@@ -140,6 +140,19 @@ def test_a_command_for_starving_be_that_is_not_here_is_a_warning(capsys, serve_y
     assert "warning: be.starved.command: /no/such/program: no such program: on this host" in said(capsys)[1]
 
 
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("control: {group: no-such-group}", "control.group: there is no group 'no-such-group'"),
+        (f"state_directory: /{'x' * 107}", "control.sock is too long for a socket's name, 107 letters"),
+    ],
+)
+def test_a_control_socket_that_could_not_be_here_is_a_warning(capsys, serve_yaml, section, told):
+    path = serve_yaml(new=f"{section}\n")
+    assert main(["config", "check", str(path)]) == 0
+    assert f"{told}: a start on this host would end with that\n" in said(capsys)[1]
+
+
 def test_a_good_file_is_0(capsys, serve_yaml):
     path = serve_yaml()
     assert main(["config", "check", str(path)]) == 0

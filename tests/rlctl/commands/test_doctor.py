@@ -92,6 +92,25 @@ def changed(tmp_path, monkeypatch):
     return knob, state
 
 
+@pytest.fixture(autouse=True)
+def left_records(tmp_path, monkeypatch):
+    """Where testbeds have their records; not this machine's, which others may use."""
+    folder = tmp_path / "testbeds"
+    monkeypatch.setattr("rlctl.envs.testbed.janitor.default_state_dir", lambda: folder)
+    return folder
+
+
+def test_a_dry_run_of_restore_tells_what_testbeds_have_left_and_removes_nothing(left_records, tmp_path, capsys):
+    left_records.mkdir()
+    record = left_records / "testbed-1-x.jsonl"
+    record.write_text('{"boot": "another"}\n')
+    assert main(["restore", "--state", str(tmp_path), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would remove what 1 testbeds have left behind\n"
+    assert main(["restore", "--state", str(tmp_path), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["would_clear_testbeds"] == [str(record)]
+    assert record.exists()
+
+
 def test_restore_lists_in_a_dry_run_and_changes_nothing(changed, capsys):
     knob, state = changed
     assert main(["restore", "--state", str(state), "--dry-run"]) == 0

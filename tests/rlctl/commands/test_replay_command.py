@@ -130,3 +130,8 @@ def test_a_policy_or_shield_that_there_is_not_is_one_line(capsys, recorded_run):
     assert replay(capsys, folder, "--policy", "heracls")[0] == 78
     assert replay(capsys, folder, "--shield", "titanium")[0] == 78
     assert replay(capsys, folder / "none")[0] == 78
+
+
+def test_a_policy_that_is_named_twice_is_refused(capsys, recorded_run):
+    code, _, err = replay(capsys, recorded_run().go(2), "--policy", "frozen,greedy-shield,frozen")
+    assert (code, "--policy names 'frozen' twice" in err) == (78, True)

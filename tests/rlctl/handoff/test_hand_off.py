@@ -138,13 +138,29 @@ def test_the_budget_holds_over_runs_and_is_new_an_hour_later(server, kube, budge
     assert hand_off(kube, budget, asked()).did == "evicted"
 
 
-def test_a_disruption_budget_is_told_and_not_asked_again(server, kube, budget):
+def starved(server):
+    return [name for name, one in server.pods.items() if STARVED in one["metadata"]["labels"]]
+
+
+def test_where_disruption_budgets_keep_them_all_that_is_told_and_no_label_stays(server, kube, budget):
     server.answers["evict"] = 429, failure(429, VIOLATES, "TooManyRequests")
     with pytest.raises(Declined, match=rf"did not evict pod batch/new \(429\): {VIOLATES}") as raised:
         hand_off(kube, budget, asked())
     assert raised.value.exit_code == 75
-    assert methods(server) == ["GET", "PATCH", "POST"]
+    assert methods(server) == ["GET", *["PATCH", "POST", "PATCH"] * 3], "each is asked once"
+    assert starved(server) == []
     assert budget.left() == 1, "nothing was evicted"
+
+
+def test_where_a_disruption_budget_keeps_the_newest_the_next_newest_goes(server, kube, budget):
+    answer, refused = server.answer, (429, failure(429, VIOLATES, "TooManyRequests"))
+    server.answer = lambda call: refused if call.path.endswith("/new/eviction") else answer(call)
+    outcome = hand_off(kube, budget, asked(because="load-high"))
+    assert (outcome.did, outcome.pod, outcome.left) == ("evicted", "batch/middle", 0)
+    assert starved(server) == ["middle"]
+    taken_off = server.calls[3]
+    assert taken_off.path.endswith("/new")
+    assert taken_off.body["metadata"]["annotations"] == {BECAUSE: None}
 
 
 def test_two_disruption_budgets_are_an_error_although_the_status_is_201(server, kube, budget):

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from rlctl.agents.served.standing import Budgets
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError, PolicyError
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.telemetry import Missing, Why, worst_of
 from rlctl.loop.control import Controller
 from rlctl.loop.failsafe import FAILURES_IN_A_ROW
 from rlctl.loop.record import MemoryRecorder
@@ -205,13 +206,32 @@ def test_a_host_that_cannot_be_read_keeps_be_safe_even_without_a_shield(always):
         def read(self):
             raise HostError("the host is gone")
 
-    plant = Unreadable(LIMITS)
+    plant, begun = Unreadable(LIMITS), time.monotonic()
     loop = controller(plant, always(lambda o: LIMITS.full), shielded=False)
     with pytest.raises(HostError, match=f"{FAILURES_IN_A_ROW} ticks in a row went wrong: .*the host is gone"):
         loop.run(ticks=1000)
     assert plant.current == LIMITS.safe
     assert loop.totals.ticks == len(ticks(loop)) == FAILURES_IN_A_ROW
-    assert [tick.telemetry.time_seconds for tick in ticks(loop)][:3] == [1.0, 2.0, 3.0], "the log stays readable"
+    times = [tick.telemetry.time_seconds for tick in ticks(loop)]
+    assert np.diff(times) == pytest.approx(1.0), "the log stays readable"
+    assert begun <= times[0] <= time.monotonic() + 1.0, "as of a host that can be read"
+
+
+def test_a_read_that_fails_leaves_each_of_several_lcs_its_own_target(always):
+    """Once `rlctl advise` took the ticks before it for those of another host."""
+
+    class Several(FakePlant):
+        def read(self):
+            if self.ticks == 3:
+                raise OSError(5, "Input/output error")
+            own = super().read()
+            return worst_of({"web": own, "cache": own.but(target_seconds=0.020)})
+
+    loop = controller(Several(LIMITS), always(lambda o: LIMITS.full))
+    loop.run(ticks=4)
+    assert [tick.telemetry.targets_seconds for tick in ticks(loop)] == [{"web": 0.010, "cache": 0.020}] * 4
+    blind = ticks(loop)[2]
+    assert (blind.acting, blind.applied, blind.telemetry.time_seconds) == ("safe", LIMITS.safe, 3.0)
 
 
 def test_a_shield_that_breaks_takes_be_to_the_safe_allocation(always, monkeypatch):

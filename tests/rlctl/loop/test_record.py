@@ -162,6 +162,20 @@ def test_a_full_disk_drops_records_says_so_once_and_tears_nothing(tmp_path, capl
     assert [tick["tick"] for tick in read_ticks(path)] == [0, 4]
 
 
+def test_a_disk_that_is_full_again_is_told_again_and_that_it_took_records_in_between(tmp_path, caplog):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.close()
+    log._file = disk = FullDisk(log.path, room=0)
+    with caplog.at_level(logging.WARNING):
+        for index, room in enumerate((0, 0, 1 << 20, 0)):
+            disk.room = room
+            log.write(a_tick(index))
+    log.close()
+    full = "[Errno 28] No space left on device; records are dropped until it can be written again"
+    again = "is written again; 2 records since the start are lost"
+    assert caplog.messages == [f"{log.path}: {said}" for said in (full, again, full)]
+
+
 def test_a_folder_that_vanished_does_not_stop_the_loop(tmp_path):
     path = tmp_path / "log" / "ticks.jsonl"
     log = TickLog(path)

@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.bench.sim_outcome import SimOutcome, Trace
-from rlctl.envs.run_metrics import METRICS, TIMINGS
+from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.envs.run_metrics import METRICS, TIMINGS, Windows
 from rlctl.report.html import write_suite_report
 from rlctl.report.suite_table import fine_percent, paired_rows, summary_rows
 from rlctl.report.timeline import timeline_svg
@@ -49,7 +49,11 @@ class Page(HTMLParser):
 def trace(ticks=700, frozen=False):
     wave = 0.9 + 0.1 * np.sin(np.arange(ticks) / 30)
     stopped = np.full(ticks, frozen) | (wave > 0.95)
-    return Trace(wave, wave**8, np.where(stopped, 0.0, 0.3), stopped, 1.0)
+    run = Windows.none(ticks, 1)
+    columns = (("load_ratio", wave), ("latency_ratio", wave**8), ("be_work_ratio", np.where(stopped, 0.0, 0.3)))
+    for name, values in (*columns, ("frozen", stopped)):
+        getattr(run, name)[:, 0] = values
+    return run
 
 
 def result(scenario="thesis", seeds=6):
@@ -155,7 +159,7 @@ def test_almost_100_percent_is_not_told_as_100():
 
 @pytest.mark.parametrize("ticks", [1, 2, 319, 320, 3000])
 def test_a_timeline_of_any_length_stays_in_its_frame(ticks):
-    drawing = timeline_svg("a <b>", trace(ticks))
+    drawing = timeline_svg("a <b>", trace(ticks), 1.0)
     Page(drawing)
     numbers = [float(x) for path in re.findall(r'd="M([^"]*)"', drawing) for x in re.findall(r"-?[\d.]+", path)]
     assert all(-360.0 <= x <= 360.0 for x in numbers)

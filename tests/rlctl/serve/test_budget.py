@@ -99,6 +99,20 @@ def test_a_clock_that_is_set_back_or_far_ahead_for_a_while_holds_nobody_for_good
     assert len(budget._missed) <= DAY_MINUTES + 1, "bounded"
 
 
+def test_starts_with_a_clock_that_is_behind_lose_no_misses_which_count_once_it_is_set(budget, clock):
+    """A host without a battery boots in 1970; once its spent budget was forgotten there."""
+    missed(budget, OF_A_DAY)
+    told, today = budget.trouble, clock.now
+    clock.now = 0.0
+    for _ in range(2):
+        plain = budget.remembered()
+        budget = ErrorBudget("web", 0.01, 1.0, clock)
+        budget.recall(plain)
+        assert budget.trouble == ""
+    clock.now = today
+    assert budget.trouble == told != ""
+
+
 def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(budget, clock):
     missed(budget, OF_A_DAY, spread_minutes=100)
     plain = json.loads(json.dumps(budget.remembered()))

@@ -1,5 +1,6 @@
 """What is said of a host before its first tick: what cannot be controlled, what cannot be read, what is not there."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -142,6 +143,27 @@ def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypa
     host.close()
 
 
+@pytest.mark.parametrize(
+    ("latency", "tick_seconds", "interval_seconds"),
+    [
+        ("{kind: redis, address: /nowhere/redis.sock}", 0.25, 0.25),
+        ("{kind: redis, address: /nowhere/redis.sock}", 1.0, 1.0),
+        ("{kind: http, url: 'http://127.0.0.1:1/', tail: p95, done_rps: rps}", 0.5, 0.5),
+        ("{kind: prometheus, url: 'http://127.0.0.1:1/', histogram: took}", 10.0, 1.0),
+    ],
+)
+def test_an_endpoint_is_asked_once_a_tick_and_at_least_once_a_second(
+    serve_yaml, monkeypatch, v1, latency, tick_seconds, interval_seconds
+):
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    path = serve_yaml("{kind: nginx-log, path: /nowhere/access.log}", f"{latency}\ntick_seconds: {tick_seconds}")
+    with contextlib.closing(build_live(load_config(path), dry_run=True)) as host:
+        assert host._first.sensors[0]._interval_seconds == interval_seconds
+
+
 def test_what_another_program_writes_is_answered_as_the_section_says():
     assert OwnershipSection().foreign is Foreign.REASSERT
     assert OwnershipSection(foreign="alarm").foreign is Foreign.ALARM
@@ -160,7 +182,7 @@ def test_who_fails_before_its_first_allocation_sets_no_be_of_a_predecessor_free(
     put_back = []
     monkeypatch.setattr(_Originals, "_put_back", lambda self: put_back.append(self))
     originals = _Originals(tmp_path)
-    originals._inherited, originals.started = inherited, lambda: applied
+    originals.inherited, originals.started = inherited, lambda: applied
     with originals:
         pass
     assert bool(put_back) is freed

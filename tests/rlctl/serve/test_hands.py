@@ -22,7 +22,7 @@ from rlctl.loop.record import MemoryRecorder, Tee
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.serve.control_socket import SOCKET, ControlSocket, ask
+from rlctl.serve.control_socket import MOST_LETTERS, SOCKET, ControlSocket, ask, check_socket
 from rlctl.serve.hands import HOLDS, Hands
 from tests.doubles.plant import FakePlant
 from tests.waiting import until
@@ -400,6 +400,14 @@ def test_without_a_service_the_way_out_is_said(tmp_path):
         ControlSocket(tmp_path / ("x" * 200), None, lambda *_: {})
     with pytest.raises(ConfigError, match=r"control\.group"):
         ControlSocket(tmp_path / "s", "no-such-group", lambda *_: {})
+
+
+def test_the_longest_path_that_the_kernel_takes_is_checked_as_one_that_can_be(tmp_path):
+    longest = tmp_path / ("x" * (MOST_LETTERS - len(f"{tmp_path}/")))
+    assert check_socket(longest, None) is None
+    ControlSocket(longest, None, lambda *_: {}).close()
+    with pytest.raises(ConfigError, match="is too long for a socket's name, 107 letters"):
+        check_socket(Path(f"{longest}x"), None)
 
 
 def test_a_group_that_the_socket_may_not_be_given_to_is_told_with_the_way_out(tmp_path, monkeypatch):

@@ -216,6 +216,17 @@ def test_applications_are_named_without_pids_and_their_number_is_bounded():
     assert families["rlctl_applications_deferred"].samples[0].value == 1
 
 
+def test_once_the_last_application_has_ended_none_run_and_no_graph_just_stops(metrics):
+    metrics.write(a_tick())
+    assert "rlctl_applications_running" not in samples(metrics), "nobody divides BE"
+    metrics.write(replace(a_tick(1), shares={"7:encoder": Placement(1, "node1", 0.6)}))
+    assert samples(metrics)["rlctl_applications_running"] == 1
+    metrics.write(a_tick(2))
+    seen = samples(metrics)
+    assert (seen["rlctl_applications_running"], seen["rlctl_applications_deferred"]) == (0, 0)
+    assert not [name for name in seen if name.startswith("rlctl_application_cpus")]
+
+
 def test_alarms_between_the_ticks_are_counted_by_sign_and_the_false_ones_again(clock):
     heeded = {Sign.LATE, Sign.OLDEST}
     metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, heeded=lambda: heeded, measure=lambda: USED, clock=clock)

@@ -81,7 +81,7 @@ class Host:
         return group
 
     def caretaker(self, **section: Any) -> Caretaker:
-        return Caretaker(ResourcesSection(**section), [self.lc], lambda: tuple(self.be), self.knobs)
+        return Caretaker(ResourcesSection(**section), lambda: [self.lc], lambda: tuple(self.be), self.knobs)
 
     def text(self, name: str, file: str) -> str:
         return (self.kernel.root / name / file).read_text().strip()
@@ -120,7 +120,7 @@ def test_several_lcs_below_one_parent_get_enough_of_it(host: Host) -> None:
         lcs.append(Group(name, {Controller.MEMORY: host.kernel.root / name}, host.layout, host.knobs))
     for _ in range(2):
         section = ResourcesSection(lc_memory_low_bytes=2 * MIB)
-        Caretaker(section, lcs, lambda: (), host.knobs).begin()
+        Caretaker(section, lambda: lcs, lambda: (), host.knobs).begin()
         assert host.text("slice", "memory.low") == str(4 * MIB)
         assert host.text("slice/cache", "memory.low") == str(2 * MIB)
     host.journal.close()
@@ -139,6 +139,15 @@ def test_an_lc_that_is_restarted_is_protected_again(host: Host) -> None:
     assert host.text("web", "memory.low") == "0"
     caretaker.read(2 * LOOK_SECONDS)
     assert host.text("web", "memory.low") == str(2 * MIB)
+
+
+def test_an_lc_that_comes_back_under_another_name_is_protected_again(host: Host) -> None:
+    """As a container does, whose name has its id."""
+    caretaker = host.caretaker(lc_memory_low_bytes=2 * MIB)
+    caretaker.begin()
+    host.lc = host.group("web-2")
+    caretaker.read(0.0)
+    assert host.text("web-2", "memory.low") == str(2 * MIB)
 
 
 def test_a_be_group_that_comes_later_is_bounded_too(host: Host) -> None:

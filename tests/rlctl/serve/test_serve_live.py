@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -474,6 +475,32 @@ def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_orig
     second = start("--config", written(parent, other), "--duration", "1")
     _, err = second.communicate(timeout=PATIENCE_SECONDS)
     assert second.returncode == 0, err
+    assert knobs(folders) == before, err
+
+
+def test_after_a_crash_a_start_that_fails_leaves_be_safe_and_watched(groups, tmp_path):
+    """Its own watchdog once put the originals back, and the crashed one's had made way for it."""
+    parent, folders = groups
+    before, state, watchdog = knobs(folders), tmp_path / "state", "watchdog: {restore_after_seconds: 600}"
+    first = start("--config", written(parent, tmp_path, watchdog))
+    until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), first)
+    first.kill()
+    first.wait()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        metrics = f'metrics: {{listen: "127.0.0.1:{taken.getsockname()[1]}"}}'
+        second = start("--config", written(parent, tmp_path, f"{watchdog}\n{metrics}"))
+        try:
+            assert second.wait(PATIENCE_SECONDS) == 75
+            with pytest.raises(subprocess.TimeoutExpired):  # its watchdog has the same stderr, and does not end
+                second.communicate(timeout=3.0)
+            assert ordered_frozen(knobs(folders))
+        finally:
+            second.kill()
+            words = [sys.executable, "-m", "rlctl", "restore", "--state", str(state)]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            first.communicate(timeout=PATIENCE_SECONDS)
+            _, err = second.communicate(timeout=PATIENCE_SECONDS)
+    assert "BE stays at the safe allocation: the watchdog waits for another start" in err
     assert knobs(folders) == before, err
 
 

@@ -9,13 +9,13 @@ import threading
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import CgroupError, HostError, RlctlError
+from rlctl.envs.errors import CgroupError, ConfigError, HostError, RlctlError
 from rlctl.envs.workload import Weight
 from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.service import Around, control, serve
+from rlctl.serve.service import Around, control, dry_run, serve
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks
 
@@ -57,9 +57,9 @@ def test_every_tick_is_logged(always, tmp_path):
 class Host(FakePlant):
     """A live host, as far as it is opened and closed; `log` has what was done to it and to its watchdog."""
 
-    def __init__(self, log, **failing):
+    def __init__(self, log, *, inherited=False, **failing):
         super().__init__(LIMITS, loads=(0.1,))
-        self.watch = None
+        self.watch, self.inherited, self.applied = None, inherited, False
         self.log, self.absent, self.shares, self.learned, self.failing = log, {}, {}, (), failing
 
     def wait(self):
@@ -71,6 +71,10 @@ class Host(FakePlant):
         if "set_weight" in self.failing:
             raise self.failing["set_weight"]
         super().set_weight(weight)
+
+    def apply(self, allocation):
+        self.applied = True
+        return super().apply(allocation)
 
     def rehearse(self):
         if "rehearse" in self.failing:
@@ -117,11 +121,11 @@ class Watchdog:
 GIVEN_BACK = ["watchdog out of the way", "originals put back", "watchdog released"]
 
 
-def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weight=Weight.EQUAL, **failing):
+def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weight=Weight.EQUAL, **of_host):
     """What became of the host in a whole run of the service, and with which error it ended."""
     log, policy = [], always(lambda o: o.current)
     policy.weight = weight
-    monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host(log, **failing))
+    monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host(log, **of_host))
     monkeypatch.setattr("rlctl.serve.service.Lease", lambda *_: Watchdog(log, lost))
     path = serve_yaml(
         "policy: {name: frozen}",
@@ -136,10 +140,11 @@ def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weigh
     return log, None
 
 
+@pytest.mark.parametrize("inherited", [False, True])
 def test_at_its_end_the_host_is_put_back_and_the_watchdog_keeps_out_of_the_way(
-    always, serve_yaml, monkeypatch, tmp_path
+    always, serve_yaml, monkeypatch, tmp_path, inherited
 ):
-    assert served(always, serve_yaml, monkeypatch, tmp_path) == (GIVEN_BACK, None)
+    assert served(always, serve_yaml, monkeypatch, tmp_path, inherited=inherited) == (GIVEN_BACK, None)
     assert len(list(read_ticks(tmp_path / "log/ticks.jsonl"))) == 5
 
 
@@ -162,6 +167,13 @@ def test_the_host_is_put_back_when_it_cannot_even_begin(always, serve_yaml, monk
     busy = CgroupError("cpu.shares: busy")
     found = served(always, serve_yaml, monkeypatch, tmp_path, weight=Weight.MINIMUM, **{failing: busy})
     assert found == (GIVEN_BACK, busy)
+
+
+def test_who_cannot_even_begin_leaves_the_be_of_a_controller_that_was_killed_to_the_watchdog(
+    always, serve_yaml, monkeypatch, tmp_path
+):
+    busy = CgroupError("cpu.shares: busy")
+    assert served(always, serve_yaml, monkeypatch, tmp_path, inherited=True, rehearse=busy) == ([], busy)
 
 
 def test_the_host_is_put_back_when_there_can_be_no_tick_log(always, serve_yaml, monkeypatch, tmp_path):
@@ -219,6 +231,14 @@ def test_a_weight_that_the_operator_set_is_never_raised(always):
     plant.set_weight(Weight.MINIMUM)
     run(plant, always(lambda o: o.current), None, Countdown(2))
     assert plant.weight is Weight.MINIMUM
+
+
+@pytest.mark.parametrize("section", ["control: {group: no-such-group}", f"state_directory: /{'x' * 107}"])
+def test_a_dry_run_ends_as_a_start_would_where_there_can_be_no_control_socket(serve_yaml, monkeypatch, section):
+    monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host([]))
+    with pytest.raises(ConfigError, match=r"control\.group: there is no group|too long for a socket's name") as raised:
+        dry_run(Configuration(serve_yaml(new=f"{section}\n")), Countdown(5))
+    assert raised.value.exit_code == 78
 
 
 def test_a_dry_run_goes_on_as_if_it_had_written():

@@ -69,6 +69,14 @@ def test_who_held_it_back_is_whoever_did_so_most_often():
     assert told.endswith("mostly for: policy ppo")
 
 
+def test_a_reason_with_numbers_in_it_is_one_reason_whatever_they_are():
+    late = [tick(HELD) for _ in range(6)]
+    for seconds, one in enumerate(late):
+        one.why_safe = f"no tick completed for {seconds}.4 s"
+    (told,) = fed(starving(), *late, *[tick(HELD)] * 4)
+    assert told.endswith("mostly for: no tick completed for ... s")
+
+
 def test_a_moment_of_plenty_is_enough_not_to_starve():
     one = starving()
     assert fed(one, *[tick(HELD)] * 9, tick(FULL), *[tick(HELD)] * 9) == []

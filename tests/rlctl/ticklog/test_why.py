@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from dataclasses import replace
 from datetime import datetime
 
@@ -51,6 +52,24 @@ def first(capsys, folder, *words):
 )
 def test_times_as_people_write_them(text, wanted):
     assert parse_moment(text, NOW) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("01:30", "2026-03-29T00:30Z"),
+        ("03:30", "2026-03-29T01:30Z"),
+        ("12:30", "2026-03-28T11:30Z"),  # later than now: yesterday, in winter time
+    ],
+)
+def test_on_the_day_that_summer_time_begins_a_time_is_what_the_clocks_showed(monkeypatch, text, wanted):
+    noon = datetime.fromisoformat("2026-03-29T10:00Z").timestamp()
+    with monkeypatch.context() as there:
+        there.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0")  # Europe/Berlin
+        time.tzset()
+        found = parse_moment(text, noon)
+    time.tzset()
+    assert found == Moment(datetime.fromisoformat(wanted).timestamp())
 
 
 @given(st.text(max_size=30) | st.from_regex(r"-?[0-9:T. -]{1,20}[smhd]?"))

@@ -87,14 +87,14 @@ def test_the_same_log_is_the_same_dataset(exported, tmp_path, capsys):
 def test_simulated_hosts_are_recorded_into_a_folder_beside_us(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = tmp_path / "hosts.yaml"
-    small.write_text(
-        "episode_steps: 30\nkinds:\n  - {name: a, profile: two-core-host, weight: equal, safety: null, share: 1}\n"
-    )
+    kind = "{name: a, profile: two-core-host, weight: equal, safety: null, absent: [cpi], share: 1}"
+    small.write_text(f"episode_steps: 30\nkinds:\n  - {kind}\n")
     assert main([*RECORD, "--hosts", "1", "--hosts-file", str(small), "--out", "./sim"]) == 0
     origin = read_origin(place_of(str(tmp_path / "sim")))
     assert list(origin.policies) == ["feedforward", "greedy-shield"]
     assert [one.kind for one in origin.sources] == ["simulator"] * len(origin.sources)
     assert origin.sources[0].weight is not None
+    assert [one.absent for one in origin.sources] == [(), ("cpi",)]
     data = read(place_of(str(tmp_path / "sim")))
     assert data.masks[data.state, data.actions].all()
     assert (data.last >= data.state + 1).all()
@@ -180,7 +180,10 @@ def test_without_minari_one_line_says_what_to_install(tmp_path, monkeypatch, cap
         (("dataset", "record", "--out", "x"), "nothing to record on"),
         (("dataset", "record", "--scenario", "live-nginx", "--out", "x"), "export those"),
         (("dataset", "record", "--hosts", "1", "--managers", "nobody", "--out", "x"), "no manager 'nobody'"),
-        (("dataset", "record", "--hosts", "1", "--managers", ",", "--out", "x"), "--managers names none"),
+        (("dataset", "record", "--hosts", "1", "--managers", ",", "--out", "x"), "--managers names nothing"),
+        (("dataset", "record", "--hosts", "1", "--seeds", "2", "--out", "x"), "--seeds goes with --scenario"),
+        ((*RECORD, "--hosts-file", "hosts.yaml", "--out", "x"), "--hosts-file goes with --hosts N"),
+        ((*RECORD, "--scenario", ",", "--out", "x"), "--scenario names nothing"),
         (("dataset", "export", "/nowhere", "--out", "x"), "/nowhere"),
         (("dataset", "show", "/nowhere"), "holds no dataset"),
         (("train", "--algo", "cql"), "give --offline"),

@@ -63,6 +63,21 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     assert_refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--managers", "elsewhere/mine"], "--managers names 'mine' twice; a bundle goes by the name of its folder"),
+        (["--scenario", ","], "--scenario names nothing"),
+        (["--shield", ","], "--shield names nothing"),
+        (["--duration", "0.1"], "less than two ticks"),
+    ],
+)
+def test_what_cannot_be_scored_is_told_before_anything_runs(words, told, make_bundle, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
+    monkeypatch.setattr("rlctl.commands.evaluate.run_sim", lambda *_: pytest.fail("something ran"))
+    assert_refused(capsys, 78, ["evaluate", str(make_bundle(tmp_path / "mine")), "--jobs", "1", *words], told)
+
+
 def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
     from rlctl.loop.stopping import signals_noted
 

@@ -153,6 +153,7 @@ def test_mistakes_are_one_line(capsys, tmp_path, quick, model):
     refused(capsys, words(quick, tmp_path / "no.zip", folder), "no.zip", "is no file")
     refused(capsys, words("thesis", model, folder), "thesis", "live-nginx")
     refused(capsys, words(quick, model, folder, "--algo", "dqn"), "--algo is the simulator's")
+    refused(capsys, words(quick, model, folder, "--offline", "nginx-v0"), "--offline is the simulator's")
     refused(capsys, words(quick, model, folder, "--explore", "1.5"), "1.5")
     refused(capsys, words(quick, model, folder, "--total-timesteps", "1"), "1 timesteps")
     refused(capsys, ["train", "--algo", "ppo", "--explore", "0.2"], "--plant host")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
@@ -27,7 +28,7 @@ from rlctl.scenarios.shipped import load_scenario
 from rlctl.ticklog.header import header_of
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
-from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored, move_of
+from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
@@ -172,10 +173,12 @@ def test_a_long_run_is_parted_without_losing_a_transition():
 
 def test_what_was_done_is_named_by_the_move_that_does_it():
     names = [move.name for move in MOVES]
-    assert names[move_of(RUNNING, RUNNING, LIMITS)] == "keep"
-    assert names[move_of(LIMITS.safe, RUNNING, LIMITS)] == "freeze"
-    assert names[move_of(Allocation(0.22, 2), RUNNING, LIMITS)] == "quota-11%"
-    assert names[move_of(Allocation(UNLIMITED, 2), Allocation(2.0, 2), LIMITS)] == "keep", "2 CPUs are all there are"
+    assert names[nearest_move(RUNNING, RUNNING, LIMITS)] == "keep"
+    assert names[nearest_move(LIMITS.safe, RUNNING, LIMITS)] == "freeze"
+    assert names[nearest_move(Allocation(0.22, 2), RUNNING, LIMITS)] == "quota-11%"
+    assert names[nearest_move(LIMITS.clip(Allocation(UNLIMITED, 2)), Allocation(2.0, 2), LIMITS)] == "keep", (
+        "2 CPUs are all there are"
+    )
 
 
 def lines_of(log):

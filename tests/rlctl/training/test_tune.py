@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -132,6 +133,12 @@ def test_a_search_that_goes_on_has_the_trials_in_its_folder(begun, space, capsys
     told = capsys.readouterr().out
     for one in json.loads((begun / "search.json").read_text())["trials"]:
         assert str(one["values"]["gamma"]) in told
+
+
+def test_when_a_trial_ends_is_the_scheduler_s_to_say(tmp_path, space):
+    job = new_search(SearchOptions(algorithm="ppo", space=str(space)), tmp_path).job
+    hasty = replace(job, recipe=job.recipe.model_copy(update={"early_stop": 1}))
+    assert hasty.recipe_of(hasty.candidates[0].values).early_stop is None
 
 
 def on_ray():

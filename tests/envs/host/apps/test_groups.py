@@ -8,8 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone
+from rlctl.envs.errors import CgroupBusy, CgroupGone, HostError
+from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.apps.groups import make_group, move_all, return_home
+from rlctl.envs.host.apps.launch import Place, _taken_in
+from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
@@ -106,3 +109,13 @@ def test_a_group_below_one_that_is_not_there_makes_both(fake):
     group = make_group(fake.layout, "be", "7:app", Knobs(None, fake.kernel))
     assert group.name == "be/7:app"
     assert Group.open(fake.layout, "be", Knobs(None, fake.kernel)).exists()
+
+
+def test_a_process_that_cannot_be_registered_is_back_where_it_was_and_its_group_gone(fake, tmp_path):
+    """Its group could not be removed with it inside, and that was all that was told."""
+    (tmp_path / "file").write_text("")
+    place = Place(fake.layout, "be", Registry(tmp_path / "file/apps"), knobs=Knobs(None, fake.kernel))
+    with pytest.raises(HostError, match="cannot register"):
+        _taken_in(Description(name="app", modes=(Mode(cpus=1.0, threads=1),)), os.getpid(), place)
+    assert (fake.layout.mounts["cpu"].path / "cgroup.procs").read_text().split() == [str(os.getpid())]
+    assert not list(fake.kernel.root.rglob("*:app"))

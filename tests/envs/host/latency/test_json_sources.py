@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
@@ -29,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 near: Any = pytest.approx  # its own type is not that of a number
 
-KEYS = FigureKeys("lat.p95", samples="n", oldest="lat.old", offered_rps="rps.0", unit=TimeUnit.MILLISECONDS)
+KEYS = FigureKeys(tail="lat.p95", samples="n", oldest="lat.old", offered_rps="rps.0", unit=TimeUnit.MILLISECONDS)
 GOOD = {"lat": {"p95": 4.0, "old": 12.5}, "n": 300, "rps": [310]}
 
 
@@ -56,18 +55,18 @@ def test_what_is_absent_or_wrong_names_its_key() -> None:
 
 
 def test_a_tail_without_a_number_of_samples_is_refused_at_the_door() -> None:
-    with pytest.raises(ConfigError, match="samples"):
-        FigureKeys("p95")
+    with pytest.raises(ValueError, match="samples"):
+        FigureKeys(tail="p95")
 
 
 def test_a_rate_stands_in_for_samples() -> None:
-    found = FigureKeys("p95", done_rps="rps").figures({"p95": 0.1, "rps": 50}, 0.0, 2.0)
+    found = FigureKeys(tail="p95", done_rps="rps").figures({"p95": 0.1, "rps": 50}, 0.0, 2.0)
     assert isinstance(found, Figures)
     assert found.samples == 100
 
 
 def test_an_endpoint_that_repeats_itself_grows_old() -> None:
-    digest = JsonDigest(FigureKeys("p95", samples="n", stamp="at"), 1.0)
+    digest = JsonDigest(FigureKeys(tail="p95", samples="n", stamp="at"), 1.0)
     ends = []
     for second, at in enumerate((7, 7, 8)):
         found = digest(json.dumps({"p95": 1, "n": 1, "at": at}).encode(), float(second))
@@ -78,7 +77,7 @@ def test_an_endpoint_that_repeats_itself_grows_old() -> None:
 
 def test_figures_without_their_stamp_are_none() -> None:
     """Or those of a program that has stopped counting would be new ones for ever."""
-    found = JsonDigest(FigureKeys("p95", samples="n", stamp="at"), 1.0)(b'{"p95": 1, "n": 1, "ts": 7}', 0.0)
+    found = JsonDigest(FigureKeys(tail="p95", samples="n", stamp="at"), 1.0)(b'{"p95": 1, "n": 1, "ts": 7}', 0.0)
     assert isinstance(found, Missing)
     assert found.detail == "'at' is absent or null; there is: p95, n, ts"
 
@@ -140,7 +139,7 @@ def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[...
 def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys("ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source = JsonlRequests(path, slo, RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS))
     source.read(0.0)
     append(path, *({"ms": ms, "ok": ms != 3} for ms in range(1, 22)), {"no": "latency"})
     found = source.read(1.0)
@@ -160,7 +159,7 @@ def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, 
     """Time-outs that a service logs as null or as a huge number once left its tail as good as ever."""
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys("ms", unit=TimeUnit.MILLISECONDS))
+    source = JsonlRequests(path, slo, RequestKeys(latency="ms", unit=TimeUnit.MILLISECONDS))
     source.read(0.0)
     good = [{"ms": ms} for ms in range(1, 97)]
     append(path, *good)
@@ -182,7 +181,7 @@ def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, 
 def test_requests_that_fail_fast_are_no_good_news(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys("ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source = JsonlRequests(path, slo, RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS))
     source.read(0.0)
     for tick, failures, believed in ((1.0, 5, True), (2.0, 6, False), (3.0, 100, False)):
         append(path, *({"ms": 1, "ok": number >= failures} for number in range(100)))
@@ -198,7 +197,7 @@ def test_an_access_log_in_json_tells_failures_by_their_status(tmp_path: Path, sl
     """HAProxy's: 500, 503 and 504 are failures, and so would be one without a status; a client's 400 is none."""
     path = tmp_path / "haproxy.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys("ms", status="status", unit=TimeUnit.MILLISECONDS))
+    source = JsonlRequests(path, slo, RequestKeys(latency="ms", status="status", unit=TimeUnit.MILLISECONDS))
     source.read(0.0)
     path.write_bytes((Path(__file__).parents[3] / "fixtures/latency/haproxy.jsonl").read_bytes())
     append(path, {"ms": 3}, {"ms": 3, "status": -1})
@@ -213,7 +212,7 @@ def test_a_burst_is_sampled_and_its_load_is_that_of_all_its_lines(tmp_path: Path
     """Bytes beyond a megabyte a tick were once skipped in silence, and the load fell as it rose."""
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, SLO(0.010, quantile=0.95, max_load_rps=50_000.0), RequestKeys("ms"))
+    source = JsonlRequests(path, SLO(0.010, quantile=0.95, max_load_rps=50_000.0), RequestKeys(latency="ms"))
     source.read(0.0)
     lines = [f'{{"ms": {number % 1000 / 1e3:.6f}{" " * padding}}}\n' for number in range(51_900)]
     path.write_text("".join(lines))
@@ -305,7 +304,7 @@ def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[
 def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> None:
     path = tmp_path / "requests"
     path.touch()
-    source = JsonlRequests(path, SLO(0.010, quantile=0.95), RequestKeys("ms"))
+    source = JsonlRequests(path, SLO(0.010, quantile=0.95), RequestKeys(latency="ms"))
     for second in range(3):
         for piece in range(25):
             with path.open("a") as file:
@@ -325,7 +324,7 @@ def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> N
 def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys("nosuch"))
+    source = JsonlRequests(path, slo, RequestKeys(latency="nosuch"))
     source.read(0.0)
     append(path, {"ms": 3}, {"ms": 4})
     found = source.read(1.0)
@@ -345,7 +344,7 @@ def test_a_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> Non
 
 
 def test_a_member_that_is_not_there_is_told_with_those_that_are() -> None:
-    found = FigureKeys("p95", samples="n").figures({"p99": 1.0, "n": 3}, 0.0, 1.0)
+    found = FigureKeys(tail="p95", samples="n").figures({"p99": 1.0, "n": 3}, 0.0, 1.0)
     assert isinstance(found, Figures)
     assert isinstance(found.tail_seconds, Missing)
     assert found.tail_seconds.detail == "'p95' is absent or null; there is: p99, n"
@@ -395,7 +394,7 @@ def test_requests_are_looked_at_ahead_of_the_reading_which_has_them_all(tmp_path
 
 def test_an_endpoint_says_once_what_the_next_tick_will_read(serve: Callable[..., str], slo: SLO) -> None:
     document = {"p95": 4.0, "old": 30.0, "n": 300, "stamp": 1}
-    keys = FigureKeys("p95", samples="n", oldest="old", stamp="stamp", unit=TimeUnit.MILLISECONDS)
+    keys = FigureKeys(tail="p95", samples="n", oldest="old", stamp="stamp", unit=TimeUnit.MILLISECONDS)
     url = serve(lambda: (200, json.dumps(document).encode()))
     source = PolledSource("json", url, JsonDigest(keys, 1.0), slo, interval_seconds=0.02)
     assert until(lambda: (one := source.newest()) != NOTHING and one) == Newest(tail_seconds=0.030)

@@ -32,7 +32,7 @@ DELTA, CUMULATIVE = 1, 2
 
 @pytest.fixture
 def digest(slo: SLO) -> OtlpDigest:
-    return OtlpDigest(OtlpNames(NAME), slo, stale_seconds=3.0)
+    return OtlpDigest(OtlpNames(histogram=NAME), slo, stale_seconds=3.0)
 
 
 def export(
@@ -196,7 +196,7 @@ def test_a_histogram_that_is_not_there_is_told_with_those_that_are(digest: OtlpD
 
 
 def test_labels_choose_series_by_the_point_and_by_the_resource(slo: SLO) -> None:
-    names = OtlpNames(NAME, {"service.instance.id": "2", "http.route": "/search"})
+    names = OtlpNames(histogram=NAME, labels={"service.instance.id": "2", "http.route": "/search"})
     digest = OtlpDigest(names, slo, 3.0)
     for instance, route, count in (("1", "/search", 1), ("2", "/", 2), ("2", "/search", 4)):
         labels = {"http.route": route}
@@ -206,7 +206,7 @@ def test_labels_choose_series_by_the_point_and_by_the_resource(slo: SLO) -> None
 
 
 def test_its_own_unit_counts_and_another_where_it_has_none(slo: SLO) -> None:
-    digest = OtlpDigest(OtlpNames(NAME, unit=TimeUnit.MICROSECONDS), slo, 3.0)
+    digest = OtlpDigest(OtlpNames(histogram=NAME, unit=TimeUnit.MICROSECONDS), slo, 3.0)
     for second, unit, expected in ((1, "ms", 0.00095), (2, "", 0.95e-6)):
         request = export(second, second + 1, (100, 0), temporality=DELTA, unit=unit, bounds=(1.0,))
         assert sound(told(digest, request, float(second))).tail_seconds == pytest.approx(expected)
@@ -293,7 +293,7 @@ def test_no_body_raises_but_a_value_error_or_gives_insane_figures(change: bytes 
     body = (
         change if isinstance(change, bytes) else b"%b%c%b" % (second[: change[0]], change[1], second[change[0] + 1 :])
     )
-    digest = OtlpDigest(OtlpNames(NAME), SLO(0.01), 3.0)
+    digest = OtlpDigest(OtlpNames(histogram=NAME), SLO(0.01), 3.0)
     digest(first, 1.0)
     try:
         found = digest(body, 2.0)

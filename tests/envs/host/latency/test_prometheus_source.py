@@ -20,7 +20,7 @@ from rlctl.envs.workload import SLO
 from tests.waiting import PATIENCE_SECONDS
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/latency"
-NAMES = PrometheusNames("http_seconds", oldest="oldest_seconds", in_flight="in_flight")
+NAMES = PrometheusNames(histogram="http_seconds", oldest="oldest_seconds", in_flight="in_flight")
 BOUNDS = (0.001, 0.005, 0.010, 0.050)
 
 
@@ -91,7 +91,7 @@ def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -
     ],
 )
 def test_a_histogram_that_is_not_there_is_told_by_name(slo: SLO, labels: dict[str, str], said: str) -> None:
-    names = PrometheusNames("http_seconds", labels=labels)
+    names = PrometheusNames(histogram="http_seconds", labels=labels)
     page = exposition((0, 1, 1, 1, 1)) if labels else "go_goroutines 7\n"
     found = figures(slo, page, page, names=names)
     assert isinstance(found, Missing)
@@ -99,7 +99,7 @@ def test_a_histogram_that_is_not_there_is_told_by_name(slo: SLO, labels: dict[st
 
 
 def test_labels_choose_series(slo: SLO) -> None:
-    names = PrometheusNames("http_seconds", labels={"worker": "2"})
+    names = PrometheusNames(histogram="http_seconds", labels={"worker": "2"})
     scrapes = [exposition((n,) * 5, "1") + exposition((3 * n,) * 5, "2") for n in (0, 100)]
     assert sound(figures(slo, *scrapes, names=names)).samples == 300
 
@@ -113,7 +113,7 @@ def test_in_flight_growth_is_offered_load_that_was_not_done(slo: SLO) -> None:
 
 
 def test_milliseconds(slo: SLO) -> None:
-    names = PrometheusNames("http_seconds", unit=TimeUnit.MILLISECONDS)
+    names = PrometheusNames(histogram="http_seconds", unit=TimeUnit.MILLISECONDS)
     scrapes = [exposition((n, n, n, n), bounds=(1.0, 10.0, 100.0)) for n in (0, 100)]
     assert sound(figures(slo, *scrapes, names=names)).tail_seconds == pytest.approx(0.95e-3)
 
@@ -145,15 +145,15 @@ def captured(name: str) -> list[str]:
 
 
 ENVOY = PrometheusNames(
-    "envoy_http_downstream_rq_time",
-    {"envoy_http_conn_manager_prefix": "ingress_http"},
+    histogram="envoy_http_downstream_rq_time",
+    labels={"envoy_http_conn_manager_prefix": "ingress_http"},
     in_flight="envoy_http_downstream_rq_active",
     errors="envoy_http_downstream_rq_xx",
     error_labels={"envoy_response_code_class": "5"},
     unit=TimeUnit.MILLISECONDS,
 )
 OTEL = PrometheusNames(
-    "http_server_request_duration_seconds",
+    histogram="http_server_request_duration_seconds",
     errors="http_server_request_duration_seconds_count",
     error_labels={"http_response_status_code": "5.."},
 )
@@ -179,7 +179,7 @@ def test_a_gauge_of_another_place_is_not_counted(slo: SLO) -> None:
 
 
 def test_requests_that_fail_fast_are_no_good_news(slo: SLO) -> None:
-    names = PrometheusNames("http_seconds", errors="requests_total", error_labels={"code": "5.."})
+    names = PrometheusNames(histogram="http_seconds", errors="requests_total", error_labels={"code": "5.."})
     page = 'requests_total{{code="200"}} {}\nrequests_total{{code="503"}} {}\n'
     scrapes = [exposition((n,) * 5, extra=page.format(n // 2, n // 2)) for n in (0, 100)]
     found = sound(figures(slo, *scrapes, names=names))
@@ -190,7 +190,7 @@ def test_requests_that_fail_fast_are_no_good_news(slo: SLO) -> None:
 
 
 def test_a_counter_of_failures_that_is_not_there_is_told_by_name(slo: SLO) -> None:
-    names = PrometheusNames("http_seconds", errors="nosuch_total", error_labels={"code": "5.."})
+    names = PrometheusNames(histogram="http_seconds", errors="nosuch_total", error_labels={"code": "5.."})
     found = figures(slo, *[exposition((n,) * 5) for n in (0, 100)], names=names)
     assert isinstance(found, Missing)
     assert found.detail == "no series of nosuch_total: is that its name there?"
@@ -198,7 +198,7 @@ def test_a_counter_of_failures_that_is_not_there_is_told_by_name(slo: SLO) -> No
 
 def test_an_average_is_refused(slo: SLO) -> None:
     """All that HAProxy's exporter has of times are averages and maxima."""
-    names = PrometheusNames("haproxy_backend_response_time_average_seconds")
+    names = PrometheusNames(histogram="haproxy_backend_response_time_average_seconds")
     found = figures(slo, (FIXTURES / "haproxy.prom").read_text(), names=names)
     assert isinstance(found, Missing)
     assert found.why is Why.NOT_SUPPORTED
@@ -223,7 +223,7 @@ TEXT = st.text(alphabet='http_seconds_bucket{}le="0.5+Inf", NaN#\\\n -1e9', max_
 
 @given(st.lists(st.binary(max_size=100) | TEXT.map(str.encode), min_size=1, max_size=4))
 def test_no_body_raises_or_gives_insane_figures(bodies: list[bytes]) -> None:
-    digest = PrometheusDigest(PrometheusNames("h", oldest="o"), SLO(0.01))
+    digest = PrometheusDigest(PrometheusNames(histogram="h", oldest="o"), SLO(0.01))
     start = b'h_bucket{le="0.1"} 1\nh_bucket{le="+Inf"} 1\n'
     for second, body in enumerate([start, *bodies, start + b"\nh_bucket" + bodies[0] + b"\no " + bodies[0]]):
         found = digest(body, float(second))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -128,6 +129,18 @@ def test_a_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
     assert run_delay(sensor, 2.0) == 0.4
     members.now = ()
     assert run_delay(sensor, 3.0) is Why.GONE
+    sensor.close()
+
+
+def test_a_process_that_ended_since_it_was_listed_spoils_nothing(tmp_path: Path) -> None:
+    """As workers of a server do all the time."""
+    thread(tmp_path, 10, 10, 1.0)
+    thread(tmp_path, 20, 20, 1.0)
+    sensor = RunDelay(Pids(10, 20).pids, proc=tmp_path)
+    sensor.read(0.0)
+    thread(tmp_path, 10, 10, 1.5)
+    shutil.rmtree(tmp_path / "20")
+    assert run_delay(sensor, 1.0) == 0.5
     sensor.close()
 
 
