@@ -62,6 +62,7 @@ class Claim(_Claimed):
     shield_source: str = Field(min_length=1)
     shield_digest: str
     duration_seconds: Finite = Field(gt=0.0)
+    adapt_seconds: Finite = Field(default=0.0, ge=0.0)
     tick_seconds: Finite = 0.0
     target_milliseconds: Finite = 0.0
     time_scale: Finite = Field(gt=0.0)

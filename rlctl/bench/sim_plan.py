@@ -43,6 +43,7 @@ class SimPlan:
         scenario_source, shield_source: Name or file that they were loaded from, for `bench verify`.
         tuned: Constants that managers run with in place of their published ones, or None.
         levels: What `table` looks up; of a sweep of the simulated host, where `table` takes part.
+        adapt_seconds: Time at the beginning of every run that does not count, in which a host teaches who learns of it.
     """
 
     scenario: SimScenario
@@ -56,6 +57,7 @@ class SimPlan:
     tuned: Tuned | None = None
     tuned_source: str = ""
     levels: Levels = ()
+    adapt_seconds: float = 0.0
 
     @classmethod
     def of(
@@ -87,8 +89,13 @@ class SimPlan:
 
     @property
     def ticks(self) -> int:
-        """Windows of a run."""
+        """Windows of a run that count."""
         return self.scenario.ticks
+
+    @property
+    def adapt_ticks(self) -> int:
+        """Windows before them."""
+        return round(self.adapt_seconds / self.scenario.tick_seconds)
 
     def shielded(self, name: str) -> bool:
         """True when a manager is judged behind the shield; of the bounds only one is.
@@ -110,9 +117,10 @@ class SimPlan:
         return catalogue.OWN_WEIGHTS.get(name, self.scenario.be.weight)
 
     def loads(self) -> Array:
-        """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, ticks)."""
+        """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, windows)."""
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
-        return np.array([scenario.load_model(seed, self.ticks, scenario.tick_seconds) for seed in numbers])
+        ticks = self.adapt_ticks + self.ticks
+        return np.array([scenario.load_model(seed, ticks, scenario.tick_seconds) for seed in numbers])
 
     @property
     def caption(self) -> str:
@@ -120,9 +128,10 @@ class SimPlan:
         scenario, host = self.scenario, self.host
         shielded = ", ".join(name for name in self.managers if self.shielded(name)) or "none"
         tuned = f"constants tuned on training seeds ({self.tuned.digest}), where any; " if self.tuned else ""
+        adapted = f", after {self.adapt_seconds:g} s that do not count" if self.adapt_seconds else ""
         return (
             f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} seeds x "
-            f"{scenario.duration_seconds:g} s; p{100 * host.lc.quantile_ratio:g} <= "
+            f"{scenario.duration_seconds:g} s{adapted}; p{100 * host.lc.quantile_ratio:g} <= "
             f"{1e3 * host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
             f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
             f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
@@ -135,6 +144,7 @@ class SimPlan:
         """What is measured and with what, as the JSON has it."""
         scenario, host = self.scenario, self.host
         tuned = {"tuned_source": self.tuned_source, "tuned_digest": self.tuned.digest} if self.tuned else {}
+        adapted = {"adapt_seconds": self.adapt_seconds} if self.adapt_seconds else {}
         return {
             "scenario_source": self.scenario_source or scenario.name,
             "scenario_digest": scenario.digest,
@@ -145,6 +155,7 @@ class SimPlan:
             "shield_source": self.shield_source or self.profile.name,
             "shield_digest": self.profile.digest,
             "duration_seconds": scenario.duration_seconds,
+            **adapted,
             "tick_seconds": scenario.tick_seconds,
             "target_milliseconds": round(1e3 * host.lc.target_seconds, 6),
             "time_scale": scenario.time_scale,
@@ -175,6 +186,7 @@ class SimPlan:
                 profile=self.profile,
                 threshold_model=self.threshold_model if name in NEEDS_MODEL else None,
                 options=(self.options(name),) * len(numbers[first : first + chunk]),
+                adapt_ticks=self.adapt_ticks,
             )
             for name in self.managers
             for first in range(0, self.seeds, chunk)
@@ -207,11 +219,11 @@ def run_sim(
         scenario=scenario.name,
         description=scenario.description,
         caption=plan.caption,
-        managers={label: _joined(each) for label, each in parts.items()},
+        managers={label: _joined([one.values for one in each]) for label, each in parts.items()},
         traces={label: each[0].trace for label, each in parts.items()},
         duration_seconds=scenario.duration_seconds,
         tick_seconds=scenario.tick_seconds,
-        remarks={label: each[0].remarks for label, each in parts.items()},
+        remarks={label: (*each[0].remarks, *_learned(plan, each)) for label, each in parts.items()},
         facts=plan.facts,
         names=names,
     )
@@ -231,6 +243,15 @@ def _alone(plan: SimPlan, seed: int) -> list[Tick]:
     return recorder.ticks
 
 
-def _joined(results: list[SimResult]) -> dict[str, Array]:
+def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """The metrics of all seeds, from pieces in the seeds' order."""
-    return {name: np.concatenate([result.values[name] for result in results]) for name in results[0].values}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _learned(plan: SimPlan, results: Sequence[SimResult]) -> tuple[str, ...]:
+    """How a manager did while its hosts taught it, in words; none where they did not."""
+    means = {name: values.mean() for name, values in _joined([one.adapting for one in results]).items()}
+    if not means:
+        return ()
+    cold = f"QoS {means['qos_guarantee_percent']:.1f} %, BE {means['be_throughput_percent']:.1f} %"
+    return (f"{plan.scenario.name}: had learned for {plan.adapt_seconds:g} s before: {cold}",)

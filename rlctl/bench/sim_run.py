@@ -36,6 +36,7 @@ class SimTask:
     Attributes:
         seeds: One simulated host for each.
         options: Constants of the manager in place of its published ones, a mapping for each seed; empty for none.
+        adapt_ticks: Windows at the beginning that do not count.
     """
 
     scenario: SimScenario
@@ -46,21 +47,29 @@ class SimTask:
     profile: Profile
     threshold_model: PrmModel | None = None
     options: tuple[Mapping[str, object], ...] = ()
+    adapt_ticks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """What came of a task: every metric of `rlctl.envs.run_metrics`, shape (seeds,), and the run on its first seed."""
+    """What came of a task.
+
+    Attributes:
+        values: Every metric of `rlctl.envs.run_metrics`, shape (seeds,).
+        adapting: The same of the windows that do not count; empty where all do, or the manager learns nothing.
+        trace: The run on its first seed.
+    """
 
     task: SimTask
     values: dict[str, np.ndarray]
+    adapting: dict[str, np.ndarray]
     trace: Windows
     remarks: tuple[str, ...]
 
 
 def simulate(task: SimTask) -> SimResult:
     """Run one manager on the task's seeds; PolicyError: the manager does not fit the host."""
-    hosts, ticks = _hosts(task), task.scenario.ticks
+    hosts, ticks = _hosts(task), task.adapt_ticks + task.scenario.ticks
     foresee, policies = _policies(task, hosts)
     seats = [_seat(policy, task.profile, hosts) for policy in policies]
     windows = Windows.none(ticks, hosts.count)
@@ -73,8 +82,13 @@ def simulate(task: SimTask) -> SimResult:
             before = hosts.allocations
             hosts.apply(_decided(tick, windows, seats, foresee, hosts))
             _note_changes(tick, windows, before, hosts.allocations)
-    trace = Windows._make(column[:, :1].copy() for column in windows)
-    return SimResult(task, per_run(windows, hosts.tick_seconds), trace, policies[0].remarks)
+    before, counted = (
+        Windows._make(column[part] for column in windows)
+        for part in (slice(task.adapt_ticks), slice(task.adapt_ticks, None))
+    )
+    adapting = per_run(before, hosts.tick_seconds) if task.adapt_ticks and policies[0].learns else {}
+    trace = Windows._make(column[:, :1].copy() for column in counted)
+    return SimResult(task, per_run(counted, hosts.tick_seconds), adapting, trace, policies[0].remarks)
 
 
 def _decided(
@@ -153,7 +167,7 @@ def _hosts(task: SimTask) -> SimBatch:
         task.host,
         task.seeds,
         scenario.load_model,
-        scenario.ticks,
+        task.adapt_ticks + scenario.ticks,
         scenario.tick_seconds,
         vary=scenario.vary,
         weight=task.weight,

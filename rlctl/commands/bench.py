@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
-    learning = "host: let policies that learn of their host do so for so long before they are measured"
+    learning = "let policies that learn of their host do so for so long before they are measured"
     parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=learning)
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument(
@@ -142,8 +142,8 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--seeds and --jobs are the simulator's; on the host give --repeats")
     if live and args.tuned:
         raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
-    if not live and (args.repeats or args.adapt):
-        raise ConfigError("--repeats and --adapt are the live host's; in the simulator give --seeds")
+    if not live and args.repeats:
+        raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 
 
 def _answers(scenarios: Collection[LiveScenario | SimScenario]) -> tuple[str, ...]:

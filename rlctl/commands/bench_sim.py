@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rlctl.bench.live_repeats import results_as_json
 from rlctl.bench.sim_outcome import SimOutcome
@@ -65,7 +66,8 @@ def simulated(plan: SimPlan, workers: Workforce) -> SimOutcome:
 
 def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:
     """The plan that the arguments of `rlctl bench` ask for, all names checked before anything is started."""
-    return SimPlan.of(scenario, managers, args.seeds or SEEDS, args.shield, source, args.tuned or "")
+    plan = SimPlan.of(scenario, managers, args.seeds or SEEDS, args.shield, source, args.tuned or "")
+    return replace(plan, adapt_seconds=args.adapt or 0.0)
 
 
 def warn_of_misfits(plan: SimPlan) -> None:
@@ -89,6 +91,7 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
         "shield": plan.shield_source,
         "tuned": plan.tuned_source or None,
         "be_weight": args.be_weight,
+        "adapt": args.adapt and f"{args.adapt:g}",
         "duration": args.duration and f"{args.duration:g}",
         "time_scale": args.time_scale and f"{args.time_scale:g}",
     }
@@ -100,8 +103,9 @@ def _effective(plan: SimPlan) -> str:
     return (
         f"{s.name}: {s.description}\n"
         f"simulated host {plan.host.name} ({plan.host.digest}); managers {', '.join(plan.managers)}; "
-        f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s\n"
-        f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
+        f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s"
+        + (f" after {plan.adapt_ticks} that do not count\n" if plan.adapt_ticks else "\n")
+        + f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
         f"BE weight {s.be.weight}{_others(plan)}; shield {plan.profile.name} ({plan.profile.digest}); "
         f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
         + (f"; constants {plan.tuned_source} ({plan.tuned.digest})" if plan.tuned else "")

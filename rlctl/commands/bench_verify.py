@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rlctl import __version__
@@ -62,7 +63,10 @@ def plan_of(claim: Claim) -> SimPlan:
     numbers = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = changed(sim_scenario(claim.scenario_source), claim.be_weight or None, **numbers)
     tuned = claim.tuned_source if claim.tuned else ""
-    plan = SimPlan.of(scenario, tuple(claim.managers), claim.seeds, claim.shield_source, claim.scenario_source, tuned)
+    plan = replace(
+        SimPlan.of(scenario, tuple(claim.managers), claim.seeds, claim.shield_source, claim.scenario_source, tuned),
+        adapt_seconds=claim.adapt_seconds,
+    )
     compared = [
         ("scenario", claim.scenario_digest, scenario.digest),
         (f"host profile {plan.host.name}", claim.profile_digest, plan.host.digest),

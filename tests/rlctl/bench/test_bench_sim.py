@@ -76,6 +76,20 @@ def test_every_manager_meets_the_same_host_and_load():
 
 
 @pytest.mark.slow
+def test_a_host_teaches_before_the_windows_that_count():
+    cold = plan("frozen", "learned-table", scenario="capped-link", seconds=30.0)
+    warm = run_sim(replace(cold, adapt_seconds=60.0))
+    assert warm.ticks == len(warm.traces["frozen"].load_ratio) == 30
+    said = "capped-link: had learned for 60 s before: QoS "
+    assert [any(one.startswith(said) for one in warm.remarks[name]) for name in ("learned-table", "frozen")] == [
+        True,
+        False,
+    ]
+    missed = {name: 100.0 - one.scores["learned-table"].qos_guarantee_percent.mean for name, one in
+              (("cold", run_sim(cold)), ("warm", warm))}  # fmt: skip
+    assert missed["warm"] < missed["cold"]
+
+
 def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
     """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
     found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))

@@ -53,6 +53,14 @@ def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(writte
     assert verify(several)[:2] == (0, EQUAL)
 
 
+def test_runs_that_a_host_had_taught_before_are_run_so_again(verify, tmp_path):
+    asked = ["--scenario", "capped-link", "--managers", "learned-table", "--seeds", "2", "--duration", "20"]
+    assert main(["bench", *asked, "--adapt", "20", "--jobs", "1", "--json", str(tmp_path / "warm.json")]) == 0
+    written = json.loads((tmp_path / "warm.json").read_text())
+    assert verify(written)[0] == 0
+    assert verify(changed(written, "adapt_seconds", value=10.0))[0] == 1
+
+
 def test_a_file_that_is_not_there_is_said_to_be_missing(capsys):
     assert main(["bench", "verify", "nosuch.json"]) == 78
     assert capsys.readouterr().err == "rlctl: error: nosuch.json: there is no such file\n"
