@@ -94,7 +94,7 @@ class SimPlan:
 
     @property
     def adapt_ticks(self) -> int:
-        """Windows before them."""
+        """Windows before them, which do not count."""
         return round(self.adapt_seconds / self.scenario.tick_seconds)
 
     def shielded(self, name: str) -> bool:
