@@ -88,20 +88,22 @@ class Evidence:
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
         self._unaged_seconds = np.zeros(hosts)
-        self._question: object = None  # loads that were asked about last, and what the counts said of them
-        self._answer: tuple[Flags, Counts]
+        # Loads that were asked about last, and what was said of them. The version tells that the counts have changed,
+        # also where a policy in a thread of its own is late.
+        self._version = 0
+        self._last: tuple[object, tuple[Flags, Counts]] | None = None
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """All about some hosts, shape (n,)."""
         for counts in (self.held, self.missed, self._held_above, self._missed_below, self._unaged_seconds):
             counts[which] = 0.0
-        self._question = None
+        self._version += 1
 
     def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
         """Put what another one has of some hosts in the place of one's own of these or of others."""
         for name in ("held", "missed", "_held_above", "_missed_below", "_unaged_seconds"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
-        self._question = None
+        self._version += 1
 
     def age(self, passed_seconds: Array) -> None:
         """Let time pass on each host, shape (n,); a clock that was set back lets none."""
@@ -114,7 +116,7 @@ class Evidence:
             for counts in (self.missed, self._missed_below):
                 counts[due] *= 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
             self._unaged_seconds[due] = 0.0
-            self._question = None
+            self._version += 1
 
     def add_held(self, hosts: Places, load: Array, level: Places) -> None:
         """A window held on each of these hosts, no host twice, at this load while BE had this level."""
@@ -123,7 +125,7 @@ class Evidence:
         after = np.minimum(before + 1.0, MOST_COUNT)
         self.held[hosts, place, level] = after
         self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
-        self._question = None
+        self._version += 1
 
     def add_missed(self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False) -> None:
         """A window missed on each of these hosts.
@@ -147,14 +149,14 @@ class Evidence:
         Args:
             enough: Windows that held, from which on a level counts as known; one for all, or of each load.
         """
-        question = load.shape, load.tobytes()
-        if question != self._question:  # a tick asks twice
+        question = self._version, load.shape, load.tobytes()
+        if (last := self._last) is None or last[0] != question:  # a tick asks twice
             place, hosts = bins_of(load), np.arange(len(load))[:, None]
             held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
             missed = self._missed_below[hosts, place].cumsum(axis=-1)
-            self._question, self._answer = question, (_is_borne(missed, held), held)
+            self._last = last = question, (_is_borne(missed, held), held)
         # Both `bearable` and `held` only fall as the level rises.
-        bearable, held = self._answer
+        bearable, held = last[1]
         return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
 
     def free_holds(self, load: Array) -> Flags:
@@ -218,7 +220,7 @@ class Evidence:
     def _sum_up(self, host: int) -> None:
         self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
         self._missed_below[host] = self.missed[host].cumsum(axis=0)
-        self._question = None
+        self._version += 1
 
 
 def shifted(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:

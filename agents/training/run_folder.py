@@ -90,7 +90,7 @@ def begin(
             raise ConfigError(f"would overwrite the copy of {other} in the run's folder; rename one of the two", file)
     folder.mkdir(parents=True, exist_ok=True)
     _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
-    if init is not None and init != folder / INIT:
+    if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
     note_origin(folder, arguments, command)
     _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
@@ -98,8 +98,7 @@ def begin(
 
 def undo_begin(folder: Path) -> None:
     """A run that could not start was none: its folder may be begun again."""
-    for name in (CONFIG, INIT):
-        (folder / name).unlink(missing_ok=True)
+    (folder / CONFIG).unlink(missing_ok=True)
 
 
 def note_origin(folder: Path, arguments: Mapping[str, Any], command: str) -> None:

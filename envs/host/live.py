@@ -92,8 +92,9 @@ class LiveHost:
         close: Called once by `close`: restores what was touched and stops what was started.
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
         follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
-            to do. With it BE may be without any group for a while.
-        be_returns: It may find groups of BE; else the end of the last one is the end of the run.
+            to do.
+        be_returns: It may find groups of BE, which may be without any for a while; else the end of the last one is the
+            end of the run.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
         sleep: Spends so many seconds of `wait`; may return early.
         watch: Spends them in its place, and looks at the host meanwhile.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -95,7 +96,7 @@ class SimPlan:
     @property
     def adapt_ticks(self) -> int:
         """Windows before them, which do not count."""
-        return round(self.adapt_seconds / self.scenario.tick_seconds)
+        return math.ceil(self.adapt_seconds / self.scenario.tick_seconds)
 
     def shielded(self, name: str) -> bool:
         """True when a manager is judged behind the shield; of the bounds only one is.

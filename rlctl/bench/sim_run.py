@@ -82,11 +82,11 @@ def simulate(task: SimTask) -> SimResult:
             before = hosts.allocations
             hosts.apply(_decided(tick, windows, seats, foresee, hosts))
             _note_changes(tick, windows, before, hosts.allocations)
-    before, counted = (
+    first, counted = (
         Windows._make(column[part] for column in windows)
         for part in (slice(task.adapt_ticks), slice(task.adapt_ticks, None))
     )
-    adapting = per_run(before, hosts.tick_seconds) if task.adapt_ticks and policies[0].learns else {}
+    adapting = per_run(first, hosts.tick_seconds) if task.adapt_ticks and policies[0].learns else {}
     trace = Windows._make(column[:, :1].copy() for column in counted)
     return SimResult(task, per_run(counted, hosts.tick_seconds), adapting, trace, policies[0].remarks)
 

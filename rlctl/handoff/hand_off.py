@@ -28,7 +28,7 @@ GONE = (404, 409, 422)
 """Of HTTP: the pod is not there any more, or another one has its name; a label for another UID is a 422."""
 
 
-NOT_NOW, MOST_TRIES = 429, 5
+NOT_NOW, MOST_TRIES = 429, 3
 """Of HTTP, for an eviction: the pod's disruption budget allows none to go. So many pods are tried then."""
 
 

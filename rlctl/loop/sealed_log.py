@@ -23,7 +23,7 @@ class SealedLog(Generic[T]):
     """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
 
     All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
-    are dropped, counted in `dropped`, and the first one is logged.
+    are dropped and counted in `dropped`; that it begins and ends is logged, ever more seldom where it does so often.
 
     Args:
         path: The newest file; `path.1` is the one before it, and so on.
@@ -46,6 +46,7 @@ class SealedLog(Generic[T]):
         self.dropped = 0
         self.header: Callable[[T], Mapping[str, object]] | None = None
         self._headed = self._failing = False
+        self._stretches = 0  # of records that were dropped
         self._file: IO[bytes] | None = self._opened()
         self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
         self._remove_surplus()
@@ -56,13 +57,20 @@ class SealedLog(Generic[T]):
             self._append(record)
         except (OSError, ValueError) as error:
             if not self._failing:
-                log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
+                self._stretches += 1
+                if self._is_told:
+                    log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
             self._failing, self._headed = True, False
             self.dropped += 1
         else:
-            if self._failing:
+            if self._failing and self._is_told:
                 log.warning("%s: is written again; %d records since the start are lost", self.path, self.dropped)
             self._failing = False
+
+    @property
+    def _is_told(self) -> bool:
+        """Of a disk that is at its edge the 1st, 2nd, 4th, 8th stretch is."""
+        return not self._stretches & (self._stretches - 1)
 
     def renew_header(self) -> None:
         """Write a header before the next record: what it says has changed."""

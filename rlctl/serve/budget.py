@@ -25,6 +25,8 @@ from rlctl.safety.verdict import Bound, Reason
 log = logging.getLogger("rlctl.serve")
 
 HOUR_MINUTES, DAY_MINUTES = 60, 1440
+MOST_MINUTES = 2 * DAY_MINUTES
+"""Of which misses are kept: those of a day, and as many of a time to come."""
 
 FAST = 6.0
 """Burn rate over an hour that spends a quarter of a day's budget: so long nobody should wait."""
@@ -81,7 +83,7 @@ class ErrorBudget:
         minute = self._minute()
         if missed:
             self._missed[minute] = self._missed.get(minute, 0) + 1
-        if len(self._missed) > DAY_MINUTES:
+        if len(self._missed) > MOST_MINUTES:
             self._missed = self._kept()
 
     def burn_rate(self, minutes: int) -> float:
@@ -125,7 +127,7 @@ class ErrorBudget:
     def _kept(self) -> dict[int, int]:
         """Misses that count or will: those of a time to come too, for a clock that was behind may be set again."""
         begin = self._minute() - DAY_MINUTES
-        return dict(sorted(item for item in tuple(self._missed.items()) if item[0] > begin)[-DAY_MINUTES:])
+        return dict(sorted(item for item in tuple(self._missed.items()) if item[0] > begin)[:MOST_MINUTES])
 
 
 class Budgets:

@@ -178,8 +178,7 @@ def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> 
 def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     """Readers of the first LC, of BE and of the host."""
     config, section = found.config, next(iter(found.config.lcs.values()))
-    latency = latency_source(section.latency, section.slo.slo, config.tick_seconds)
-    sensors = [latency, *group_sensors(found.lc, found.be)]
+    sensors = [latency_source(section.latency, section.slo.slo), *group_sensors(found.lc, found.be)]
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
@@ -191,7 +190,7 @@ def _max_load(lc: str, found: Workloads) -> MaxLoad:
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
     own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
-    sensors = (latency_source(section.latency, section.slo.slo, found.config.tick_seconds), *own)
+    sensors = (latency_source(section.latency, section.slo.slo), *own)
     return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 

@@ -17,13 +17,10 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 from rlctl.serve.secret_file import secret_of
 
-LONGEST_INTERVAL_SECONDS = 1.0
-"""Between two questions to an endpoint: each tick has a window of its own, and a long one ends with a fresh one."""
 
-
-def latency_source(latency: source.Latency, slo: SLO, tick_seconds: float = LONGEST_INTERVAL_SECONDS) -> Sensor:
+def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
     """Open the source; one that asks an endpoint begins to at once."""
-    polled = partial(_polled, slo=slo, interval_seconds=min(tick_seconds, LONGEST_INTERVAL_SECONDS))
+    polled = partial(_polled, slo=slo)
     match latency:
         case source.PrometheusLatency():
             return polled("prometheus", latency, latency.url, PrometheusDigest(latency, slo))
@@ -59,10 +56,9 @@ def _polled(
     place: str,
     digest: Digest,
     slo: SLO,
-    interval_seconds: float,
     ask: Ask | None = None,
 ) -> PolledSource:
     return PolledSource(
-        kind, place, digest, slo, ask=ask, interval_seconds=interval_seconds,
+        kind, place, digest, slo, ask=ask,
         timeout_seconds=latency.timeout_seconds, stale_seconds=latency.stale_seconds,
     )  # fmt: skip

@@ -115,8 +115,9 @@ class Caretaker:
 
     def _made_anew(self) -> list[Group]:
         """LCs whose groups are others than at the last look, as after a restart of their service."""
-        found = []
-        for group in self._lcs():
+        found, groups = [], self._lcs()
+        self._identities = {group: one for group, one in self._identities.items() if group in groups}
+        for group in groups:
             with contextlib.suppress(CgroupError):  # gone, and not yet back
                 identity = group.identity()
                 if self._identities.get(group) != identity:

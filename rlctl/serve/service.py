@@ -143,7 +143,8 @@ class _HeldHost:
         left_as_it_was = self.host.inherited and not self.host.applied
         if (self._abandoned or left_as_it_was) and lease and lease.pid and not lease.lost():
             if left_as_it_was:
-                log.error("BE stays at the safe allocation: the watchdog waits for another start")
+                seconds = self._config.watchdog.restore_after_seconds
+                log.error("BE stays at the safe allocation: the watchdog waits for another start for %g s", seconds)
             return
         with contextlib.ExitStack() as closing:
             if lease:

@@ -1,6 +1,5 @@
 """What is said of a host before its first tick: what cannot be controlled, what cannot be read, what is not there."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -141,27 +140,6 @@ def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypa
     host._follow(float("inf"))
     assert host.events() == ("group-appeared: BE group batch-2 has appeared: safe first, then its share",)
     host.close()
-
-
-@pytest.mark.parametrize(
-    ("latency", "tick_seconds", "interval_seconds"),
-    [
-        ("{kind: redis, address: /nowhere/redis.sock}", 0.25, 0.25),
-        ("{kind: redis, address: /nowhere/redis.sock}", 1.0, 1.0),
-        ("{kind: http, url: 'http://127.0.0.1:1/', tail: p95, done_rps: rps}", 0.5, 0.5),
-        ("{kind: prometheus, url: 'http://127.0.0.1:1/', histogram: took}", 10.0, 1.0),
-    ],
-)
-def test_an_endpoint_is_asked_once_a_tick_and_at_least_once_a_second(
-    serve_yaml, monkeypatch, v1, latency, tick_seconds, interval_seconds
-):
-    layout, knobs = v1
-    for name in ("web", "batch"):
-        Group.create(layout, name, knobs)
-    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
-    path = serve_yaml("{kind: nginx-log, path: /nowhere/access.log}", f"{latency}\ntick_seconds: {tick_seconds}")
-    with contextlib.closing(build_live(load_config(path), dry_run=True)) as host:
-        assert host._first.sensors[0]._interval_seconds == interval_seconds
 
 
 def test_what_another_program_writes_is_answered_as_the_section_says():
