@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.commands.arguments import command_line, refuse_given
-from rlctl.commands.outputs import check_outputs, write_json
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
+from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
 from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, next_folder, require_libraries
@@ -120,6 +120,5 @@ def _table(outcome: Outcome) -> str:
 def _code(outcome: Outcome) -> int:
     if outcome.interrupted in ("SIGINT", "SIGTERM"):
         return 128 + signal.Signals[outcome.interrupted]
-    if outcome.interrupted:
-        raise HostError(f"ended early: {outcome.interrupted}")
+    raise_early_end(outcome.interrupted)
     return 0

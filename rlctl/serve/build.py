@@ -81,9 +81,7 @@ def build_live(
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)
         others = tuple(found.lcs.values())[1:]
-        caretaker = Caretaker(
-            config.resources, lambda: (follower.lc, *others), lambda: actuator.groups, knobs
-        )  # fmt: skip
+        caretaker = Caretaker(config.resources, lambda: (follower.lc, *others), lambda: actuator.groups, knobs)
         sensors.append(caretaker)
         (first, section), *further = config.lcs.items()
         lcs = [Lc(first, section.slo.slo, sensors, _max_load(first, found))]

@@ -20,12 +20,11 @@ from rlctl.serve.secret_file import secret_of
 
 def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
     """Open the source; one that asks an endpoint begins to at once."""
-    polled = partial(_polled, slo=slo)
     match latency:
         case source.PrometheusLatency():
-            return polled("prometheus", latency, latency.url, PrometheusDigest(latency, slo))
+            return _polled("prometheus", latency, latency.url, PrometheusDigest(latency, slo), slo)
         case source.HttpLatency():
-            return polled("json", latency, latency.url, JsonDigest(latency, latency.window_seconds))
+            return _polled("json", latency, latency.url, JsonDigest(latency, latency.window_seconds), slo)
         case source.JsonlLatency():
             return JsonlRequests(latency.path, slo, latency, window_seconds=latency.window_seconds)
         case source.NginxLogLatency():
@@ -37,7 +36,7 @@ def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
         case source.PostgresLatency():
             return PostgresLog(latency.path, slo, one_in=latency.one_in, window_seconds=latency.window_seconds)
         case source.RedisLatency():
-            return polled("redis", latency, latency.address, RedisDigest(latency.commands, slo), ask=_asked(latency))
+            return _polled("redis", latency, latency.address, RedisDigest(latency.commands, slo), slo, _asked(latency))
         case source.OtlpLatency():
             from rlctl.serve.otlp import OtlpReceiver  # with asyncio and ssl
 

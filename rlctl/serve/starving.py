@@ -145,7 +145,8 @@ class Starving:
             gone, why = self._shares[0]
             self._sum -= gone
             self._reasons[why] -= 1
-            self._reasons += Counter()  # keeps those above 0
+            if not self._reasons[why]:
+                del self._reasons[why]
         self._shares.append((share, reason))
         self._sum += share
         self._reasons[reason] += 1

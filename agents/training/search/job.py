@@ -82,14 +82,12 @@ class Job:
         return tuple(validation_seed(FIRST_CHOICE_SEED + number) for number in range(count))
 
     def recipe_of(self, values: Values) -> Recipe:
-        """A trial's hyperparameters, fitted to the budget and evaluated as often as the scheduler wants it."""
+        """A trial's hyperparameters, fitted to the budget, evaluated and ended as the scheduler wants it."""
         fitted, _ = self.space.recipe(self.recipe, values).fitted(self.timesteps, self.max_seconds)
         parts = 2 * GENERATIONS if self.scheduler == "pbt" else EVALUATIONS
-        # When a trial ends is the scheduler's to say.
-        fitted = fitted.model_copy(update={"early_stop": None})
         by_steps = {"eval_every_timesteps": math.ceil(self.timesteps / parts), "eval_every_seconds": NEVER_SECONDS}
         by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / parts}
-        return fitted.model_copy(update=by_steps if self.max_seconds is None else by_time)
+        return fitted.model_copy(update={"early_stop": None} | (by_steps if self.max_seconds is None else by_time))
 
     def courses_of(self, values: Values) -> tuple[Course, ...]:
         """The courses under a trial's shield."""
