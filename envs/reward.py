@@ -101,7 +101,7 @@ def _terms(
     """What a tick is worth, by the share of the target by which latency is over it; it and the work may be unknown."""
     unknown = ~np.isfinite(over)
     missed = unknown | (over > 0.0)
-    near = np.minimum(np.maximum(1.0 + over - NEAR, 0.0) / (1.0 - NEAR), 1.0)  # a latency may be any number
+    near = np.clip(1.0 + over - NEAR, 0.0, 1.0 - NEAR) / (1.0 - NEAR)  # clipped first: a latency may be any number
     be_work = work * np.minimum(np.fmax(be_work_rate, 0.0), 1.0)
     return RewardTerms(
         qos=np.where(missed, -1.0, -NEAR_COST * near * near),

@@ -7,7 +7,7 @@ test_observation.py, those about the shield in tests/safety.
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
@@ -79,6 +79,7 @@ def test_unknown_work_earns_nothing(work):
 
 
 @given(READINGS, READINGS, READINGS)
+@example(Missing(Why.NOT_CONFIGURED), Value(8.98846567431158e305), Missing(Why.NOT_CONFIGURED))  # an overflow once
 def test_an_unknown_latency_is_the_worst(tail, oldest, work):
     """L4: whoever blinds the sensor must gain nothing by it."""
     unknown = Telemetry(0.0, TARGET, tail_latency_seconds=Missing(Why.GONE), be_work_rate=Value(1.0))
