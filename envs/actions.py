@@ -7,6 +7,7 @@ Canonical is a `Discrete` table of moves, most of them towards a quota, because 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 Action = int | np.integer | Sequence[int] | np.ndarray | Allocation
 
-MOVES_VERSION = 2
+MOVES_VERSION = 3
 """Bumped on any change of order or meaning of MOVES; bundles name it."""
 
 
@@ -29,6 +30,9 @@ RISE_RATIO = 0.10
 """Most by which a move raises the quota in one tick, as a share of BE's CPUs: within what the shipped safety
 profiles let grow, so that a target far above is no reason for the shield to step in."""
 
+LEAP_RATIO = 0.50
+"""The same of `leap`, and most by which that opens the cpuset: within what `measured` lets grow where all was well for
+long. Elsewhere the shield masks it."""
 
 ALL_CPUS = 1 << 20
 """More than any host has: takes the cpuset to one CPU."""
@@ -38,31 +42,38 @@ ALL_CPUS = 1 << 20
 class Move:
     """One row of the discrete action table.
 
-    A move towards a quota goes down at once and up by at most RISE_RATIO a tick, and opens one CPU more where the
-    cpuset could not hold the quota; all but those to the minimum thaw, too. A target, unlike a step, says the same
-    whatever is in force: a policy's most likely choice is its answer, where the most likely of many small steps may be
-    to stay for ever.
+    A move towards a quota goes down at once and up by at most its rise a tick, and opens one CPU more, or its rise of
+    them, where the cpuset could not hold the quota; all but those to the minimum thaw, too. A target, unlike a step,
+    says the same whatever is in force: a policy's most likely choice is its answer, where the most likely of many small
+    steps may be to stay for ever.
 
     Attributes:
         name: Stable name; bundles record the table by these.
         quota_ratio: Share of BE's CPUs that the quota moves towards; 0 is the minimum, None leaves it.
         frozen: What becomes of the freezer; None leaves it.
+        rise_ratio: Most by which it raises the quota in a tick, as a share of BE's CPUs.
     """
 
     name: str
     quota_ratio: float | None = None
     cpuset_cpus: int = 0
     frozen: bool | None = None
+    rise_ratio: float = RISE_RATIO
 
     def of(self, current: Allocation, limits: Limits) -> Allocation:
         """The allocation that the move asks for."""
         quota_cpus, cpuset_cpus = current.quota_cpus, current.cpuset_cpus + self.cpuset_cpus
         if self.quota_ratio is not None:
-            highest = _whole_nano(min(quota_cpus, float(limits.cpus)) + RISE_RATIO * limits.cpus)
+            highest = _whole_nano(min(quota_cpus, float(limits.cpus)) + self.rise_ratio * limits.cpus)
             quota_cpus = min(max(_whole_nano(self.quota_ratio * limits.cpus), limits.min_quota_cpus), highest)
-            cpuset_cpus += 0 < cpuset_cpus < quota_cpus
+            if 0 < cpuset_cpus < quota_cpus:
+                cpuset_cpus = min(cpuset_cpus + self.opens(limits.cpus), math.ceil(quota_cpus))
         frozen = current.frozen if self.frozen is None else self.frozen
         return Allocation(quota_cpus, min(max(cpuset_cpus, 1), limits.cpus), frozen)
+
+    def opens(self, cpus: int) -> int:
+        """CPUs that it opens at most in a tick, of so many."""
+        return max(1, int(self.rise_ratio * cpus)) if self.rise_ratio > RISE_RATIO else 1
 
 
 def _whole_nano(cpus: float) -> float:
@@ -83,14 +94,15 @@ MOVES: tuple[Move, ...] = (
     Move(name="thaw", frozen=False),
     Move(name="minimum", quota_ratio=0.0, cpuset_cpus=-ALL_CPUS),
     *(Move(name=f"quota-{percent:g}%", quota_ratio=percent / 100.0, frozen=False) for percent in TARGET_PERCENTS),
+    Move(name="leap", quota_ratio=1.0, frozen=False, rise_ratio=LEAP_RATIO),
     Move(name="cpuset-1", cpuset_cpus=-1),
     Move(name="cpuset+1", cpuset_cpus=1),
 )
 """The discrete action table, in the order of its indices. `freeze` is the safe allocation, which every shield lets
 through, and `thaw` goes on from there; `minimum` is the least that runs, which all let through that do not suspend."""
 
-EVERYTHING = next(move for move in MOVES if move.quota_ratio == 1.0)
-"""Towards no quota at all."""
+EVERYTHING = next(move for move in MOVES if move.rise_ratio == LEAP_RATIO)
+"""Towards no quota at all, as fast as can be."""
 
 
 def discrete_space() -> spaces.Discrete:

@@ -151,12 +151,14 @@ def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same."""
     ratio, cpus = _QUOTA_RATIO[moves], np.asarray(limits.cpus, np.float64)
-    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + RISE_RATIO * cpus)
+    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + _RISE_RATIO[moves] * cpus)
     target = np.minimum(np.maximum(_whole_nano(ratio * cpus), limits.min_quota_cpus), highest)
     aims = ~np.isnan(ratio)
     quota_cpus = np.where(aims, target, current.quota_cpus)
     cpuset_cpus = current.cpuset_cpus + _CPUSET_CPUS[moves]
-    cpuset_cpus = cpuset_cpus + (aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus))
+    opens = np.where(_LEAPS[moves], np.maximum(np.floor(_RISE_RATIO[moves] * cpus), 1.0), 1.0)
+    opened = np.minimum(cpuset_cpus + opens, np.ceil(quota_cpus))
+    cpuset_cpus = np.where(aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus), opened, cpuset_cpus)
     cpuset_cpus = np.minimum(np.maximum(cpuset_cpus, 1), limits.cpus).astype(np.int64)
     frozen = np.where(_LEAVES_FREEZER[moves], current.frozen, _FROZEN[moves])
     return Allocations(quota_cpus, cpuset_cpus, frozen)
@@ -170,5 +172,7 @@ def _whole_nano(cpus: NDArray[np.float64]) -> NDArray[np.float64]:
 _KEEP = [move.name for move in MOVES].index("keep")
 _QUOTA_RATIO = np.array([np.nan if move.quota_ratio is None else move.quota_ratio for move in MOVES])
 _CPUSET_CPUS = np.array([move.cpuset_cpus for move in MOVES], np.int64)
+_RISE_RATIO = np.array([move.rise_ratio for move in MOVES])
+_LEAPS = _RISE_RATIO > RISE_RATIO
 _LEAVES_FREEZER = np.array([move.frozen is None for move in MOVES])
 _FROZEN = np.array([bool(move.frozen) for move in MOVES])

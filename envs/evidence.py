@@ -46,9 +46,12 @@ ENOUGH = 1.5
 BUDGET_RATIO = 0.03
 """Share of missed windows up to which a level still counts as one that holds."""
 
-TRIALS, FREE_BUDGET_RATIO = 10.0, 0.06
-"""Misses under a quota that are put up with before a BE without one counts as too much, and the share of misses beside
-it: more than under a quota, since there is nothing to go on to, and a window counts as missed well below the target."""
+FREE_BUDGET_RATIO, FREE_FORGIVEN = 0.06, 1.0
+"""By how much the share of missed windows beside a BE of the least weight without a quota may be above that under one
+or beside a frozen BE, before it counts as too much; and misses at one load that are put up with."""
+
+FEW = 10.0
+"""Windows of that kind that count as held before any was seen: a few misses are no share."""
 
 LEAST_COUNT = 0.01
 """Smaller counts are not worth keeping."""
@@ -87,6 +90,8 @@ class Evidence:
         self.missed: Counts = np.zeros_like(self.held)
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
+        # Windows that held and that missed while BE was frozen, at any load; shape (hosts, 2).
+        self.alone = np.zeros((hosts, 2), np.float32)
         self._unaged_seconds = np.zeros(hosts)
         # Loads that were asked about last, and what was said of them. The version tells that the counts have changed,
         # also where a policy in a thread of its own is late.
@@ -95,13 +100,13 @@ class Evidence:
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """All about some hosts, shape (n,)."""
-        for counts in (self.held, self.missed, self._held_above, self._missed_below, self._unaged_seconds):
+        for counts in (self.held, self.missed, self._held_above, self._missed_below, self.alone, self._unaged_seconds):
             counts[which] = 0.0
         self._version += 1
 
     def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
         """Put what another one has of some hosts in the place of one's own of these or of others."""
-        for name in ("held", "missed", "_held_above", "_missed_below", "_unaged_seconds"):
+        for name in ("held", "missed", "_held_above", "_missed_below", "alone", "_unaged_seconds"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
         self._version += 1
 
@@ -111,10 +116,12 @@ class Evidence:
         due = np.flatnonzero(self._unaged_seconds >= AGED_SECONDS)
         if len(due):
             passed = self._unaged_seconds[due, None, None].astype(np.float32)
+            held, missed = 0.5 ** (passed / HELD_HALF_LIFE_SECONDS), 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
             for counts in (self.held, self._held_above):
-                counts[due] *= 0.5 ** (passed / HELD_HALF_LIFE_SECONDS)
+                counts[due] *= held
             for counts in (self.missed, self._missed_below):
-                counts[due] *= 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
+                counts[due] *= missed
+            self.alone[due] *= np.concatenate([held, missed], axis=2)[:, 0]
             self._unaged_seconds[due] = 0.0
             self._version += 1
 
@@ -127,21 +134,36 @@ class Evidence:
         self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
         self._version += 1
 
-    def add_missed(self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False) -> None:
+    def add_missed(
+        self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False, apart: Flags | bool = False
+    ) -> None:
         """A window missed on each of these hosts.
 
         Args:
             badly: By so much that it would have been missed with everything, too.
+            apart: BE has the least weight: what it missed under a quota says nothing of none, nor the other way round.
         """
-        told = bins_of(load).tolist(), level.tolist(), np.broadcast_to(badly, len(hosts)).tolist()
-        for host, place, reached, also_free in zip(hosts.tolist(), *told, strict=True):
-            self.held[host, place:, reached:] *= DISCOUNT
-            self.missed[host, : place + 1, : reached + 1] *= DISCOUNT
+        flags = (np.broadcast_to(flag, len(hosts)).tolist() for flag in (badly, apart))
+        for host, place, reached, also_free, own in zip(
+            hosts.tolist(), bins_of(load).tolist(), level.tolist(), *flags, strict=True
+        ):
+            beyond = TOP if own and reached < TOP and not also_free else TOP + 1
+            self.held[host, place:, reached:beyond] *= DISCOUNT
+            self.missed[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
             self.missed[host, place, reached] += 1.0
             if also_free and reached < TOP:
                 self.missed[host, : place + 1, TOP] *= DISCOUNT
                 self.missed[host, place, TOP] += 1.0
             self._sum_up(host)
+
+    def add_alone(self, held: Flags, missed: Flags) -> None:
+        """Windows while BE was frozen on the hosts in these, each of shape (n,).
+
+        What an LC misses there is its own, or the freeze's doing: a CPU that idles wakes up slowly.
+        """
+        self.alone[missed] *= DISCOUNT
+        self.alone[:, 1] += missed
+        self.alone[:, 0] = np.minimum(self.alone[:, 0] + held, MOST_COUNT)
 
     def known(self, load: Array, enough: Array | float = ENOUGH) -> Known:
         """What is known of k loads on each host, shape (n, k), from all windows that say something of them.
@@ -162,14 +184,16 @@ class Evidence:
     def free_holds(self, load: Array) -> Flags:
         """Whether a BE that has everything may be what holds, shape (n,), at a load of each host.
 
-        Against that counts what was missed while it had everything, or badly, on the host and at this load; and what it
-        missed under a quota beyond TRIALS, for that may be the quota's doing.
+        Against that counts what was missed while it had everything, or badly, on the host and at this load: by more
+        than is missed under a quota or beside a frozen BE, for that part is the LC's own, or the quota's doing.
         """
         here = np.arange(len(load)), bins_of(load), TOP
-        missed, held = self._missed_below[:, -1], self._held_above[:, 0, TOP]  # of all loads
-        on_host = _is_borne(missed[:, TOP], held, FREE_BUDGET_RATIO)
-        at_load = _is_borne(self._missed_below[here], self._held_above[here], FREE_BUDGET_RATIO)
-        return on_host & at_load & _is_borne(missed.sum(axis=1) - TRIALS, held, FREE_BUDGET_RATIO)
+        missed, held = self._missed_below[:, -1], self._held_above[:, 0]  # of all loads
+        otherwise = missed[:, :TOP].sum(axis=1) + self.alone[:, 1]
+        windows = otherwise + held[:, :TOP].sum(axis=1) + self.alone[:, 0]
+        budget_ratio = FREE_BUDGET_RATIO + otherwise / (windows + FEW)
+        on_host = _is_borne(missed[:, TOP], held[:, TOP], budget_ratio)
+        return on_host & _is_borne(self._missed_below[here] - FREE_FORGIVEN, self._held_above[here], budget_ratio)
 
     def shift(self, host: int, bins: int) -> None:
         """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.
@@ -197,7 +221,7 @@ class Evidence:
             [round(load_of(place), 4), float(LADDER[level]), float(held[place, level]), float(missed[place, level])]
             for place, level in zip(places.tolist(), levels.tolist(), strict=True)
         ]
-        return {"schema": SCHEMA, "cells": cells}
+        return {"schema": SCHEMA, "cells": cells, "alone": self.alone[host].astype(np.float64).round(2).tolist()}
 
     def recall(self, plain: Mapping[str, Any], host: int = 0) -> None:
         """Take over counts that `plain` gave.
@@ -214,7 +238,11 @@ class Evidence:
         for load, share, cell_held, cell_missed in map(_checked, cells):
             cell = int(bins_of(load)), int(levels_of(share))
             held[cell], missed[cell] = cell_held, cell_missed
-        self.held[host], self.missed[host] = held, missed
+        alone = plain.get("alone", [0.0, 0.0])  # not kept by earlier versions
+        counts = isinstance(alone, list) and len(alone) == 2 and all(type(one) in (int, float) for one in alone)
+        if not counts or not all(0.0 <= one <= MOST_COUNT for one in alone):
+            raise ValueError("no two counts of windows with BE frozen")
+        self.held[host], self.missed[host], self.alone[host] = held, missed, alone
         self._sum_up(host)
 
     def _sum_up(self, host: int) -> None:
@@ -251,7 +279,7 @@ def levels_of(share: Array | float) -> Places:
     return above - 1
 
 
-def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: float = BUDGET_RATIO) -> Flags:
+def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array | float = BUDGET_RATIO) -> Flags:
     """Whether misses are within a budget of the windows that there were, FORGIVEN left out."""
     borne: Flags = missed - FORGIVEN <= budget_ratio * (missed + held)
     return borne

@@ -164,7 +164,8 @@ class Experience:
         booked = np.flatnonzero(here & (self._missed_level >= 0))  # also where an overload has blinded this window
         highest = np.fmax(self._missed_load, load)
         badly = np.fmax(self._missed_ratio, latency_ratio) >= BAD_RATIO
-        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked], badly[booked])
+        apart = np.broadcast_to(self._limits.least_weight, len(load))
+        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked], badly[booked], apart[booked])
 
         holds, missing = told & (latency_ratio <= HOLD_RATIO), ~np.isnan(self._missing_since)
         idle = be_cpus < IDLE_RATIO * usable  # and a BE whose use is unknown is not idle
@@ -172,6 +173,8 @@ class Experience:
         self.evidence.add_held(sound, load[sound], level[sound])
 
         misses = told & ~holds & (~missing | (now_seconds - self._missing_since >= SETTLED_SECONDS))
+        alone = (level < 0) & (self._before_level < 0)
+        self.evidence.add_alone(holds & ~missing & alone, misses & alone)
         self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
         around = np.maximum(self._before_level, level)
         self._missed_level = np.where(misses, around, np.where(here, -1, self._missed_level))
@@ -218,7 +221,8 @@ class Experience:
         it ever stuck: where latency is next to nothing and a level has held for long, the next one is the least, if
         nothing speaks against that. Where nothing is known all moves are left.
 
-        But where BE is free (see `is_free`) it rises to everything.
+        But where BE is free (see `is_free`) it rises to everything, and stays there until a window is missed: a quota
+        would be no relief.
 
         Args:
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
@@ -242,7 +246,7 @@ class Experience:
         highest = np.where(left, level, -1).max(axis=1)
         more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
         more = np.where(free, TOP, more)
-        floor = np.where(latency_ratio <= HOLD_RATIO, np.maximum(held, more), -1)
+        floor = np.where(latency_ratio <= np.where(free, 1.0, HOLD_RATIO), np.maximum(held, more), -1)
         left &= level >= np.minimum(floor, highest)[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)
         return narrow

@@ -18,11 +18,24 @@ from rlctl.safety.verdict import Bound, Reason
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Memory of the load gate: whether it is closed, and the load of the last judgement, None before the first."""
+    """Memory of the load gate.
+
+    Attributes:
+        closed: Whether BE is suspended.
+        load_ratio: Load of the last judgement; None before the first.
+        noise_ratio: Mean change of the load from one judgement to the next, none counted beyond the widest gap between
+            the thresholds.
+    """
 
     closed: bool = True
     load_ratio: float | None = None
     polled_seconds: float | None = None
+    noise_ratio: float = 0.0
+
+
+NOISE_WEIGHT, NOISE_TIMES = 0.05, 2.0
+"""Weight of a judgement in the noise of the load; and the gap between the thresholds by the noise: of a load that
+wavers around the middle of it few judgements are beyond both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +45,20 @@ class LoadGate:
     Attributes:
         suspend_ratio: Load above which the gate closes; 0.85 in Heracles.
         resume_ratio: Load below which it opens; 0.80 in Heracles.
+        least_gap_ratio: How near to `suspend_ratio` it opens where the load is seen to waver by less.
         poll_seconds: Time between two judgements; 0 judges every tick.
     """
 
     suspend_ratio: float
     resume_ratio: float
+    least_gap_ratio: float
     poll_seconds: float
     trust: Trust
     name: ClassVar[str] = "load-gate"
 
     def start(self) -> Gate:
-        """Closed: a load between the thresholds at the start is no permission."""
-        return Gate()
+        """Closed: a load between the thresholds at the start is no permission. Until more is seen it wavers by much."""
+        return Gate(noise_ratio=self.suspend_ratio - self.resume_ratio)
 
     def advance(self, memory: Gate, telemetry: Telemetry) -> Gate:
         """Judge the load when a poll is due; without a load the poll stays due."""
@@ -55,8 +70,18 @@ class LoadGate:
             return memory
         # load > suspend: closed; load < resume: open; between the two it stays as it is, so that a load that wavers at
         # one threshold does not start and stop BE in each tick.
-        closed = load > self.suspend_ratio or (memory.closed and not load < self.resume_ratio)
-        return Gate(closed, load, now)
+        closed = load > self.suspend_ratio or (memory.closed and not load < self._resumes_below(memory))
+        return Gate(closed, load, now, self._noise_ratio(memory, load))
+
+    def _resumes_below(self, memory: Gate) -> float:
+        return max(self.resume_ratio, self.suspend_ratio - max(NOISE_TIMES * memory.noise_ratio, self.least_gap_ratio))
+
+    def _noise_ratio(self, memory: Gate, load_ratio: float) -> float:
+        # A step of the load is no noise: it counts as the widest gap once. So does what is no number.
+        if memory.load_ratio is None:
+            return memory.noise_ratio
+        most, change = self.suspend_ratio - self.resume_ratio, abs(load_ratio - memory.load_ratio)
+        return memory.noise_ratio + NOISE_WEIGHT * ((change if change < most else most) - memory.noise_ratio)
 
     def bound(self, memory: Gate, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation while closed, else no objection."""
@@ -66,7 +91,7 @@ class LoadGate:
         seen, reason = "not seen yet", Reason.LOAD_UNKNOWN
         if memory.load_ratio is not None:
             seen, reason = f"{memory.load_ratio:.3f}", Reason.LOAD_HIGH
-        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {self.resume_ratio:g} allows"
+        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {self._resumes_below(memory):.3g} allows"
         return Bound(self.name, reason, limits.safe, detail)
 
 

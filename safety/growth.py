@@ -110,15 +110,30 @@ class SlackFloor(_BySlack):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Memory of the growth rate: the time of the last reading, and the time before it that earns growth."""
+    """Memory of the growth rate.
+
+    Attributes:
+        seen_seconds: Time of the last reading.
+        passed_seconds: Time before it that earns growth.
+        well_seconds: Time without a miss that was saved, as far as the tail latency was known.
+    """
 
     seen_seconds: float | None = None
     passed_seconds: float = 0.0
+    well_seconds: float = 0.0
+
+
+SAVED = 5.0
+"""Most time without a miss that is saved, in multiples of what a miss costs of it: so one miss in a long while changes
+nothing, and some close together do."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthRate:
     """BE grows by so much per second and no more; a suspended BE resumes from the minimum.
+
+    Where the target is seldom missed it may grow faster: with a BE that is not what the LC waits for a slow rise
+    protects nobody, and who misses soon after each rise has the slow one.
 
     The rate holds as long as one verdict per telemetry is applied. A time scale does not affect it: the host does not
     react faster because the periods of a controller were divided.
@@ -128,11 +143,16 @@ class GrowthRate:
             every growing move of a learned policy would be an override.
         cpuset_cpus: Number of CPUs by which the cpuset may grow each tick.
         gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
+        well_ratio_per_second: The same share where `well_seconds` are saved; of the CPUs in the cpuset, too.
+        well_seconds: Time without a miss that this takes, and that each miss costs.
     """
 
     ratio_per_second: float
     cpuset_cpus: int
     gap_seconds: float
+    well_ratio_per_second: float
+    well_seconds: float
+    trust: Trust
     name: ClassVar[str] = "growth-rate"
 
     def start(self) -> Pace:
@@ -140,18 +160,24 @@ class GrowthRate:
         return Pace()
 
     def advance(self, memory: Pace, telemetry: Telemetry) -> Pace:
-        """Note how much time passed."""
-        now = telemetry.time_seconds
-        return Pace(now, elapsed_seconds(memory.seen_seconds, now, self.gap_seconds))
+        """Note how much time passed, and how much of it was well."""
+        now, slack = telemetry.time_seconds, self.trust.slack_ratio(telemetry)
+        passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
+        well = min(memory.well_seconds + (0.0 if slack is None else passed), SAVED * self.well_seconds)
+        missed = slack is not None and slack < 0.0
+        return Pace(now, passed, max(well - self.well_seconds, 0.0) if missed else well)
 
     def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force and one step more."""
         # most = what is in force + rate * time. A frozen BE counts as one at the minimum: to thaw a large quota would
         # be the largest step of all.
         base = limits.minimum if current.frozen else current
+        well = memory.well_seconds >= self.well_seconds
+        rate = self.well_ratio_per_second if well else self.ratio_per_second
         # Rounded to nano-CPUs, so that a step onto the quota grid is not lost to the last bit.
-        quota_cpus = round(base.quota_cpus + self.ratio_per_second * limits.cpus * memory.passed_seconds, 9)
-        cpuset_cpus = base.cpuset_cpus + (self.cpuset_cpus if memory.passed_seconds > 0.0 else 0)
+        quota_cpus = round(base.quota_cpus + rate * limits.cpus * memory.passed_seconds, 9)
+        step_cpus = max(self.cpuset_cpus, math.floor(rate * limits.cpus * memory.passed_seconds) if well else 0)
+        cpuset_cpus = base.cpuset_cpus + (step_cpus if memory.passed_seconds > 0.0 else 0)
         grown = quota_cpus > base.quota_cpus and quota_cpus >= limits.cpus
         most = Allocation(UNLIMITED if grown else max(quota_cpus, base.quota_cpus), cpuset_cpus)
         return Bound(self.name, Reason.GROWTH_RATE, most, f"at most {most} after {memory.passed_seconds:.2f} s")

@@ -1,4 +1,4 @@
-"""The constants of the guards, as YAML: three profiles ship, and an operator may write another."""
+"""The constants of the guards, as YAML: four profiles ship, and an operator may write another."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from rlctl.safety.trust import SensorGuard, Trust
 
 SEMANTICS = 1
 """Bumped when a guard forbids something else under the same constants; part of every digest."""
+
+DEFAULT = "measured"
+"""The profile where nobody names one."""
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Field(ge=0.0, le=86400.0)]
@@ -66,10 +69,28 @@ class MemoryBandwidth(BaseModel):
     limit_ratio: Share
 
 
+class Measured(BaseModel):
+    """How far two constants may follow what the host was seen to do; they begin at those of the profile.
+
+    Attributes:
+        least_gap_ratio: How near to `load_suspend_ratio` BE may run again where the load wavers by less.
+        well_ratio_per_second: Share of BE's CPUs by which its quota, and its cpuset, may grow each second, where
+            `well_seconds` without a miss are saved.
+        well_seconds: This time, which each miss costs anew; up to five times of it are saved, and a time scale does not
+            divide it.
+    """
+
+    model_config = _STRICT
+
+    least_gap_ratio: Share
+    well_ratio_per_second: Share
+    well_seconds: Seconds
+
+
 class Profile(BaseModel):
     """Every constant of the shipped guards. None has a default: a profile says all it means.
 
-    But for two guards that take sensors which not every host has: without their section they are off.
+    But for `measured` and two guards that take sensors which not every host has: without their section they are off.
 
     Attributes:
         name: Shown in logs and results.
@@ -92,6 +113,7 @@ class Profile(BaseModel):
         max_age_seconds: Oldest reading that is believed.
         min_samples: Fewest requests behind a tail latency that is believed.
         gap_seconds: Most time between two readings that counts towards the cool-down.
+        measured: What of these follows the host, and how far; None is nothing.
         memory_pressure: The guard against an LC that waits for memory; None is off.
         memory_bandwidth: The guard against memory bandwidth near its peak; None is off.
     """
@@ -117,6 +139,7 @@ class Profile(BaseModel):
     max_age_seconds: float = Field(gt=0.0, le=3600.0)
     min_samples: int = Field(ge=1)
     gap_seconds: float = Field(gt=0.0, le=3600.0)
+    measured: Measured | None = None
     memory_pressure: MemoryPressure | None = None
     memory_bandwidth: MemoryBandwidth | None = None
 
@@ -128,7 +151,23 @@ class Profile(BaseModel):
             raise ValueError(
                 "slack_suspend_ratio, slack_floor_ratio and slack_hold_ratio must not descend; reorder them"
             )
+        if self.measured is not None and self.measured.well_ratio_per_second < self.growth_ratio_per_second:
+            raise ValueError("measured.well_ratio_per_second is below growth_ratio_per_second; raise it")
         return self
+
+    @property
+    def least_gap_ratio(self) -> float:
+        """How near `load_resume_ratio` may come to `load_suspend_ratio`."""
+        if self.measured is None:
+            return self.load_suspend_ratio - self.load_resume_ratio
+        return self.measured.least_gap_ratio
+
+    @property
+    def growth_when_well(self) -> tuple[float, float]:
+        """The growth rate where all has been well, a share per second, and the time that it takes: for ever if none."""
+        if self.measured is None:
+            return self.growth_ratio_per_second, math.inf
+        return self.measured.well_ratio_per_second, self.measured.well_seconds
 
     @property
     def digest(self) -> str:
@@ -163,7 +202,7 @@ class Profile(BaseModel):
         trust, poll = Trust(self.max_age_seconds, self.min_samples), self.poll_seconds
         return (
             SensorGuard(trust),
-            LoadGate(self.load_suspend_ratio, self.load_resume_ratio, poll, trust),
+            LoadGate(self.load_suspend_ratio, self.load_resume_ratio, self.least_gap_ratio, poll, trust),
             SlackGate(
                 self.slack_suspend_ratio,
                 self.suspend_after_strikes,
@@ -177,7 +216,13 @@ class Profile(BaseModel):
             SlackHold(self.slack_hold_ratio, poll, trust),
             *self._memory_guards(trust),
             Overrun(self.gap_seconds),
-            GrowthRate(self.growth_ratio_per_second, self.growth_cpuset_cpus, self.growth_gap_seconds),
+            GrowthRate(
+                self.growth_ratio_per_second,
+                self.growth_cpuset_cpus,
+                self.growth_gap_seconds,
+                *self.growth_when_well,
+                trust,
+            ),
             Ceiling(self.ceiling_ratio),
         )
 
@@ -195,7 +240,7 @@ def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
     """A shipped profile by its name, or a YAML file by its path.
 
     Args:
-        name_or_path: "heracles", "knee", "responsive", or the path of a YAML file.
+        name_or_path: "measured", "responsive", "knee", "heracles", or the path of a YAML file.
         time_scale: How many times as fast the trace runs; see `Profile.scaled`.
 
     Raises:

@@ -10,7 +10,7 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.sim_env import as_profile
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.safety.many.shield import BatchShield, BatchVerdict
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
 
 class ShieldedVectorEnv(SimHostVectorEnv):
@@ -34,7 +34,7 @@ class ShieldedVectorEnv(SimHostVectorEnv):
         profile: str | HostProfile = "thesis-host",
         load: LoadModel = training_load,
         *,
-        safety: str | Profile = "responsive",
+        safety: str | Profile = DEFAULT,
         **options: Any,
     ) -> None:
         host = as_profile(profile)

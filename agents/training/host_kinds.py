@@ -24,7 +24,7 @@ from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, beside, configs_folder, load_yaml, validated
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import DEFAULT, Profile, load_profile
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Hosts(Strict):
         if any(kind.name == profile.name for kind in self.kinds):
             raise ConfigError(f"{profile.name}: there is a kind of this name among the hosts; rename the profile", file)
         share = OWN_SHARE * sum(kind.share for kind in self.kinds)
-        own = Kind(name=profile.name, profile=file, weight=Weight.MINIMUM, safety="responsive", share=share)
+        own = Kind(name=profile.name, profile=file, weight=Weight.MINIMUM, safety=DEFAULT, share=share)
         return self.model_copy(update={"kinds": (*self.kinds, own)})
 
 

@@ -21,7 +21,7 @@ from rlctl.commands.doctor import SERVE_NEEDS, examine
 from rlctl.config.docstrings import attributes
 from rlctl.config.serve import ServeConfig
 from rlctl.envs import errors
-from rlctl.envs.actions import MOVES, MOVES_VERSION, RISE_RATIO
+from rlctl.envs.actions import LEAP_RATIO, MOVES, MOVES_VERSION, RISE_RATIO
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.experience import ABOVE_HIGH, AHEAD_RATIO, CALM, CALM_HIGH, CALM_LOW, MEMORY
@@ -282,7 +282,8 @@ def _observation() -> str:
         f"with a flag: the latency by the target that this load has here at its best ({CALM_LOW:g} to {CALM_HIGH:g}), and how many times that it is now (1 to {ABOVE_HIGH:g}). The last number is the",
         f"price of a violation: 0 where it costs what it did on the mean training host, -1 at a {MOST_PRICE:g}th and 1 at {MOST_PRICE:g} times of it.\n",
         _table("feature | unit | range | scale | may be missing", rows),
-        f"## Moves\n\nOne of {len(MOVES)}. A quota rises by at most {100 * RISE_RATIO:g} % of the host's CPUs in a tick and falls at once.\n",
+        f"## Moves\n\nOne of {len(MOVES)}. A quota rises by at most {100 * RISE_RATIO:g} % of BE's CPUs in a tick and falls at once; `leap` lets it",
+        f"rise by {100 * LEAP_RATIO:g} %, where the shield allows growth of that kind.\n",
         _table("index | move | quota | cpuset | freezer", moves),
     ])  # fmt: skip
 

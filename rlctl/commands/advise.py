@@ -22,7 +22,7 @@ from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import DEFAULT, Profile, load_profile
 from rlctl.work.progress import progress
 from rlctl.work.workforce import workforce
 
@@ -36,7 +36,7 @@ when, and which target, maximum load and error budget the log supports. Nothing 
 EXAMPLES = """examples:
   rlctl advise --config /etc/rlctl/serve.yaml        # the log and what stands in the configuration
   rlctl advise ticks.jsonl --html advice.html
-  rlctl advise ticks.jsonl --shield responsive,knee  # each policy behind each of them
+  rlctl advise ticks.jsonl --shield measured,knee  # each policy behind each of them
   rlctl advise host1/ host2/ host3/ --ray auto       # several hosts, and all together
 
 The best host to ask about is one on which BE has run beside the LC: a log without BE says what is idle, and little of
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
 def question_on(log: Path, asked: Asked) -> Question:
     """Read a log here, where its path is known; CheckFailed or ConfigError: it says too little."""
     seen = watched(log_files(log), tell_damage, own_cpus=asked.own_cpus, quantile_ratio=asked.quantile_ratio)
-    shields = asked.shields or (seen.shield or load_profile("responsive"),)
+    shields = asked.shields or (seen.shield or load_profile(DEFAULT),)
     return Question(log, seen, asked.policies, shields, asked.allowed_percent)
 
 

@@ -15,6 +15,7 @@ from rlctl.commands.arguments import add_ray, distinct_policies, listed, positiv
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
+from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import changed, load_scenario, shipped_scenarios
 from rlctl.scenarios.sim import SUITE, SimScenario
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[str(weight) for weight in Weight],
         help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
     )
-    parser.add_argument("--shield", metavar="NAME|FILE", help="default: responsive")
+    parser.add_argument("--shield", metavar="NAME|FILE", help=f"default: {DEFAULT}")
     parser.add_argument(
         "--tuned",
         nargs="?",
@@ -106,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "verify":
         refuse_given(args, NOT_OF_VERIFY, "is not verify's, which runs what the file says")
         return bench_verify.run(args)
-    args.shield = "responsive" if args.shield is None else args.shield
+    args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
     _check_options(args, live=live)

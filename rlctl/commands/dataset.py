@@ -15,7 +15,7 @@ from rlctl.commands.arguments import named, number, positive, positive_int, refu
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
@@ -24,7 +24,7 @@ from rlctl.work.progress import progress, say
 
 EXAMPLES = """examples:
   rlctl dataset export /var/log/rlctl --out nginx-v0
-  rlctl dataset export report/feedforward-1.jsonl runs/live/1 --shield responsive --out ./nginx
+  rlctl dataset export report/feedforward-1.jsonl runs/live/1 --shield measured --out ./nginx
   rlctl dataset record --managers prm-hybrid-tuned,feedforward --hosts 96 --out ./hosts
   rlctl dataset show ./hosts
   rlctl train --offline ./hosts --algo cql
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     record.add_argument("--hosts-file", metavar="FILE", help="and their kinds (default: configs/training/hosts.yaml)")
     record.add_argument("--explore", type=SHARE, default=0.2, metavar="SHARE", help="ticks with another move: 0.2")
     record.add_argument("--seed", type=int, default=0, metavar="N", help="of the training hosts, and of exploration")
-    record.add_argument("--shield", metavar="NAME|FILE", help="of scenarios: responsive")
+    record.add_argument("--shield", metavar="NAME|FILE", help=f"of scenarios: {DEFAULT}")
     for one in (export, record):
         one.add_argument("--out", required=True, metavar="ID|DIR", help="where the dataset goes")
     show = actions.add_parser("show", help="what a dataset is made of")
@@ -112,7 +112,7 @@ def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
             raise ConfigError(
                 f"{args.scenario}: a live scenario leaves tick logs (`rlctl bench --report`); export those"
             )
-        safety = load_profile(args.shield or "responsive")
+        safety = load_profile(args.shield or DEFAULT)
         yield from grounds_of_scenarios(simulated, args.seeds or 1, safety, args.duration)
     if args.hosts:
         hosts = load_hosts(Path(args.hosts_file) if args.hosts_file else None)

@@ -18,6 +18,7 @@ from rlctl.commands.arguments import distinct_policies, listed, named, number, p
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render, span, suite_rows
+from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import changed, sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.statistics.intervals import Estimate as Measured
@@ -26,14 +27,14 @@ from rlctl.work.workforce import workforce
 
 EXAMPLES = """examples:
   rlctl evaluate runs/ppo/1/bundle
-  rlctl evaluate runs/ppo/1/bundle --scenario thesis --seeds 10 --shield responsive
+  rlctl evaluate runs/ppo/1/bundle --scenario thesis --seeds 10 --shield measured
   rlctl evaluate runs/ppo/1/bundle --managers prm-hybrid,heracles --json scores.json --write-card
 
 Evaluation seeds, as `rlctl bench` has them: no policy has learned on them, and the numbers are those of `rlctl bench`.
 """
 
 RIVALS = ("frozen", "prm-hybrid-tuned", "feedforward", "greedy-shield")
-SHIELDS, SEEDS = "responsive,knee,heracles", 30
+SHIELDS, SEEDS = f"{DEFAULT},knee,heracles", 30
 
 
 SEVERAL = number(int, lambda value: value >= 2, "seeds give no interval; at least 2 do")

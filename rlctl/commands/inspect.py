@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.safety.profile import DEFAULT
+
 if TYPE_CHECKING:
     from rlctl.agents.served.card import Card, Estimate
     from rlctl.report.response import Surface
@@ -35,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="card and surfaces, or the memory, as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the surfaces; needs rlctl[cli]")
-    parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="default: responsive")
+    parser.add_argument("--shield", default=DEFAULT, metavar="NAME|FILE", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:

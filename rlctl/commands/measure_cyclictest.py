@@ -19,7 +19,7 @@ from rlctl.envs.testbed.rtload import Load
 from rlctl.measure.isolation import LEGEND, ControlPlan, Outcome, Plan
 from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
 from rlctl.measure.isolation_run import measure
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.work.progress import progress, say
 
 EXAMPLES = """examples:
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where CPUs are divided, move all tasks of this machine off the task's CPU, and back (needs root)",
     )
     parser.add_argument("--policy", default="greedy-shield", metavar="NAME", help="of rlctl (greedy-shield)")
-    parser.add_argument("--shield", default="responsive", metavar="NAME|FILE", help="of rlctl (responsive)")
+    parser.add_argument("--shield", default=DEFAULT, metavar="NAME|FILE", help="of rlctl (%(default)s)")
     parser.add_argument(
         "--target-us", type=positive, metavar="X", help="tail that rlctl keeps (twice that of the task alone)"
     )

@@ -14,6 +14,7 @@ from rlctl.commands.arguments import add_ray, command_line, number, positive, po
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.loop.stopping import signals_noted
+from rlctl.safety.profile import DEFAULT
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B,...|all",
         help="compare policies on these while they learn (default: all); host: its testbed",
     )
-    parser.add_argument("--shield", metavar="NAME|FILE", help="and under this shield (default: responsive)")
+    parser.add_argument("--shield", metavar="NAME|FILE", help=f"and under this shield (default: {DEFAULT})")
     parser.add_argument("--threads", type=positive_int, metavar="N", help="of torch (default: 1)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/ALGO/NUMBER)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")

@@ -26,6 +26,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import Name, load_model, load_yaml
+from rlctl.safety.profile import DEFAULT
 
 MOST_LCS = 16
 
@@ -232,7 +233,7 @@ class ServeConfig(Described):
     be: BeSection
     policy: PolicySection = PolicySection()
     fallback: FallbackSection = FallbackSection()
-    shield: Name = "responsive"
+    shield: Name = DEFAULT
     quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
     state_directory: Path = Path("/var/lib/rlctl")
     ownership: OwnershipSection = OwnershipSection()

@@ -16,6 +16,7 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, beside, load_yaml, shipped_or_own, validated
+from rlctl.safety.profile import DEFAULT
 
 TICK_SECONDS = 1.0
 """Control period of every host: that of the shipped policies."""
@@ -142,7 +143,7 @@ class Fleet(Strict):
     description: str = ""
     hosts: int = Field(500, ge=1)
     hours: float = Field(24.0, gt=0.0)
-    shield: str = "responsive"
+    shield: str = DEFAULT
     machine_cpus: float = Field(36.0, gt=0.0)
     regions: dict[str, Region] = Field(min_length=1)
     kinds: tuple[FleetKind, ...] = Field(min_length=1)

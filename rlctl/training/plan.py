@@ -22,7 +22,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import load_model
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
 
@@ -60,7 +60,7 @@ class TrainingOptions(BaseModel):
     total_timesteps: int | None = None
     max_seconds: float | None = None
     n_envs: int | None = None
-    shield: str = "responsive"
+    shield: str = DEFAULT
     scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
     threads: int = 1
     live: str | None = None

@@ -18,11 +18,12 @@ from rlctl.agents.training.search.space import Candidate, Space, load_space, spa
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import load_model
+from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.sim import CAPPED, SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
 
 SEARCH = "search.json"
-SHIELD = "responsive"
+SHIELD = DEFAULT
 """Under which policies are judged where the space names no shield."""
 
 

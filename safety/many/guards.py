@@ -16,8 +16,8 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.gates import LoadGate, SlackGate
-from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
+from rlctl.safety.gates import NOISE_TIMES, NOISE_WEIGHT, LoadGate, SlackGate
+from rlctl.safety.growth import SAVED, Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import POLL_TOLERANCE
 from rlctl.safety.many.readings import Beliefs
 from rlctl.safety.profile import Profile
@@ -41,16 +41,21 @@ class Memory(NamedTuple):
 
     Attributes:
         closed: Where the load gate is closed.
+        load_ratio: Load of that judgement; NaN before the first.
         load_polled_seconds: When the load was last judged; NaN for never.
+        noise_ratio: Mean change of the load from one judgement to the next.
         slack_ratio: The slack last judged by; NaN for none.
         slack_polled_seconds: When the slack was last judged; NaN for never.
         remaining_seconds: What is left of the cool-down.
         seen_seconds: Time of the last readings; NaN before the first.
         passed_seconds: Time before these readings that earns growth.
+        well_seconds: Time without a miss that was saved.
     """
 
     closed: Flags
+    load_ratio: Array
     load_polled_seconds: Array
+    noise_ratio: Array
     slack_ratio: Array
     slack_polled_seconds: Array
     strikes: Array
@@ -58,12 +63,14 @@ class Memory(NamedTuple):
     remaining_seconds: Array
     seen_seconds: Array
     passed_seconds: Array
+    well_seconds: Array
 
     @classmethod
-    def start(cls, count: int) -> Memory:
+    def start(cls, count: int, profile: Profile) -> Memory:
         """What the guards of `count` hosts remember before any reading."""
         never, zero = np.full(count, np.nan), np.zeros(count)
-        return cls(np.ones(count, bool), never, never, never, zero, zero, zero, never, zero)
+        noise = np.full(count, profile.load_suspend_ratio - profile.load_resume_ratio)
+        return cls(np.ones(count, bool), never, never, noise, never, never, zero, zero, zero, never, zero, zero)
 
     def where(self, which: Flags, other: Memory) -> Memory:
         """This memory on the hosts in `which`, the other one elsewhere."""
@@ -74,23 +81,36 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
     """The memory after a tick; hosts without a finite time learn nothing."""
     now, load, slack = time_seconds, beliefs.load_ratio, beliefs.slack_ratio
     since = np.fmax(now - memory.seen_seconds, 0.0)
-    # LoadGate: closed above the suspend ratio, open again below the resume ratio, in between as it was.
+    # LoadGate: closed above the suspend ratio, open again below the resume ratio, or nearer where the load hardly
+    # wavers, in between as it was.
     judged = _due(memory.load_polled_seconds, now, profile.poll_seconds) & ~np.isnan(load)
-    closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < profile.load_resume_ratio))
+    near = profile.load_suspend_ratio - np.maximum(NOISE_TIMES * memory.noise_ratio, profile.least_gap_ratio)
+    resumes_below = np.maximum(profile.load_resume_ratio, near)
+    closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < resumes_below))
+    change, most = np.abs(load - memory.load_ratio), profile.load_suspend_ratio - profile.load_resume_ratio
+    noise = memory.noise_ratio + NOISE_WEIGHT * (np.where(change < most, change, most) - memory.noise_ratio)
+    known_before = judged & ~np.isnan(memory.load_ratio)
     # SlackGate: a slack below its ratio is a strike; `_counted` has the rest.
     polled = _due(memory.slack_polled_seconds, now, profile.poll_seconds) & ~np.isnan(slack)
     struck = polled & (slack < profile.slack_suspend_ratio)
     strikes, clean, remaining = _counted(memory, np.minimum(since, profile.gap_seconds), struck, polled, profile)
+    # GrowthRate: time is well where a slack is known, and each miss costs some of it.
+    passed = np.minimum(since, profile.growth_gap_seconds)
+    well_seconds = profile.growth_when_well[1]
+    well = np.minimum(memory.well_seconds + np.where(np.isnan(slack), 0.0, passed), SAVED * well_seconds)
     after = Memory(
         np.where(judged, closed, memory.closed),
+        np.where(judged, load, memory.load_ratio),
         np.where(judged, now, memory.load_polled_seconds),
+        np.where(known_before, noise, memory.noise_ratio),
         np.where(polled, slack, memory.slack_ratio),
         np.where(polled, now, memory.slack_polled_seconds),
         strikes,
         clean,
         remaining,
         now + np.zeros_like(memory.seen_seconds),
-        np.minimum(since, profile.growth_gap_seconds),
+        passed,
+        np.where(slack < 0.0, np.maximum(well - well_seconds, 0.0), well),
     )
     known = np.isfinite(now)
     return after if known.all() else after.where(known, memory)
@@ -141,19 +161,23 @@ class Bounding:
         most.put(SlackFloor.name, ~(slack >= p.slack_floor_ratio), self._floor)
         most.put(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
         growth, ceiling = GUARDS.index(GrowthRate.name), GUARDS.index(Ceiling.name)
-        most.quota_cpus[growth], most.cpuset_cpus[growth] = self._grown(memory.passed_seconds, current)
+        most.quota_cpus[growth], most.cpuset_cpus[growth] = self._grown(memory, current)
         most.quota_cpus[ceiling], most.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
         return most
 
-    def _grown(self, passed_seconds: Array, current: Allocations) -> tuple[Array, Array]:
+    def _grown(self, memory: Memory, current: Allocations) -> tuple[Array, Array]:
         """GrowthRate: quota and cpuset in force and a step more for the time passed; frozen BE resumes at least."""
         # most = in force + rate * time, in CPUs; as `GrowthRate.bound`, to the same nano-CPU.
-        p, limits, least = self.profile, self.limits, self.limits.minimum
+        p, limits, least, passed_seconds = self.profile, self.limits, self.limits.minimum, memory.passed_seconds
+        well_ratio, well_seconds = p.growth_when_well
+        well = memory.well_seconds >= well_seconds
+        rate = np.where(well, well_ratio, p.growth_ratio_per_second)
         base_cpus = np.where(current.frozen, least.quota_cpus, current.quota_cpus)
-        quota_cpus = _nano_rounded(base_cpus + p.growth_ratio_per_second * limits.cpus * passed_seconds)
+        quota_cpus = _nano_rounded(base_cpus + rate * limits.cpus * passed_seconds)
         lifted = (quota_cpus > base_cpus) & (quota_cpus >= limits.cpus)
         cpuset_cpus = np.where(current.frozen, least.cpuset_cpus, current.cpuset_cpus)
-        step_cpus = p.growth_cpuset_cpus * (passed_seconds > 0.0)
+        step_cpus = np.where(well, np.floor(rate * limits.cpus * passed_seconds), 0.0)
+        step_cpus = np.maximum(p.growth_cpuset_cpus, step_cpus) * (passed_seconds > 0.0)
         return np.where(lifted, UNLIMITED, np.maximum(quota_cpus, base_cpus)), cpuset_cpus + step_cpus
 
 

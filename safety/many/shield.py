@@ -72,7 +72,7 @@ class BatchShield:
     def reset(self, which: Flags | None = None) -> None:
         """Forget everything, or everything about some hosts: `which` is bool, shape (n,)."""
         self._latest: tuple[GuardReadings | Readings, Allocations, Bounds] | None = None
-        fresh = Memory.start(self.count)
+        fresh = Memory.start(self.count, self.profile)
         if which is None:
             self._memory = fresh
             self._learnt: GuardReadings | Readings | None = None

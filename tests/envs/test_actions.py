@@ -5,13 +5,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.actions import ALL_CPUS, MOVES, MOVES_VERSION, RISE_RATIO, decode, discrete_space, multi_discrete_space
+from rlctl.envs.actions import (
+    ALL_CPUS,
+    LEAP_RATIO,
+    MOVES,
+    MOVES_VERSION,
+    RISE_RATIO,
+    decode,
+    discrete_space,
+    multi_discrete_space,
+)
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import PolicyError
 
 LIMITS = Limits(cpus=4, levels=20)
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
-TARGETS = [index for index, move in enumerate(MOVES) if move.quota_ratio]
+TARGETS = [index for index, move in enumerate(MOVES) if move.quota_ratio and move.name != "leap"]
 HOSTS = [Limits(1), Limits(4), Limits(36, 17.0), Limits(3, levels=7, min_quota_cpus=0.3)]
 
 
@@ -28,8 +37,8 @@ def hosts_and_allocations(draw):
 
 def test_the_table_of_this_version():
     """A bundle names a version and trusts it: another order or meaning under the same number would act at random."""
-    assert MOVES_VERSION == 2
-    assert RISE_RATIO == 0.10
+    assert MOVES_VERSION == 3
+    assert (RISE_RATIO, LEAP_RATIO) == (0.10, 0.50)
     percents = [
         1, 1.2, 1.4, 1.7, 2, 2.4, 2.8, 3.4, 4, 4.7, 5.6, 6.7, 8, 9.5,
         11, 13, 15.5, 18, 21, 25, 30, 36, 43, 51, 60, 71, 84, 100,
@@ -40,9 +49,11 @@ def test_the_table_of_this_version():
         ("thaw", None, 0, False),
         ("minimum", 0.0, -ALL_CPUS, None),
         *((f"quota-{percent:g}%", percent / 100.0, 0, False) for percent in percents),
+        ("leap", 1.0, 0, False),
         ("cpuset-1", None, -1, None),
         ("cpuset+1", None, 1, None),
     ]
+    assert {move.name: move.rise_ratio for move in MOVES if move.rise_ratio != RISE_RATIO} == {"leap": LEAP_RATIO}
 
 
 def test_the_table_does_what_its_names_say():
@@ -52,6 +63,8 @@ def test_the_table_does_what_its_names_say():
     assert move("quota-15.5%", current) == Allocation(0.62, 2)
     assert move("quota-51%", current.but(cpuset_cpus=3)) == Allocation(2.04, 3)
     assert move("quota-100%", current.but(cpuset_cpus=3)) == Allocation(2.4, 3)  # a tenth of the host nearer
+    assert move("leap", current.but(cpuset_cpus=1, frozen=True)) == Allocation(4.0, 3)  # half of the host nearer
+    assert move("leap", Allocation(0.5, 3)) == Allocation(2.5, 3)
     assert move("minimum", current) == LIMITS.minimum
     assert move("cpuset+1", current) == Allocation(2.0, 3)
     assert move("cpuset-1", current) == Allocation(2.0, 1)
@@ -62,7 +75,7 @@ def test_the_table_does_what_its_names_say():
 def test_only_a_move_that_aims_or_names_the_freezer_touches_it():
     for frozen in (Allocation(2.0, 2, frozen=True), LIMITS.safe):
         thawing = {index for index, move in enumerate(MOVES) if not move.of(frozen, LIMITS).frozen}
-        assert thawing == {INDEX["thaw"], *TARGETS}
+        assert thawing == {INDEX["thaw"], *TARGETS, INDEX["leap"]}
     freezing = {index for index, move in enumerate(MOVES) if move.of(Allocation(2.0, 2), LIMITS).frozen}
     assert freezing == {INDEX["freeze"]}
 

@@ -171,6 +171,9 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
         {"schema": 3, "cells": [[0.5, 1, float("nan"), 1.0]]},
         {"schema": 3, "cells": [[0.5, 1, 1e300, 1.0]]},
         {"schema": 3, "cells": [[True, 1, 1.0, 1.0]]},
+        {"schema": 3, "cells": [], "alone": [1.0]},
+        {"schema": 3, "cells": [], "alone": [1.0, float("nan")]},
+        {"schema": 3, "cells": [], "alone": {"0": 1.0}},
     ],
 )
 def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
@@ -191,3 +194,58 @@ def test_a_bin_and_a_level_are_those_of_their_own_numbers():
     assert levels_of(LADDER).tolist() == list(range(TOP + 1))
     assert levels_of(LADDER[1:] - 1e-6).tolist() == list(range(TOP))
     assert DISCOUNT < 1.0
+
+
+def of_least_weight(free, quota):
+    """A host whose BE has the least weight: windows that held and that missed, without a quota and under one."""
+    host = OneHost()
+    for (held, missed), level in ((free, TOP), (quota, TOP - 3)):
+        for window in range(held + missed):
+            if missed and window % ((held + missed) // missed) == 0:
+                host.evidence.add_missed(FIRST, np.array([0.5]), np.array([level]), apart=True)
+            else:
+                host.add_held(0.5, level)
+    return bool(host.evidence.free_holds(np.array([0.5]))[0])
+
+
+@pytest.mark.parametrize(
+    ("free", "quota", "holds"),
+    [
+        ((0, 0), (0, 0), True),  # taken to be enough until the host has shown that it is not
+        ((98, 2), (0, 0), True),
+        ((85, 15), (0, 0), False),
+        ((85, 15), (85, 15), True),  # so much the LC misses alone, or the quota makes it miss
+        ((85, 15), (99, 1), False),
+        ((0, 5), (85, 15), False),
+        ((98, 2), (0, 5), True),  # what is missed under a quota says nothing of none
+    ],
+)
+def test_misses_without_a_quota_are_weighed_against_those_under_one(free, quota, holds):
+    """Else an LC that misses a window now and then by itself takes BE down for it, and under a quota it misses more."""
+    assert of_least_weight(free, quota) == holds
+
+
+def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
+    """Where a CPU that idles wakes up slowly, an LC may miss more with BE away than with it."""
+    host, yes, no = OneHost(), np.array([True]), np.array([False])
+    for window in range(100):
+        if window % 6:
+            host.add_held(0.5, TOP)
+        else:
+            host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP]), apart=True)
+    assert not host.evidence.free_holds(np.array([0.5]))[0]
+    for window in range(100):
+        host.evidence.add_alone(*((yes, no) if window % 6 else (no, yes)))
+    assert host.evidence.free_holds(np.array([0.5]))[0]
+    kept = Evidence()
+    kept.recall(host.evidence.plain())
+    assert kept.alone[0].tolist() == pytest.approx(host.evidence.alone[0].tolist(), abs=0.01)
+    assert kept.free_holds(np.array([0.5]))[0]
+
+
+def test_a_bad_miss_under_a_quota_counts_without_one_too():
+    host = OneHost()
+    for _ in range(3):
+        host.add_held(0.5, TOP)
+        host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP - 3]), badly=True, apart=True)
+    assert not host.evidence.free_holds(np.array([0.5]))[0]

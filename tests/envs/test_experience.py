@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.evidence import LADDER, TOP, bins_of
@@ -70,7 +72,26 @@ def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does
     assert not kept.evidence.free_holds(np.array([0.5]))[0], "nor after a restart"
 
 
-def test_frozen_idle_and_blind_windows_teach_nothing():
+def test_what_the_lc_misses_alone_is_counted_apart():
+    """Of the levels it says nothing. A backlog that BE has left is none of it, and a miss that lasts is another one."""
+    alone = lived((0.5, MISSES, 12), (0.5, MISSES, -1), (0.5, HOLDS, -1), (0.5, HOLDS, -1), (0.5, MISSES, -1)).evidence
+    assert alone.alone[0].tolist() == [0.5, 1.0]
+    assert lived(*[(0.5, HOLDS, -1)] * 4, (0.5, HOLDS, 12), (0.5, HOLDS, -1)).evidence.alone[0].tolist() == [4.0, 0.0]
+    lasting = lived((0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6).evidence
+    assert lasting.alone[0].tolist() == [0.25, 1.5]
+
+
+def test_where_be_is_free_it_stays_until_a_window_is_missed():
+    """A quota would be no relief: it costs the LC a slice in each period."""
+    limits = replace(LIMITS, least_weight=True)
+    for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
+        experience = Experience(limits)
+        mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(limits.full, 1)
+        left = experience.narrowed(mask, now, *seen(0.5, ratio))[0]
+        assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
+
+
+def test_frozen_idle_and_blind_windows_teach_no_level():
     assert cells((0.5, HOLDS, -1), (0.5, HOLDS, 12, 0.0), (0.5, np.nan, 12), (np.nan, HOLDS, 12)) == []
     assert cells((0.5, HOLDS, -1), (0.5, MISSES, -1), (0.5, HOLDS, -1)) == []
     assert cells((0.5, HOLDS, 12, np.nan)), "nobody says that it was idle"

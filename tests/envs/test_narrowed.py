@@ -83,7 +83,7 @@ def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
         for _ in range(held):
             experience.evidence.add_held(first, np.array([0.9]), np.array([top]))
         for at, level in missed:
-            experience.evidence.add_missed(first, np.array([at]), np.array([level]), badly)
+            experience.evidence.add_missed(first, np.array([at]), np.array([level]), badly, apart=True)
         return min(levels(now, experience, load, ratio))
 
     assert lowest() == rises, "as fast as a tick allows"
@@ -93,7 +93,7 @@ def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
     assert lowest(missed=[(0.8, 12)], badly=True) == -1, "what queues here would queue without a quota"
     assert lowest(missed=[(0.8, top)]) == -1, "weights are not enough here, not at this load either"
     assert lowest(missed=[(0.8, top)], held=60) == rises, "one of sixty is chance"
-    assert lowest(missed=[(0.04 * 1.2**place, 12) for place in reversed(range(13))]) == -1, "so many are no chance"
+    assert lowest(missed=[(0.04 * 1.2**place, 12) for place in reversed(range(13))]) == rises, "and so may all of these"
     assert min(levels(now, Experience(LIMITS))) == -1, "where BE weighs more, not every quota may do"
 
 

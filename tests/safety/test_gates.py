@@ -30,6 +30,36 @@ def test_hysteresis_of_the_load_gate(name: str, suspend: float, resume: float, c
     assert [frozen(shield, calm(15.0 * i, load)) for i, (load, _) in enumerate(loads)] == [want for _, want in loads]
 
 
+@pytest.mark.parametrize(
+    ("wavers", "opens"),
+    [(0.0, 0.93), (0.008, 0.93), (0.024, 0.91), (0.04, 0.91)],
+    ids=["quiet", "little", "more", "much"],
+)
+def test_the_gate_opens_nearer_where_the_load_hardly_wavers(wavers: float, opens: float, calm: Calm) -> None:
+    """A gap for the loudest host holds BE of the quiet one back for nothing. What wavers opens it by its dips."""
+    shield, seconds = Shield(load_profile("measured"), LIMITS), iter(range(10000))
+
+    def frozen_at(load: float, ticks: int) -> bool:
+        """At the end of so many ticks around a load; then once at that load itself."""
+        for tick in range(ticks):
+            frozen(shield, calm(float(next(seconds)), load + wavers / 2 * (-1) ** tick))
+        return frozen(shield, calm(float(next(seconds)), load))
+
+    assert frozen_at(0.92, 1)  # before anything was measured it wavers by much
+    assert not frozen_at(0.5, 100)
+    assert frozen_at(1.0, 200)
+    steps = [round(0.99 - 0.01 * step, 2) for step in range(15)]
+    assert next(load for load in steps if not frozen_at(load, 60)) == opens
+
+
+def test_a_load_that_is_no_number_makes_no_gate_forget_how_to_open(calm: Calm) -> None:
+    shield = Shield(load_profile("measured"), LIMITS)
+    for second, load in enumerate([0.5, float("inf"), float("inf"), 1e308, -1.0, float("nan"), 0.5, 0.5]):
+        frozen(shield, calm(float(second), load))
+    assert not frozen(shield, calm(9.0, 0.5))
+    assert 0.0 <= shield.state["load-gate"]["noise_ratio"] <= 0.05
+
+
 def test_heracles_judges_every_fifteen_seconds_and_holds_in_between(calm: Calm) -> None:
     shield = Shield(load_profile("heracles"), LIMITS)
     answers = [frozen(shield, calm(float(t), 0.5 if t == 0 else 0.99)) for t in range(17)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Missing, Telemetry, Why
 from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
@@ -74,10 +75,32 @@ def test_the_floor_is_never_below_what_the_host_can_write() -> None:
     ],
 )
 def test_the_rate_of_growth(current: Allocation, passed_seconds: float, most: Allocation) -> None:
-    guard = GrowthRate(ratio_per_second=0.25, cpuset_cpus=1, gap_seconds=2.0)
-    bound = guard.bound(Pace(0.0, passed_seconds), Telemetry(0.0, 0.010), current, LIMITS)
+    guard = GrowthRate(0.25, 1, 2.0, well_ratio_per_second=0.5, well_seconds=60.0, trust=TRUST)
+    bound = guard.bound(Pace(0.0, passed_seconds, 59.0), Telemetry(0.0, 0.010), current, LIMITS)
     assert bound is not None
     assert bound.most == most
+
+
+def test_where_misses_are_rare_it_grows_faster(calm: Calm) -> None:
+    profile, limits = load_profile("measured"), Limits(10)
+    shield, wells = Shield(profile, limits), {}
+    shield.rule(calm(0.0), limits.safe, limits.safe)
+    for second in range(1, 240):
+        late = second in {70, 230}
+        lost = second in range(20, 25)  # what nobody saw was not well
+        telemetry = calm(float(second), slack=-0.1 if late else 0.5)
+        if lost:
+            telemetry = replace(
+                telemetry, tail_latency_seconds=Missing(Why.STALE), oldest_request_seconds=Missing(Why.NO_DATA)
+            )
+        grown = shield.rule(telemetry, Allocation(2.0, 2), limits.full).allocation
+        wells[second] = grown.quota_cpus, grown.cpuset_cpus
+    assert wells[64] == (pytest.approx(3.2), 3)
+    assert wells[65] == wells[69] == (pytest.approx(8.0), 8)
+    assert wells[70] == (pytest.approx(0.01), 1)
+    assert wells[81] == wells[124] == (pytest.approx(3.2), 3)
+    assert wells[125] == (pytest.approx(8.0), 8)
+    assert wells[231] == (pytest.approx(8.0), 8)  # one miss in a long while
 
 
 def test_a_late_tick_earns_no_leap(calm: Calm) -> None:
@@ -103,17 +126,19 @@ def test_a_ceiling_of_one_still_knows_the_size_of_the_host() -> None:
 
 
 @given(data=st.data())
-def test_no_move_of_a_running_be_outgrows_a_full_tick(data: st.DataObject, profile: Profile) -> None:
+def test_no_move_but_a_leap_of_a_running_be_outgrows_a_full_tick(data: st.DataObject, profile: Profile) -> None:
     """Otherwise the mask would forbid growing moves for ever, and each target far above would be an override."""
     limits = data.draw(st.sampled_from([Limits(1), Limits(4), Limits(36), Limits(3, min_quota_cpus=0.3)]))
     quotas = st.one_of(st.floats(limits.min_quota_cpus, limits.cpus), st.just(UNLIMITED))
     current = data.draw(st.builds(Allocation, quotas, st.integers(1, limits.cpus)))
     guard = next(one for one in profile.guards() if isinstance(one, GrowthRate))
     for begun in (current, limits.safe):  # a BE that was suspended resumes from the minimum
-        bound = guard.bound(Pace(0.0, 1.0), Telemetry(0.0, 0.010), begun, limits)
-        assert bound is not None
-        for move in MOVES:
-            assert move.of(begun, limits).at_most(bound.most), move.name
+        for well_seconds in (0.0, 60.0):
+            bound = guard.bound(Pace(0.0, 1.0, well_seconds), Telemetry(0.0, 0.010), begun, limits)
+            assert bound is not None
+            for move in MOVES:
+                if move.name != "leap" or (profile.measured is not None and well_seconds):
+                    assert move.of(begun, limits).at_most(bound.most), move.name
 
 
 @pytest.mark.parametrize("cpus", [1, 36])

@@ -10,7 +10,7 @@ import pytest
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import DEFAULT, Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES
 
@@ -20,7 +20,7 @@ def text_of(name: str) -> str:
 
 
 def test_these_profiles_ship() -> None:
-    assert SAFETY_PROFILES == ("heracles", "knee", "responsive")
+    assert SAFETY_PROFILES == ("heracles", "knee", "measured", "responsive")
     assert tuple(load_profile(name).name for name in SAFETY_PROFILES) == SAFETY_PROFILES
 
 
@@ -46,11 +46,24 @@ def test_knee_is_responsive_with_another_load_gate() -> None:
     assert knee.digest != responsive.digest
 
 
+def test_measured_is_responsive_where_nothing_was_measured() -> None:
+    measured, responsive = load_profile("measured"), load_profile("responsive")
+    assert measured.model_dump(exclude={"name", "measured"}) == responsive.model_dump(exclude={"name", "measured"})
+    assert (responsive.measured, load_profile(DEFAULT)) == (None, measured)
+    assert measured.digest != responsive.digest
+
+
+def test_digests_of_profiles_without_it_are_what_they_were() -> None:
+    """Bundles and results name them."""
+    digests = {name: load_profile(name).digest for name in ("heracles", "knee", "responsive")}
+    assert (digests["knee"], digests["responsive"]) == ("219ff86eb8a8", "ef728702fa02")
+
+
 @pytest.mark.parametrize("name", SAFETY_PROFILES)
 def test_every_constant_is_written_down(name: str) -> None:
     """No hidden defaults: what a profile file does not say is an error, not a guess."""
     optional = {key for key, field in Profile.model_fields.items() if not field.is_required()}
-    assert optional == {"memory_pressure", "memory_bandwidth"}
+    assert optional == {"measured", "memory_pressure", "memory_bandwidth"}
     assert set(re.findall(r"^(\w+):", text_of(name), re.MULTILINE)) == set(Profile.model_fields)
 
 
@@ -94,7 +107,7 @@ def test_a_path_may_be_given_as_text(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="no safety profile 'hercules'; there are heracles, knee, responsive"):
+    with pytest.raises(ConfigError, match="'hercules'; there are heracles, knee, measured, responsive"):
         load_profile("hercules")
 
 

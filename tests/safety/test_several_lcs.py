@@ -12,6 +12,7 @@ from rlctl.envs.telemetry import Missing, Quantile, SeveralTelemetry, Telemetry,
 from rlctl.loop.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.shipped import SAFETY_PROFILES
 
 LIMITS = Limits(4)
 NAMES = ("web", "cache", "search")
@@ -40,7 +41,7 @@ ticks = st.lists(st.tuples(readings, readings, readings), min_size=1, max_size=2
 allocations = st.builds(Allocation, st.sampled_from([0.01, 0.5, 2.0, 4.0, UNLIMITED]), st.integers(1, 4), st.booleans())
 
 
-@pytest.mark.parametrize("profile", ["responsive", "heracles", "knee"])
+@pytest.mark.parametrize("profile", SAFETY_PROFILES)
 @settings(max_examples=40)
 @given(run=ticks, step=st.sampled_from([0.2, 1.0, 7.0]), asked=allocations)
 def test_the_verdict_is_that_of_a_shield_for_each_taken_together(profile, run, step, asked):

@@ -20,7 +20,7 @@ Calm = Callable[..., Telemetry]
 
 LIMITS = Limits(cpus=2)
 HALF = Allocation(1.0, 1)
-GROWING = {"quota-51%", "quota-60%", "quota-71%", "quota-84%", "quota-100%", "cpuset+1"}
+GROWING = {"quota-51%", "quota-60%", "quota-71%", "quota-84%", "quota-100%", "leap", "cpuset+1"}
 """The moves that are more than HALF."""
 
 
@@ -36,7 +36,10 @@ def test_a_fresh_shield_lets_nothing_grow(profile: Profile, calm: Calm) -> None:
 def test_with_slack_every_move_is_allowed(profile: Profile, calm: Calm) -> None:
     shield = Shield(profile, LIMITS)
     shield.mask(calm(0.0), LIMITS.minimum)
-    assert allowed(shield, calm(1.0), HALF) == {move.name for move in MOVES}
+    assert allowed(shield, calm(1.0), HALF) == {move.name for move in MOVES} - {"leap"}
+    for second in range(2, 61):
+        assert allowed(shield, calm(float(second)), HALF) >= {move.name for move in MOVES} - {"leap"}
+    assert ("leap" in allowed(shield, calm(61.0), HALF)) == (profile.measured is not None)
 
 
 def test_with_little_slack_only_moves_that_do_not_grow(profile: Profile, calm: Calm) -> None:
@@ -69,7 +72,8 @@ def test_the_state_can_be_logged(profile: Profile, calm: Calm) -> None:
     shield = Shield(profile, LIMITS)
     shield.rule(calm(0.0), LIMITS.full, LIMITS.full)
     state = json.loads(json.dumps(shield.state))
-    assert state["load-gate"] == {"closed": False, "load_ratio": 0.5, "polled_seconds": 0.0}
+    gap = profile.load_suspend_ratio - profile.load_resume_ratio
+    assert state["load-gate"] == {"closed": False, "load_ratio": 0.5, "polled_seconds": 0.0, "noise_ratio": gap}
 
 
 def test_a_repeated_reading_earns_no_growth(profile: Profile, calm: Calm) -> None:

@@ -13,12 +13,13 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 from rlctl.safety.wrapper import ShieldedEnv
+from tests.doubles.shipped import SAFETY_PROFILES
 
 HOSTS, STEPS, EPISODE, SEED = 5, 70, 30, 11
 THAW = [move.name for move in MOVES].index("thaw")
 
 
-@pytest.mark.parametrize("safety", ["heracles", "knee", "responsive"])
+@pytest.mark.parametrize("safety", SAFETY_PROFILES)
 def test_it_is_so_many_shielded_environments_across_episodes(safety):
     host = load_host("thesis-host").but(missing_ratio=0.05, delay_ticks=1.0)
     together = ShieldedVectorEnv(HOSTS, host, safety=safety, max_episode_steps=EPISODE)

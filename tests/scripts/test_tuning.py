@@ -185,6 +185,7 @@ def test_tuned_constants_reach_the_policy_and_a_scenarios_win(mine):
 def test_a_bench_says_that_it_is_tuned_and_is_verified_so(mine, tmp_path, capsys):
     out = tmp_path / "result.json"
     asked = ["bench", "--scenario", "noisy", "--managers", "static", "--seeds", "2", "--duration", "20", "--jobs", "1"]
+    asked += ["--shield", "responsive"]
     assert main([*asked, "--tuned", str(mine), "--json", str(out)]) == 0
     said = capsys.readouterr()
     digest = load_tuned(str(mine)).digest

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.nearest_move import nearest_move
-from rlctl.envs.actions import MOVES
+from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, PolicyError
@@ -34,7 +34,7 @@ KEEP = [move.name for move in MOVES].index("keep")
 _QUOTAS = {
     index: move.quota_ratio
     for index, move in enumerate(MOVES)
-    if move.quota_ratio is not None and not move.cpuset_cpus and not move.frozen
+    if move.quota_ratio is not None and not move.cpuset_cpus and not move.frozen and move.rise_ratio == RISE_RATIO
 }
 TARGETS = tuple(sorted(_QUOTAS, key=lambda index: (_QUOTAS[index], index)))
 """Moves towards a quota and nothing else, the smallest first."""

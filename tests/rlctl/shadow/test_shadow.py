@@ -129,7 +129,7 @@ def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocat
     for watched in said:
         assert watched.answers["raises"].failed == "RuntimeError: no idea"
         assert watched.answers["leaves"].failed.startswith("SystemExit")
-        assert watched.answers["nonsense"].failed == "action 999 is outside the table of 34 moves"
+        assert watched.answers["nonsense"].failed == "action 999 is outside the table of 35 moves"
         assert all(watched.answers[name].allowed.frozen for name in ("raises", "leaves", "nonsense"))
         assert not any(one.late for one in watched.answers.values())
         assert watched.answers["good"].failed == ""

@@ -22,7 +22,7 @@ SPACE = """algorithm: ppo
 recipe:
   gamma: {uniform: [0.8, 0.95]}
   n_epochs: {choice: [1, 2]}
-shield: {profile: responsive, margins: {slack_hold_ratio: {uniform: [0.1, 0.2]}}}
+shield: {profile: measured, margins: {slack_hold_ratio: {uniform: [0.1, 0.2]}}}
 """
 TINY = ["--algo", "ppo", "--scenario", "two-core", "--total-timesteps", "300", "--trials", "3", "--seed", "4"]
 
@@ -245,9 +245,7 @@ def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     assert run.seed == second.seed == 5
     assert {one.safety.slack_hold_ratio for one in run.courses} == {hold}
     shields = {kind.name: kind.shield() for kind in run.hosts.kinds}
-    assert shields["large-responsive"] == profile.model_copy(
-        update={"name": "responsive-tuned", "slack_hold_ratio": hold}
-    )
+    assert shields["large-measured"] == profile.model_copy(update={"name": "measured-tuned", "slack_hold_ratio": hold})
     assert shields["large"].name == "knee"  # margins are those of one profile
     plain = job.run_of(first.name, first.values, tmp_path)  # as a copy of the second would be
     assert plain.hosts == job.hosts

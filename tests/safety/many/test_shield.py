@@ -127,7 +127,9 @@ def seen(batch: SimBatch) -> GuardReadings | Readings:
     return batch.read()
 
 
-@pytest.mark.parametrize(("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True)])
+@pytest.mark.parametrize(
+    ("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True), ("measured", False)]
+)
 def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unruly: bool) -> None:
     count, dice, profile = 16, np.random.default_rng(7), load_profile(name)
     host = load_host("thesis-host")
