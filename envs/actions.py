@@ -32,7 +32,7 @@ profiles let grow, so that a target far above is no reason for the shield to ste
 
 LEAP_RATIO = 0.50
 """The same of `leap`, and most by which that opens the cpuset: within what `measured` lets grow where all was well for
-long. Elsewhere the shield masks it."""
+long. Elsewhere the shield masks it, or lets less of it through."""
 
 ALL_CPUS = 1 << 20
 """More than any host has: takes the cpuset to one CPU."""

@@ -214,7 +214,10 @@ class Evidence:
         self._sum_up(host)
 
     def plain(self, host: int = 0) -> dict[str, Any]:
-        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed]."""
+        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed].
+
+        And windows that held and that missed while BE was frozen.
+        """
         held, missed = self.held[host].astype(np.float64).round(2), self.missed[host].astype(np.float64).round(2)
         places, levels = np.nonzero((held >= LEAST_COUNT) | (missed >= LEAST_COUNT))
         cells = [

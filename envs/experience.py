@@ -173,7 +173,7 @@ class Experience:
         self.evidence.add_held(sound, load[sound], level[sound])
 
         misses = told & ~holds & (~missing | (now_seconds - self._missing_since >= SETTLED_SECONDS))
-        alone = (level < 0) & (self._before_level < 0)
+        alone = (level < 0) & (self._before_level < 0) & ~np.isnan(self._before_load)  # and nothing was blind
         self.evidence.add_alone(holds & ~missing & alone, misses & alone)
         self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
         around = np.maximum(self._before_level, level)
@@ -268,7 +268,7 @@ class Experience:
     def remembered(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `recall`; empty where it is nothing."""
         plain = self.evidence.plain()
-        if not plain["cells"]:
+        if not plain["cells"] and not any(plain["alone"]):
             return {}
         seen = np.flatnonzero(~np.isnan(self._calm[0])).tolist()
         calm = [[round(load_of(place), 4), float(np.round(10.0 ** self._calm[0, place], 5))] for place in seen]

@@ -70,15 +70,17 @@ class LoadGate:
             return memory
         # load > suspend: closed; load < resume: open; between the two it stays as it is, so that a load that wavers at
         # one threshold does not start and stop BE in each tick.
-        closed = load > self.suspend_ratio or (memory.closed and not load < self._resumes_below(memory))
-        return Gate(closed, load, now, self._noise_ratio(memory, load))
+        noise = self._noise_ratio(memory, load)
+        closed = load > self.suspend_ratio or (memory.closed and not load < self._resumes_below(noise))
+        return Gate(closed, load, now, noise)
 
-    def _resumes_below(self, memory: Gate) -> float:
-        return max(self.resume_ratio, self.suspend_ratio - max(NOISE_TIMES * memory.noise_ratio, self.least_gap_ratio))
+    def _resumes_below(self, noise_ratio: float) -> float:
+        return max(self.resume_ratio, self.suspend_ratio - max(NOISE_TIMES * noise_ratio, self.least_gap_ratio))
 
     def _noise_ratio(self, memory: Gate, load_ratio: float) -> float:
-        # A step of the load is no noise: it counts as the widest gap once. So does what is no number.
-        if memory.load_ratio is None:
+        # The very same load is a reading that is shown twice, and no sign of quiet. A step of the load is no noise: it
+        # counts as the widest gap once. So does what is no number.
+        if memory.load_ratio is None or load_ratio == memory.load_ratio:
             return memory.noise_ratio
         most, change = self.suspend_ratio - self.resume_ratio, abs(load_ratio - memory.load_ratio)
         return memory.noise_ratio + NOISE_WEIGHT * ((change if change < most else most) - memory.noise_ratio)
@@ -91,7 +93,8 @@ class LoadGate:
         seen, reason = "not seen yet", Reason.LOAD_UNKNOWN
         if memory.load_ratio is not None:
             seen, reason = f"{memory.load_ratio:.3f}", Reason.LOAD_HIGH
-        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {self._resumes_below(memory):.3g} allows"
+        below = self._resumes_below(memory.noise_ratio)
+        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {below:.3g} allows"
         return Bound(self.name, reason, limits.safe, detail)
 
 

@@ -115,7 +115,7 @@ class Pace:
     Attributes:
         seen_seconds: Time of the last reading.
         passed_seconds: Time before it that earns growth.
-        well_seconds: Time without a miss that was saved, as far as the tail latency was known.
+        well_seconds: Time in which the target was seen to be held, as far as it is saved.
     """
 
     seen_seconds: float | None = None
@@ -144,7 +144,7 @@ class GrowthRate:
         cpuset_cpus: Number of CPUs by which the cpuset may grow each tick.
         gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
         well_ratio_per_second: The same share where `well_seconds` are saved; of the CPUs in the cpuset, too.
-        well_seconds: Time without a miss that this takes, and that each miss costs.
+        well_seconds: Time without a miss that this takes, and that each miss costs, and each tick without a tail.
     """
 
     ratio_per_second: float
@@ -163,9 +163,10 @@ class GrowthRate:
         """Note how much time passed, and how much of it was well."""
         now, slack = telemetry.time_seconds, self.trust.slack_ratio(telemetry)
         passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
-        well = min(memory.well_seconds + (0.0 if slack is None else passed), SAVED * self.well_seconds)
-        missed = slack is not None and slack < 0.0
-        return Pace(now, passed, max(well - self.well_seconds, 0.0) if missed else well)
+        # An overload may blind its sensors: a tick of which nobody knows costs as much as a miss.
+        if slack is not None and slack >= 0.0:
+            return Pace(now, passed, min(memory.well_seconds + passed, SAVED * self.well_seconds))
+        return Pace(now, passed, max(memory.well_seconds - self.well_seconds, 0.0))
 
     def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force and one step more."""

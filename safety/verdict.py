@@ -25,7 +25,8 @@ class Reason(StrEnum):
     ABSURD = "absurd-reading"
     """A reading is not finite, negative, or beyond what can be."""
     LOAD_HIGH = "load-high"
-    """The load is above `load_suspend_ratio`, or has not been below `load_resume_ratio` since then or the start."""
+    """The load is above `load_suspend_ratio`, or has not been below `load_resume_ratio` since then or the start.
+    Where `measured` is set that one may lie nearer."""
     LOAD_UNKNOWN = "load-unknown"
     """No load was seen since the start: nobody knows that it is below `load_resume_ratio`."""
     SLACK_NEGATIVE = "slack-negative"

@@ -65,7 +65,7 @@ class ObservationTable(_Strict):
 
 
 class MoveRow(_Strict):
-    """One row of the action table, as in `rlctl.envs.actions.Move`."""
+    """One row of the action table, as in `rlctl.envs.actions.Move`; the table's version stands for how far it rises."""
 
     name: str
     quota_ratio: float | None

@@ -41,7 +41,7 @@ class Memory(NamedTuple):
 
     Attributes:
         closed: Where the load gate is closed.
-        load_ratio: Load of that judgement; NaN before the first.
+        load_ratio: Load last judged; NaN before the first.
         load_polled_seconds: When the load was last judged; NaN for never.
         noise_ratio: Mean change of the load from one judgement to the next.
         slack_ratio: The slack last judged by; NaN for none.
@@ -84,25 +84,26 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
     # LoadGate: closed above the suspend ratio, open again below the resume ratio, or nearer where the load hardly
     # wavers, in between as it was.
     judged = _due(memory.load_polled_seconds, now, profile.poll_seconds) & ~np.isnan(load)
-    near = profile.load_suspend_ratio - np.maximum(NOISE_TIMES * memory.noise_ratio, profile.least_gap_ratio)
-    resumes_below = np.maximum(profile.load_resume_ratio, near)
-    closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < resumes_below))
     change, most = np.abs(load - memory.load_ratio), profile.load_suspend_ratio - profile.load_resume_ratio
     noise = memory.noise_ratio + NOISE_WEIGHT * (np.where(change < most, change, most) - memory.noise_ratio)
-    known_before = judged & ~np.isnan(memory.load_ratio)
+    noise = np.where(judged & ~np.isnan(memory.load_ratio) & (change != 0.0), noise, memory.noise_ratio)
+    near = profile.load_suspend_ratio - np.maximum(NOISE_TIMES * noise, profile.least_gap_ratio)
+    resumes_below = np.maximum(profile.load_resume_ratio, near)
+    closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < resumes_below))
     # SlackGate: a slack below its ratio is a strike; `_counted` has the rest.
     polled = _due(memory.slack_polled_seconds, now, profile.poll_seconds) & ~np.isnan(slack)
     struck = polled & (slack < profile.slack_suspend_ratio)
     strikes, clean, remaining = _counted(memory, np.minimum(since, profile.gap_seconds), struck, polled, profile)
-    # GrowthRate: time is well where a slack is known, and each miss costs some of it.
+    # GrowthRate: time is saved where the target is seen to be held; a miss costs some of it, as a blind tick does.
     passed = np.minimum(since, profile.growth_gap_seconds)
     well_seconds = profile.growth_when_well[1]
-    well = np.minimum(memory.well_seconds + np.where(np.isnan(slack), 0.0, passed), SAVED * well_seconds)
+    saved = np.minimum(memory.well_seconds + passed, SAVED * well_seconds)
+    well = np.where(slack >= 0.0, saved, np.maximum(memory.well_seconds - well_seconds, 0.0))
     after = Memory(
         np.where(judged, closed, memory.closed),
         np.where(judged, load, memory.load_ratio),
         np.where(judged, now, memory.load_polled_seconds),
-        np.where(known_before, noise, memory.noise_ratio),
+        noise,
         np.where(polled, slack, memory.slack_ratio),
         np.where(polled, now, memory.slack_polled_seconds),
         strikes,
@@ -110,7 +111,7 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
         remaining,
         now + np.zeros_like(memory.seen_seconds),
         passed,
-        np.where(slack < 0.0, np.maximum(well - well_seconds, 0.0), well),
+        well,
     )
     known = np.isfinite(now)
     return after if known.all() else after.where(known, memory)

@@ -76,9 +76,11 @@ def test_what_the_lc_misses_alone_is_counted_apart():
     """Of the levels it says nothing. A backlog that BE has left is none of it, and a miss that lasts is another one."""
     alone = lived((0.5, MISSES, 12), (0.5, MISSES, -1), (0.5, HOLDS, -1), (0.5, HOLDS, -1), (0.5, MISSES, -1)).evidence
     assert alone.alone[0].tolist() == [0.5, 1.0]
-    assert lived(*[(0.5, HOLDS, -1)] * 4, (0.5, HOLDS, 12), (0.5, HOLDS, -1)).evidence.alone[0].tolist() == [4.0, 0.0]
-    lasting = lived((0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6).evidence
+    assert lived(*[(0.5, HOLDS, -1)] * 4, (0.5, HOLDS, 12), (0.5, HOLDS, -1)).evidence.alone[0].tolist() == [3.0, 0.0]
+    lasting = lived((0.5, HOLDS, -1), (0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6).evidence
     assert lasting.alone[0].tolist() == [0.25, 1.5]
+    assert lived((0.5, HOLDS, TOP), (np.nan, np.nan, TOP), (0.5, 3.0, -1)).evidence.alone[0].tolist() == [0.0, 0.0]
+    assert lived(*[(0.5, HOLDS, -1)] * 3).remembered()["alone"] == [2.0, 0.0]
 
 
 def test_where_be_is_free_it_stays_until_a_window_is_missed():

@@ -105,7 +105,7 @@ def test_a_memory_that_cannot_be_is_not_resumed(value):
     shield, telemetry = Shield(load_profile("responsive"), limits), Telemetry(0.0, 1.0)
     memory = Shield(load_profile("responsive"), limits).state
     assert shield.resume(memory, telemetry)
-    assert not shield.resume({**memory, "growth-rate": {"seen_seconds": value, "passed_seconds": 0.0}}, telemetry)
+    assert not shield.resume({**memory, "growth-rate": {**memory["growth-rate"], "seen_seconds": value}}, telemetry)
 
 
 @pytest.mark.parametrize("text", ["1_000", "01", "٣", "+5", "9" * 5000, "", "0x10", "1 2"])
