@@ -70,7 +70,7 @@ def _shipped(folder: str, *names: str) -> tuple[bytes, ...]:
 
 CORPUS = {
     "serve": SERVE,
-    "shield": _shipped("safety", "heracles", "responsive"),
+    "shield": _shipped("safety", "heracles", "measured"),
     "scenario": _shipped("scenarios", "bursty", "live-nginx", "thesis-shuffled", "diurnal"),
     "plant": _shipped("plants", "thesis-host"),
 }

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import advance, bounds, judge
 
 __all__ = ["LIMITS", "TARGET_SECONDS", "allowed", "sane", "telemetry"]
@@ -19,7 +19,7 @@ WARM_SECONDS = 400.0
 """Longer than any cool-down of the profile."""
 
 _FIELDS = frozenset(one.name for one in fields(Telemetry))
-_GUARDS = load_profile("responsive").guards()
+_GUARDS = load_profile(DEFAULT).guards()
 
 
 def telemetry(readings: Mapping[str, Reading], now_seconds: float) -> Telemetry:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rlctl.safety.profile import DEFAULT
 from rlctl.serve.self_usage import self_usage
 
 __all__ = [
@@ -29,7 +30,7 @@ MOST_GROWTH_BYTES = 5 << 20
 ROTATE_BYTES, KEEP = 1 << 16, 4
 LOG_BOUND_BYTES = (KEEP + 1) * ROTATE_BYTES
 
-SHIELDS = ("responsive", "heracles")
+SHIELDS = (DEFAULT, "heracles")
 """What reloads exchange."""
 
 BROKEN = "policy: {name: ["

@@ -11,6 +11,7 @@ import pytest
 
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.ticklog.header import limits_in
 from rlctl.ticklog.logged import read_log
@@ -58,7 +59,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(result.read_text())
     assert found["schema"] == 1
-    assert found["shield"] == "responsive"
+    assert found["shield"] == DEFAULT
     assert {name: one["be_weight"] for name, one in found["managers"].items()} == {
         "weights": "minimum",
         "frozen": "equal",
