@@ -22,6 +22,7 @@ LADDER = np.array(_LADDER_PERCENTS) / 100.0
 """Levels of BE's allocation, as shares of its CPUs; the lowest is the smallest quota, the highest is everything."""
 
 TOP = len(LADDER) - 1
+HALF = int(np.searchsorted(LADDER, 0.5))
 
 DISCOUNT = 0.5
 """What a miss leaves of the evidence for and against what was missed: so a host that has changed is found out within
@@ -30,9 +31,10 @@ a few misses, however long the other one was known, and chance misses of one win
 MOST_COUNT = 100.0
 """Windows that a cell counts at most: more of the same say nothing new, and would have to be outweighed."""
 
-MISSED_HALF_LIFE_SECONDS, HELD_HALF_LIFE_SECONDS = 600.0, 86400.0
-"""After so long a window counts half. What was missed is tried again, for hosts change; what held is given up when it
-is missed, not because the load was another one for some hours."""
+MISSED_HALF_LIFE_SECONDS, BADLY_HALF_LIFE_SECONDS, HELD_HALF_LIFE_SECONDS = 600.0, 3600.0, 86400.0
+"""After so long a window counts half. What was missed is tried again, for hosts change; but to let BE free costs some
+windows in a row where nothing but a quota holds, which a budget of one window in a thousand pays once an hour. What
+held is given up when it is missed, not because the load was another one for some hours."""
 
 AGED_SECONDS = 10.0
 """Evidence is aged in steps of so long: all of it is touched for that."""
@@ -55,6 +57,9 @@ FEW = 10.0
 
 LEAST_COUNT = 0.01
 """Smaller counts are not worth keeping."""
+
+OF_EACH_HOST = "held", "missed", "_held_above", "_missed_below", "alone", "badly", "_unaged_seconds"
+"""Of an Evidence: arrays whose first axis are the hosts."""
 
 SCHEMA = 3
 MOST_KEPT_LOAD = 1e3
@@ -92,6 +97,9 @@ class Evidence:
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
         # Windows that held and that missed while BE was frozen, at any load; shape (hosts, 2).
         self.alone = np.zeros((hosts, 2), np.float32)
+        # Windows missed badly beside a BE of the least weight that had half of its CPUs or more, at any load; shape
+        # (hosts,). With less it is the LC's own, as likely as not.
+        self.badly = np.zeros(hosts, np.float32)
         self._unaged_seconds = np.zeros(hosts)
         # Loads that were asked about last, and what was said of them. The version tells that the counts have changed,
         # also where a policy in a thread of its own is late.
@@ -100,13 +108,21 @@ class Evidence:
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """All about some hosts, shape (n,)."""
-        for counts in (self.held, self.missed, self._held_above, self._missed_below, self.alone, self._unaged_seconds):
+        for counts in (
+            self.held,
+            self.missed,
+            self._held_above,
+            self._missed_below,
+            self.alone,
+            self.badly,
+            self._unaged_seconds,
+        ):
             counts[which] = 0.0
         self._version += 1
 
     def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
         """Put what another one has of some hosts in the place of one's own of these or of others."""
-        for name in ("held", "missed", "_held_above", "_missed_below", "alone", "_unaged_seconds"):
+        for name in OF_EACH_HOST:
             getattr(self, name)[mine] = getattr(other, name)[theirs]
         self._version += 1
 
@@ -122,6 +138,7 @@ class Evidence:
             for counts in (self.missed, self._missed_below):
                 counts[due] *= missed
             self.alone[due] *= np.concatenate([held, missed], axis=2)[:, 0]
+            self.badly[due] *= 0.5 ** (passed[:, 0, 0] / BADLY_HALF_LIFE_SECONDS)
             self._unaged_seconds[due] = 0.0
             self._version += 1
 
@@ -151,6 +168,8 @@ class Evidence:
             self.held[host, place:, reached:beyond] *= DISCOUNT
             self.missed[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
             self.missed[host, place, reached] += 1.0
+            if own and also_free and reached >= HALF:
+                self.badly[host] = 1.0 + DISCOUNT * self.badly[host]
             if also_free and reached < TOP:
                 self.missed[host, : place + 1, TOP] *= DISCOUNT
                 self.missed[host, place, TOP] += 1.0
@@ -192,7 +211,7 @@ class Evidence:
         otherwise = missed[:, :TOP].sum(axis=1) + self.alone[:, 1]
         windows = otherwise + held[:, :TOP].sum(axis=1) + self.alone[:, 0]
         budget_ratio = FREE_BUDGET_RATIO + otherwise / (windows + FEW)
-        on_host = _is_borne(missed[:, TOP], held[:, TOP], budget_ratio)
+        on_host = _is_borne(np.maximum(missed[:, TOP], self.badly), held[:, TOP], budget_ratio)
         return on_host & _is_borne(self._missed_below[here] - FREE_FORGIVEN, self._held_above[here], budget_ratio)
 
     def shift(self, host: int, bins: int) -> None:
@@ -216,7 +235,7 @@ class Evidence:
     def plain(self, host: int = 0) -> dict[str, Any]:
         """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed].
 
-        And windows that held and that missed while BE was frozen.
+        And windows that held and that missed while BE was frozen, and those missed badly beside half of its CPUs.
         """
         held, missed = self.held[host].astype(np.float64).round(2), self.missed[host].astype(np.float64).round(2)
         places, levels = np.nonzero((held >= LEAST_COUNT) | (missed >= LEAST_COUNT))
@@ -224,7 +243,8 @@ class Evidence:
             [round(load_of(place), 4), float(LADDER[level]), float(held[place, level]), float(missed[place, level])]
             for place, level in zip(places.tolist(), levels.tolist(), strict=True)
         ]
-        return {"schema": SCHEMA, "cells": cells, "alone": self.alone[host].astype(np.float64).round(2).tolist()}
+        alone, badly = (counts[host].astype(np.float64).round(2).tolist() for counts in (self.alone, self.badly))
+        return {"schema": SCHEMA, "cells": cells, "alone": alone, "badly": badly}
 
     def recall(self, plain: Mapping[str, Any], host: int = 0) -> None:
         """Take over counts that `plain` gave.
@@ -241,11 +261,10 @@ class Evidence:
         for load, share, cell_held, cell_missed in map(_checked, cells):
             cell = int(bins_of(load)), int(levels_of(share))
             held[cell], missed[cell] = cell_held, cell_missed
-        alone = plain.get("alone", [0.0, 0.0])  # not kept by earlier versions
-        counts = isinstance(alone, list) and len(alone) == 2 and all(type(one) in (int, float) for one in alone)
-        if not counts or not all(0.0 <= one <= MOST_COUNT for one in alone):
-            raise ValueError("no two counts of windows with BE frozen")
-        self.held[host], self.missed[host], self.alone[host] = held, missed, alone
+        alone, badly = plain.get("alone", [0.0, 0.0]), plain.get("badly", 0.0)  # not kept by earlier versions
+        if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, [*alone, badly]))):
+            raise ValueError("no two counts of windows with BE frozen, and one of those missed badly")
+        self.held[host], self.missed[host], self.alone[host], self.badly[host] = held, missed, alone, badly
         self._sum_up(host)
 
     def _sum_up(self, host: int) -> None:
@@ -292,7 +311,10 @@ def _checked(cell: object) -> tuple[float, float, float, float]:
     if not (isinstance(cell, list) and len(cell) == 4 and all(type(one) in (int, float) for one in cell)):
         raise ValueError(f"{cell!r} is no cell: load, share, held, missed")
     load, share, held, missed = map(float, cell)
-    counts = 0.0 <= held <= MOST_COUNT and 0.0 <= missed <= MOST_COUNT
-    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and counts):
+    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and _is_count(held) and _is_count(missed)):
         raise ValueError(f"{cell!r} is beyond what a cell can be")
     return load, share, held, missed
+
+
+def _is_count(number: object) -> bool:
+    return type(number) in (int, float) and 0.0 <= number <= MOST_COUNT  # type: ignore[operator]

@@ -242,12 +242,11 @@ class Experience:
         lowest = np.where(mask, level, np.iinfo(level.dtype).max).min(axis=1)
         least = np.maximum(lowest, levels_of(self._limits.min_quota_cpus / self._cpus))
         left = mask & (level <= np.maximum(bearable, least)[:, None])
-        # A rise takes several ticks, so the floor is what can be reached in this one.
-        highest = np.where(left, level, -1).max(axis=1)
         more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
         more = np.where(free, TOP, more)
         floor = np.where(latency_ratio <= np.where(free, 1.0, HOLD_RATIO), np.maximum(held, more), -1)
-        left &= level >= np.minimum(floor, highest)[:, None]
+        # A rise takes several ticks, so the floor is what can be reached in this one without going beyond.
+        left &= level >= np.where(left & (level <= floor[:, None]), level, -1).max(axis=1)[:, None]
         narrow: Flags = np.where(there[:, None], left, mask)
         return narrow
 

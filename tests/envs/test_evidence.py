@@ -174,6 +174,8 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
         {"schema": 3, "cells": [], "alone": [1.0]},
         {"schema": 3, "cells": [], "alone": [1.0, float("nan")]},
         {"schema": 3, "cells": [], "alone": {"0": 1.0}},
+        {"schema": 3, "cells": [], "badly": -1.0},
+        {"schema": 3, "cells": [], "badly": [1.0]},
     ],
 )
 def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
@@ -249,3 +251,19 @@ def test_a_bad_miss_under_a_quota_counts_without_one_too():
         host.add_held(0.5, TOP)
         host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP - 3]), badly=True, apart=True)
     assert not host.evidence.free_holds(np.array([0.5]))[0]
+
+
+def test_a_host_where_nothing_but_a_quota_holds_is_left_free_again_once_an_hour_and_not_every_ten_minutes():
+    """It costs some windows in a row each time, half a percent of them every ten minutes."""
+
+    def after(seconds, share):
+        host = OneHost()
+        host.evidence.add_missed(FIRST, np.array([0.5]), levels_of([share]), badly=True, apart=True)
+        host.evidence.age(np.array([seconds]))
+        kept = Evidence()
+        kept.recall(json.loads(json.dumps(host.evidence.plain())))
+        assert kept.free_holds(np.array([0.5]))[0] == host.evidence.free_holds(np.array([0.5]))[0]
+        return bool(kept.free_holds(np.array([0.5]))[0])
+
+    assert [after(seconds, 0.9) for seconds in (0.0, 1800.0, 3600.0)] == [False, False, True]
+    assert after(600.0, 0.2), "with so little for BE it was the LC's own, as likely as not"

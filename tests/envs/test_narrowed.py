@@ -101,6 +101,8 @@ def test_a_rise_asks_for_as_much_as_one_tick_may_add():
     left = levels(allocation_at(0, LIMITS), taught(held=[(0.7, 20)]))
     assert len(left) == 1
     assert 0 < left[0] < 20
+    left = levels(allocation_at(0, LIMITS), taught(held=[(0.7, 9)]))
+    assert 0 < left[0] < 9 < left[-1], "a leap beyond what held is left, and not the only move"
 
 
 def test_the_minimum_may_run_whatever_missed():
