@@ -11,7 +11,7 @@ from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import left_out, no_idle_class, require_library
 from rlctl.commands import bench_live, bench_sim, bench_verify
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int, refuse_given
+from rlctl.commands.arguments import add_ray, distinct_policies, listed, named, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
@@ -63,7 +63,7 @@ NOT_OF_VERIFY = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
-    parser.add_argument("--scenario", metavar="NAME|FILE|all", help=ALL)
+    parser.add_argument("--scenario", metavar="NAME|FILE,...|all", help=ALL)
     parser.add_argument("--managers", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
@@ -123,16 +123,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:
-    """The scenarios by the name or file given, all of one plant, with the duration and time scale asked for."""
+    """The scenarios by the names or files given, all of one plant, with the duration and time scale asked for."""
     if args.scenario == "all":
         live = [name for name, scenario in shipped_scenarios().items() if isinstance(scenario, LiveScenario)]
         names: Sequence[str] = live if args.plant == "host" else SUITE
     else:
-        names = (args.scenario or ("live-nginx" if args.plant == "host" else "thesis"),)
+        default = "live-nginx" if args.plant == "host" else "thesis"
+        names = named("--scenario", default if args.scenario is None else args.scenario)
     asked = {name: load_scenario(name) for name in names}
+    plant = args.plant or asked[names[0]].plant
     for name, scenario in asked.items():
-        if args.plant not in (None, scenario.plant):
-            raise ConfigError(f"scenario {name} is for --plant {scenario.plant}; `rlctl scenarios` lists the others")
+        if scenario.plant != plant:
+            raise ConfigError(
+                f"scenario {name} is for --plant {scenario.plant}, not {plant}; `rlctl scenarios` lists the others"
+            )
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 

@@ -168,6 +168,8 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
         (["--scenario", "thesys"], 78, "thesis-up-down"),
         (["--plant", "host", "--scenario", "thesis"], 78, "--plant sim"),
         (["--plant", "sim", "--scenario", "live-nginx"], 78, "--plant host"),
+        (["--scenario", "thesis,live-nginx"], 78, "live-nginx is for --plant host, not sim"),
+        (["--scenario", ","], 78, "names nothing"),
         (["--plant", "host", "--seeds", "3"], 78, "--repeats"),
         (["--plant", "host", "--managers", "oracle"], 78, "simulator only"),
         (["--repeats", "3"], 78, "--seeds"),
@@ -190,6 +192,14 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(capsys):
     assert out == ""
     for name in ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core", "oracle-model"):
         assert name in told
+
+
+def test_several_scenarios_may_be_named(capsys):
+    assert (
+        main(["bench", "--dry-run", "--scenario", "capped-link,capped-disk,capped-link", "--managers", "frozen"]) == 0
+    )
+    told = capsys.readouterr().err
+    assert told.count("capped-link:") == told.count("capped-disk:") == 1, told
 
 
 BRIEF = ["bench", "--seeds", "1", "--duration", "20", "--jobs", "1"]
