@@ -108,16 +108,8 @@ class Evidence:
 
     def forget(self, which: NDArray[np.bool_]) -> None:
         """All about some hosts, shape (n,)."""
-        for counts in (
-            self.held,
-            self.missed,
-            self._held_above,
-            self._missed_below,
-            self.alone,
-            self.badly,
-            self._unaged_seconds,
-        ):
-            counts[which] = 0.0
+        for name in OF_EACH_HOST:
+            getattr(self, name)[which] = 0.0
         self._version += 1
 
     def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
