@@ -7,7 +7,8 @@ The table of moves is `MOVES` for both. What a move does is written twice, in `M
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,8 @@ class Allocations(NamedTuple):
         differ: Flags = quota | cpuset | frozen
         return differ
 
-    def at_most(self, other: Allocations) -> Flags:
-        """Where nothing is freer than in the other ones; shapes broadcast."""
+    def at_most(self, other: Allocations | Allocation) -> Flags:
+        """Where nothing is freer than in the other ones, or in one for all; shapes broadcast."""
         quota, cpuset = self.quota_cpus <= other.quota_cpus, self.cpuset_cpus <= other.cpuset_cpus
         at_most: Flags = quota & cpuset & (self.frozen >= other.frozen)
         return at_most
@@ -138,7 +139,13 @@ class Decoder:
 
 def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    return chosen(np.arange(len(MOVES))[:, None], current, limits)
+    return _asked(_EACH, current, limits)
+
+
+@lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
+def moved_one(current: Allocation, limits: Limits) -> Allocations:
+    """The same of one host, shape (len(MOVES), 1)."""
+    return moved(Allocations.same(current, 1), limits)
 
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
@@ -149,19 +156,38 @@ def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
-    """As `Move.of` in arrays: the indices broadcast with the hosts, and the order of operations is the same."""
-    ratio, cpus = _QUOTA_RATIO[moves], np.asarray(limits.cpus, np.float64)
-    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + _RISE_RATIO[moves] * cpus)
-    target = np.minimum(np.maximum(_whole_nano(ratio * cpus), limits.min_quota_cpus), highest)
-    aims = ~np.isnan(ratio)
-    quota_cpus = np.where(aims, target, current.quota_cpus)
-    cpuset_cpus = current.cpuset_cpus + _CPUSET_CPUS[moves]
-    opens = np.where(_LEAPS[moves], np.maximum(np.floor(_RISE_RATIO[moves] * cpus), 1.0), 1.0)
+    """What the move of each index asks for; the indices broadcast with the hosts."""
+    return _asked(_MOVES.at(moves), current, limits)
+
+
+class _Moves(NamedTuple):
+    """Moves in arrays of one shape; names and units as in `Move`."""
+
+    aims: Flags
+    quota_ratio: NDArray[np.float64]
+    cpuset_cpus: NDArray[np.int64]
+    rise_ratio: NDArray[np.float64]
+    leaps: Flags
+    leaves_freezer: Flags
+    frozen: Flags
+
+    def at(self, places: Any) -> _Moves:
+        """Those at some places of the arrays."""
+        return _Moves(*(column[places] for column in self))
+
+
+def _asked(moves: _Moves, current: Allocations, limits: Limits | VectorLimits) -> Allocations:
+    """As `Move.of` in arrays: the moves broadcast with the hosts, and the order of operations is the same."""
+    cpus = np.asarray(limits.cpus, np.float64)
+    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + moves.rise_ratio * cpus)
+    target = np.minimum(np.maximum(_whole_nano(moves.quota_ratio * cpus), limits.min_quota_cpus), highest)
+    quota_cpus = np.where(moves.aims, target, current.quota_cpus)
+    cpuset_cpus = current.cpuset_cpus + moves.cpuset_cpus
+    opens = np.where(moves.leaps, np.maximum(np.floor(moves.rise_ratio * cpus), 1.0), 1.0)
     opened = np.minimum(cpuset_cpus + opens, np.ceil(quota_cpus))
-    cpuset_cpus = np.where(aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus), opened, cpuset_cpus)
+    cpuset_cpus = np.where(moves.aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus), opened, cpuset_cpus)
     cpuset_cpus = np.minimum(np.maximum(cpuset_cpus, 1), limits.cpus).astype(np.int64)
-    frozen = np.where(_LEAVES_FREEZER[moves], current.frozen, _FROZEN[moves])
-    return Allocations(quota_cpus, cpuset_cpus, frozen)
+    return Allocations(quota_cpus, cpuset_cpus, np.where(moves.leaves_freezer, current.frozen, moves.frozen))
 
 
 def _whole_nano(cpus: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -170,9 +196,13 @@ def _whole_nano(cpus: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 _KEEP = [move.name for move in MOVES].index("keep")
-_QUOTA_RATIO = np.array([np.nan if move.quota_ratio is None else move.quota_ratio for move in MOVES])
-_CPUSET_CPUS = np.array([move.cpuset_cpus for move in MOVES], np.int64)
-_RISE_RATIO = np.array([move.rise_ratio for move in MOVES])
-_LEAPS = _RISE_RATIO > RISE_RATIO
-_LEAVES_FREEZER = np.array([move.frozen is None for move in MOVES])
-_FROZEN = np.array([bool(move.frozen) for move in MOVES])
+_MOVES = _Moves(
+    np.array([move.quota_ratio is not None for move in MOVES]),
+    np.array([move.quota_ratio or 0.0 for move in MOVES]),
+    np.array([move.cpuset_cpus for move in MOVES], np.int64),
+    np.array([move.rise_ratio for move in MOVES]),
+    np.array([move.rise_ratio > RISE_RATIO for move in MOVES]),
+    np.array([move.frozen is None for move in MOVES]),
+    np.array([bool(move.frozen) for move in MOVES]),
+)
+_EACH = _MOVES.at(np.s_[:, None])

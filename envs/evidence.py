@@ -21,6 +21,7 @@ _LADDER_PERCENTS = (0, 1, 2, 3, 4.5, 6.5, 9, 12, 16, *range(20, 101, 5))
 LADDER = np.array(_LADDER_PERCENTS) / 100.0
 """Levels of BE's allocation, as shares of its CPUs; the lowest is the smallest quota, the highest is everything."""
 
+_REACHED = LADDER - 1e-9
 TOP = len(LADDER) - 1
 HALF = int(np.searchsorted(LADDER, 0.5))
 
@@ -65,7 +66,8 @@ SCHEMA = 3
 MOST_KEPT_LOAD = 1e3
 """A kept load beyond it is a mistake."""
 
-_BINS, _LOG_BIN_RATIO = np.arange(BINS), np.log(BIN_RATIO)
+_BINS = np.arange(BINS)
+_EDGES = LEAST_LOAD * BIN_RATIO ** _BINS[1:]
 
 Counts = NDArray[np.float32]
 Places = NDArray[np.intp]
@@ -121,7 +123,7 @@ class Evidence:
     def age(self, passed_seconds: Array) -> None:
         """Let time pass on each host, shape (n,); a clock that was set back lets none."""
         self._unaged_seconds += np.maximum(passed_seconds, 0.0)
-        due = np.flatnonzero(self._unaged_seconds >= AGED_SECONDS)
+        due = (self._unaged_seconds >= AGED_SECONDS).nonzero()[0]
         if len(due):
             passed = self._unaged_seconds[due, None, None].astype(np.float32)
             held, missed = 0.5 ** (passed / HELD_HALF_LIFE_SECONDS), 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
@@ -276,9 +278,7 @@ def shifted(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
 
 def bins_of(load: Array | float) -> Places:
     """The bins of loads; those beyond either end are in the last one there."""
-    within = np.minimum(np.maximum(load, LEAST_LOAD), LEAST_LOAD * BIN_RATIO**BINS)
-    bins = np.log(within / LEAST_LOAD) / _LOG_BIN_RATIO
-    place: Places = np.minimum(bins, BINS - 1).astype(np.intp)
+    place: Places = _EDGES.searchsorted(load, side="right")
     return place
 
 
@@ -289,7 +289,7 @@ def load_of(place: int) -> float:
 
 def levels_of(share: Array | float) -> Places:
     """The highest levels that shares of BE's CPUs have reached."""
-    above: Places = np.searchsorted(LADDER, np.asarray(share, np.float64) + 1e-9, side="right").astype(np.intp)
+    above: Places = _REACHED.searchsorted(share, side="right")
     return above - 1
 
 

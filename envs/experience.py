@@ -3,7 +3,7 @@
 experience = Experience(limits)                     # of one host; limits of n hosts make one of n
 experience.see(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
 experience.told(load)                               # what a learned policy sees of it, shape (n, TOLD)
-experience.narrowed(mask, current, load, latency_ratio)         # the moves that it leaves such a policy
+experience.narrowed(mask, level, load, latency_ratio)           # the moves that it leaves such a policy
 experience.evidence.known(loads)                    # the same for a rule, at any loads
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.evidence import (
     BIN_RATIO,
@@ -81,6 +81,11 @@ TOLD = len(MEMORY) + 2 + len(CALM) + 1
 UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2 + [0.0] * len(CALM) + [-1.0], np.float32)
 """These, where nothing depends on the host: its load is missing."""
 
+_ALL = np.True_
+_AHEAD = np.array([1.0, AHEAD_RATIO])
+_SHOWN = 2.0 * np.sqrt(LADDER) - 1.0
+_LOG_CALM_LOW, _LOG_CALM_SPAN, _LOG_ABOVE_HIGH = np.log10([CALM_LOW, CALM_HIGH / CALM_LOW, ABOVE_HIGH])
+
 
 class Experience:
     """Books the windows of n hosts, and tells what is known of them.
@@ -95,7 +100,8 @@ class Experience:
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
         self.evidence = Evidence(count)
-        self._limits, self._cpus = limits, np.broadcast_to(np.asarray(limits.cpus, np.float64), count)
+        self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
+        self._least = levels_of(np.asarray(limits.min_quota_cpus / limits.cpus))
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
         self._missed_ratio = np.full(count, np.nan)
@@ -152,34 +158,37 @@ class Experience:
             current: What was in force in the window.
             which: Hosts that this is about; None for all.
         """
-        here = np.ones(len(load), np.bool_) if which is None else which
+        here = _ALL if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        usable, level = self._reached(current)
-        self._see_calm(np.flatnonzero(told), load, latency_ratio)
-        self.evidence.age(np.where(here & ~np.isnan(self._seen_seconds), now_seconds - self._seen_seconds, 0.0))
+        usable, level = _usable_cpus(current), levels_reached(current, self.limits)
+        self._see_calm(told.nonzero()[0], load, latency_ratio)
+        self.evidence.age(np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0))
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
 
         # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
         # the one before as well: a miss belongs to the highest load and the highest level around it.
-        booked = np.flatnonzero(here & (self._missed_level >= 0))  # also where an overload has blinded this window
-        highest = np.fmax(self._missed_load, load)
-        badly = np.fmax(self._missed_ratio, latency_ratio) >= BAD_RATIO
-        apart = np.broadcast_to(self._limits.least_weight, len(load))
-        self.evidence.add_missed(booked, highest[booked], self._missed_level[booked], badly[booked], apart[booked])
+        booked = (here & (self._missed_level >= 0)).nonzero()[0]  # also where an overload has blinded this window
+        if len(booked):
+            highest = np.fmax(self._missed_load[booked], load[booked])
+            badly = np.fmax(self._missed_ratio[booked], latency_ratio[booked]) >= BAD_RATIO
+            self.evidence.add_missed(booked, highest, self._missed_level[booked], badly, self._apart[booked])
 
-        holds, missing = told & (latency_ratio <= HOLD_RATIO), ~np.isnan(self._missing_since)
+        holds, well = told & (latency_ratio <= HOLD_RATIO), np.isnan(self._missing_since)
         idle = be_cpus < IDLE_RATIO * usable  # and a BE whose use is unknown is not idle
-        sound = np.flatnonzero(holds & ~missing & (level >= 0) & ~idle)
-        self.evidence.add_held(sound, load[sound], level[sound])
+        sound = (holds & well & (level >= 0) & ~idle).nonzero()[0]
+        if len(sound):
+            self.evidence.add_held(sound, load[sound], level[sound])
 
-        misses = told & ~holds & (~missing | (now_seconds - self._missing_since >= SETTLED_SECONDS))
+        misses = told & ~holds & (well | (now_seconds - self._missing_since >= SETTLED_SECONDS))
         alone = (level < 0) & (self._before_level < 0) & ~np.isnan(self._before_load)  # and nothing was blind
-        self.evidence.add_alone(holds & ~missing & alone, misses & alone)
+        if alone.any():
+            self.evidence.add_alone(holds & well & alone, misses & alone)
         self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
-        around = np.maximum(self._before_level, level)
-        self._missed_level = np.where(misses, around, np.where(here, -1, self._missed_level))
-        self._missed_load = np.where(misses, np.fmax(self._before_load, load), self._missed_load)
-        self._missed_ratio = np.where(misses, latency_ratio, self._missed_ratio)
+        self._missed_level = np.where(here, -1, self._missed_level)
+        if misses.any():
+            np.copyto(self._missed_level, np.maximum(self._before_level, level), where=misses)
+            np.copyto(self._missed_load, np.fmax(self._before_load, load), where=misses)
+            np.copyto(self._missed_ratio, latency_ratio, where=misses)
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
         self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
 
@@ -197,22 +206,23 @@ class Experience:
             load: Of each host; where it is NaN all that depends on it is missing.
             latency_ratio: Latency by the target.
         """
-        there = ~np.isnan(load)
-        loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
+        loads = _with_ahead(load)
         known = self.evidence.known(loads)
         flags = known.level >= 0
-        held, bearable = (2.0 * np.sqrt(LADDER[np.maximum(level, 0)]) - 1.0 for level in known)
         calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
         above = _log_calm(latency_ratio) - calm
-        known_calm = ~np.isnan(above)
-        calm = 2.0 * (calm - np.log10(CALM_LOW)) / np.log10(CALM_HIGH / CALM_LOW) - 1.0
-        above = np.clip(2.0 * above / np.log10(ABOVE_HIGH) - 1.0, -1.0, 1.0)
-        calms = np.where(known_calm, [calm, above, np.ones_like(calm)], [[0.0], [0.0], [-1.0]]).T
-        told = np.concatenate([np.where(flags, held, 0.0), bearable, np.where(flags, 1.0, -1.0), calms], axis=1)
-        return np.where(there[:, None], told, UNTOLD).astype(np.float32)
+        shown = 2.0 * (calm - _LOG_CALM_LOW) / _LOG_CALM_SPAN - 1.0, 2.0 * above / _LOG_ABOVE_HIGH - 1.0
+        told = np.empty((len(load), TOLD))
+        told[:, 0:2] = np.where(flags, _SHOWN[known.level], 0.0)
+        told[:, 2:4] = _SHOWN[np.maximum(known.bearable, 0)]
+        told[:, 4:6] = np.where(flags, 1.0, -1.0)
+        told[:, 6], told[:, 7], told[:, 8] = shown[0], np.minimum(np.maximum(shown[1], -1.0), 1.0), 1.0
+        told[np.isnan(above), 6:] = UNTOLD[6:]
+        told[np.isnan(load)] = UNTOLD
+        return told.astype(np.float32)
 
     def narrowed(
-        self, mask: Flags, current: Allocations, load: Array, latency_ratio: Array, price: Array | float = 1.0
+        self, mask: Flags, level: Places, load: Array, latency_ratio: Array, price: Array | float = 1.0
     ) -> Flags:
         """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
 
@@ -225,12 +235,11 @@ class Experience:
         would be no relief.
 
         Args:
+            level: What each move leads to, as a mask has them, see `levels_reached`.
             load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
             price: What a violation costs: the dearer, the longer a level has to hold before the next is tried.
         """
-        level = self._reached(moved(current, self._limits))[1].T
-        there = ~np.isnan(load) & ~np.isnan(latency_ratio)
-        loads = np.where(there, load, 0.0)[:, None] * np.array([1.0, AHEAD_RATIO])
+        loads = _with_ahead(load)
         enough = np.full_like(loads, ENOUGH)
         enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
         (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
@@ -239,16 +248,15 @@ class Experience:
 
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
         # above what is bearable, the lowest of them are the best there is.
-        lowest = np.where(mask, level, np.iinfo(level.dtype).max).min(axis=1)
-        least = np.maximum(lowest, levels_of(self._limits.min_quota_cpus / self._cpus))
-        left = mask & (level <= np.maximum(bearable, least)[:, None])
+        lowest = np.where(mask, level, TOP + 1).min(axis=1)
+        left = mask & (level <= np.maximum(np.maximum(bearable, lowest), self._least)[:, None])
         more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
         more = np.where(free, TOP, more)
         floor = np.where(latency_ratio <= np.where(free, 1.0, HOLD_RATIO), np.maximum(held, more), -1)
         # A rise takes several ticks, so the floor is what can be reached in this one without going beyond.
         left &= level >= np.where(left & (level <= floor[:, None]), level, -1).max(axis=1)[:, None]
-        narrow: Flags = np.where(there[:, None], left, mask)
-        return narrow
+        blind = np.isnan(load) | np.isnan(latency_ratio)
+        return np.where(blind[:, None], mask, left) if blind.any() else left
 
     def is_free(self, load: Array) -> Flags:
         """Whether BE may rise to everything at a load of each host, shape (n,), whatever holds under a quota.
@@ -257,12 +265,7 @@ class Experience:
         CPU such a BE costs the LC nothing, and one with a quota a slice in each period, so that what was missed under a
         quota says little of none.
         """
-        return np.asarray(self._limits.least_weight) & self.evidence.free_holds(load)
-
-    def _reached(self, allocations: Allocations) -> tuple[Array, Places]:
-        """CPUs that BE can keep busy, and the levels that these are; 0 and -1 where it is frozen."""
-        usable = np.where(allocations.frozen, 0.0, np.minimum(allocations.quota_cpus, allocations.cpuset_cpus))
-        return usable, np.where(allocations.frozen, -1, levels_of(usable / self._cpus))
+        return self._apart & self.evidence.free_holds(load) if self._apart.any() else self._apart
 
     def remembered(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `recall`; empty where it is nothing."""
@@ -289,8 +292,14 @@ class Experience:
             self._calm[0, bins_of(float(load))] = np.log10(latency_ratio)
 
 
+def _with_ahead(load: Array) -> Array:
+    """Loads and what they may become, shape (n, 2); 0 where they are missing."""
+    ahead: Array = np.where(np.isnan(load), 0.0, load)[:, None] * _AHEAD
+    return ahead
+
+
 def _log_calm(latency_ratio: Array) -> Array:
-    log: Array = np.log10(np.clip(latency_ratio, CALM_LOW, CALM_HIGH))
+    log: Array = np.log10(np.minimum(np.maximum(latency_ratio, CALM_LOW), CALM_HIGH))
     return log
 
 
@@ -299,6 +308,16 @@ def _is_calm(pair: object) -> bool:
         return False
     load, latency_ratio = map(float, pair)
     return 0.0 <= load <= MOST_KEPT_LOAD and CALM_LOW <= latency_ratio <= CALM_HIGH
+
+
+def _usable_cpus(allocations: Allocations) -> Array:
+    """CPUs that BE can keep busy; 0 where it is frozen."""
+    return np.where(allocations.frozen, 0.0, np.minimum(allocations.quota_cpus, allocations.cpuset_cpus))
+
+
+def levels_reached(allocations: Allocations, limits: Limits | VectorLimits) -> Places:
+    """The levels that allocations have reached, in the shape of these; -1 where BE is frozen."""
+    return np.where(allocations.frozen, -1, levels_of(_usable_cpus(allocations) / limits.cpus))
 
 
 def level_of(allocation: Allocation, limits: Limits) -> int:

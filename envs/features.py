@@ -5,6 +5,7 @@ Normalisation is fixed here and versioned; nothing is fitted, so nothing hides i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.arrays import Array, Flags, as_array
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry, number_or_nan
 
@@ -39,16 +40,17 @@ class Sensed(NamedTuple):
     def by(cls, telemetry: Telemetry) -> Self:
         """One host's, n being 1."""
         latency, target = telemetry.latency_seconds, telemetry.target_seconds
-        return cls(
-            as_array(target if target > 0.0 else None),
-            as_array(number_or_nan(latency)),
-            as_array(number_or_nan(telemetry.load_ratio)),
-            as_array(number_or_nan(telemetry.cpi)),
-            as_array(number_or_nan(telemetry.lc_cpu_seconds_per_request)),
-            as_array(number_or_nan(telemetry.lc_cpus)),
-            as_array(number_or_nan(telemetry.be_cpus)),
-            as_array(latency.age_seconds),
+        numbers = (
+            target if target > 0.0 else math.nan,
+            number_or_nan(latency),
+            number_or_nan(telemetry.load_ratio),
+            number_or_nan(telemetry.cpi),
+            number_or_nan(telemetry.lc_cpu_seconds_per_request),
+            number_or_nan(telemetry.lc_cpus),
+            number_or_nan(telemetry.be_cpus),
+            latency.age_seconds,
         )
+        return cls(*np.array(numbers, np.float64)[:, None])
 
     @classmethod
     def of(cls, readings: Readings) -> Self:
@@ -167,18 +169,18 @@ def frames(
         for row, feature in zip(scaled, FEATURES, strict=True):
             row[:] = feature.of(sensed, current, limits)
     missing = np.isnan(scaled)
-    np.clip(scaled, _LOW, _HIGH, out=scaled)
+    np.minimum(np.maximum(scaled, _LOW, out=scaled), _HIGH, out=scaled)
     _bend(scaled)
     scaled -= _LEAST
     scaled *= 2.0
     scaled /= _SPAN
     scaled -= 1.0
     scaled[missing] = 0.0  # NaN never reaches a network
-    frame = np.empty((scaled.shape[1], FRAME_SIZE), np.float32)
-    frame[:, : len(FEATURES)] = scaled.T
-    frame[:, len(FEATURES) : -1] = np.where(missing[_MAY_MISS], -1.0, 1.0).T
-    frame[:, -1] = np.minimum(sensed.age_seconds / tick_seconds, OLDEST_TICKS) * 2.0 / OLDEST_TICKS - 1.0
-    return frame
+    frame = np.empty((FRAME_SIZE, scaled.shape[1]), np.float32)
+    frame[: len(FEATURES)] = scaled
+    frame[len(FEATURES) : -1] = np.where(missing[_MAY_MISS], -1.0, 1.0)
+    frame[-1] = np.minimum(sensed.age_seconds / tick_seconds, OLDEST_TICKS) * 2.0 / OLDEST_TICKS - 1.0
+    return frame.T
 
 
 def _bend(values: Array) -> Array:
@@ -188,7 +190,7 @@ def _bend(values: Array) -> Array:
     return values
 
 
-_MAY_MISS = [feature.optional for feature in FEATURES]
+_MAY_MISS = np.array([place for place, feature in enumerate(FEATURES) if feature.optional], np.intp)
 _ROWS: Mapping[np.ufunc, NDArray[np.intp]] = {
     bend: np.array([place for place, feature in enumerate(FEATURES) if feature.scale is scale], np.intp)
     for scale, bend in ((Scale.SQRT, np.sqrt), (Scale.LOG10, np.log10))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, cast
 
@@ -16,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations
+from rlctl.envs.allocations import Allocations, moved_one
 from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, Experience
+from rlctl.envs.experience import TOLD, Experience, levels_reached
 from rlctl.envs.features import FRAME_SIZE, Sensed, frames
 from rlctl.envs.telemetry import MAX_LOAD, Telemetry, Value, number
 
@@ -37,13 +38,15 @@ ones how this host's latency goes with its load."""
 MOST_PRICE = 4.0
 """Range of prices that training draws from, 1 / MOST_PRICE to MOST_PRICE."""
 
+_LOG_MOST_PRICE = np.log(MOST_PRICE)
 TAIL_SIZE = TOLD + 1
 """Numbers after the history."""
 
 
 def told_price(price: Array | float) -> Array | float:
     """The price as a policy sees it: on a logarithmic scale, 0 for 1, from -1 to 1 in the range that was trained."""
-    return np.clip(np.log(price) / np.log(MOST_PRICE), -1.0, 1.0)  # type: ignore[no-any-return]
+    told: Array = np.minimum(np.maximum(np.log(price) / _LOG_MOST_PRICE, -1.0), 1.0)
+    return told
 
 
 class Frame:
@@ -95,7 +98,9 @@ class Observation:
             price: What a violation costs the policy that looks, by what it costs here.
         """
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
-        return np.append(self.experience.told(load, ratio)[0], told_price(price * self.price)).astype(np.float32)
+        tail = np.empty(TAIL_SIZE, np.float32)
+        tail[:-1], tail[-1] = self.experience.told(load, ratio)[0], told_price(price * self.price)
+        return tail
 
     def narrowed(self, mask: NDArray[np.bool_], price: float = 1.0) -> NDArray[np.bool_]:
         """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`.
@@ -104,9 +109,15 @@ class Observation:
             price: As of `tail`.
         """
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
-        here = Allocations.same(self.current, 1)
-        left = self.experience.narrowed(mask[None], here, load, ratio, price * self.price)
+        level = _levels_asked(self.current, cast("Limits", self.experience.limits))
+        left = self.experience.narrowed(mask[None], level, load, ratio, price * self.price)
         return cast("NDArray[np.bool_]", left[0])
+
+
+@lru_cache(maxsize=8)  # what is in force seldom changes
+def _levels_asked(current: Allocation, limits: Limits) -> NDArray[np.intp]:
+    """The level that each move leads to, shape (1, len(MOVES))."""
+    return levels_reached(moved_one(current, limits), limits).T
 
 
 class Observer:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, UNTOLD, Experience
+from rlctl.envs.experience import TOLD, UNTOLD, Experience, levels_reached
 from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
 from rlctl.envs.observation import LAGS, Observer, told_price
 from rlctl.envs.readings import Readings
@@ -112,7 +112,8 @@ class VectorObserver:
         """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""
         if not self._learns:
             return mask
-        return self.experience.narrowed(mask, current, *self._known(readings), self.prices)
+        level = levels_reached(moved(current, self.limits), self.limits).T
+        return self.experience.narrowed(mask, level, *self._known(readings), self.prices)
 
     def _known(self, readings: Readings) -> tuple[Array, Array]:
         """The load, and latency by the target; NaN where they are lost or have no sensor."""

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.allocations import Allocations, moved
+from rlctl.envs.allocations import moved_one
 from rlctl.envs.arrays import Flags
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry
 from rlctl.safety.guard import Guard
@@ -216,6 +214,5 @@ def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
 
 def allowed(given: tuple[Bound, ...], current: Allocation, limits: Limits) -> Flags:
     """Which moves some bounds let through unchanged: bool, shape (len(MOVES),)."""
-    most = Allocations.of([bound.most for bound in given])
-    passed: Flags = np.logical_and.reduce(moved(Allocations.same(current, 1), limits).at_most(most), axis=1)
-    return passed
+    most = most_restrictive(limits.full, *(bound.most for bound in given))
+    return moved_one(current, limits).at_most(most)[:, 0]

@@ -9,9 +9,9 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.evidence import LADDER, TOP, bins_of
-from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, level_of
+from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, level_of, levels_reached
 
 LIMITS = Limits(cpus=2)
 HOLDS, MISSES = 0.5, 1.5
@@ -89,7 +89,7 @@ def test_where_be_is_free_it_stays_until_a_window_is_missed():
     for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
         experience = Experience(limits)
         mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(limits.full, 1)
-        left = experience.narrowed(mask, now, *seen(0.5, ratio))[0]
+        left = experience.narrowed(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
         assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.evidence import TOP
-from rlctl.envs.experience import Experience, allocation_at, level_of
+from rlctl.envs.experience import Experience, allocation_at, level_of, levels_reached
 
 LIMITS = Limits(cpus=4)
 ALL = np.ones((1, len(MOVES)), np.bool_)
@@ -28,14 +28,20 @@ def taught(held=(), missed=()):
     return experience
 
 
+def asked(current, limits):
+    """The level that each move leads to from here."""
+    here = Allocations.same(current, 1) if isinstance(current, Allocation) else current
+    return levels_reached(moved(here, limits), limits).T
+
+
 def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):
     """Levels that the moves which are left lead to."""
-    left = experience.narrowed(mask, Allocations.same(current, 1), load, ratio)[0]
+    left = experience.narrowed(mask, asked(current, LIMITS), load, ratio)[0]
     return sorted({level_of(MOVES[place].of(current, LIMITS), LIMITS) for place in np.flatnonzero(left)})
 
 
 def test_a_host_that_taught_nothing_leaves_every_move():
-    assert taught().narrowed(ALL, Allocations.same(LIMITS.full, 1), LOAD, WELL).all()
+    assert taught().narrowed(ALL, asked(LIMITS.full, LIMITS), LOAD, WELL).all()
 
 
 def test_what_missed_at_this_load_is_not_asked_for_again():
@@ -61,7 +67,7 @@ def test_nobody_is_stuck_below_what_would_hold():
         for _ in range(windows):
             experience.evidence.add_held(first, LOAD, np.array([10]))
         now = Allocations.same(allocation_at(10, LIMITS), 1)
-        left = experience.narrowed(ALL, now, LOAD, ratio, price)[0]
+        left = experience.narrowed(ALL, asked(now, LIMITS), LOAD, ratio, price)[0]
         return min(level_of(MOVES[place].of(now.host(0), LIMITS), LIMITS) for place in np.flatnonzero(left))
 
     assert stuck(20) == 11
@@ -119,7 +125,7 @@ def test_a_mask_above_all_that_is_bearable_leaves_its_lowest_moves():
 @pytest.mark.parametrize(("load", "ratio"), [(np.nan, 0.3), (0.5, np.nan)])
 def test_without_load_or_latency_the_mask_stays(load, ratio):
     experience = taught(held=[(0.7, 12)], missed=[(0.5, 14)])
-    left = experience.narrowed(ALL, Allocations.same(LIMITS.full, 1), np.array([load]), np.array([ratio]))
+    left = experience.narrowed(ALL, asked(LIMITS.full, LIMITS), np.array([load]), np.array([ratio]))
     assert left.all()
 
 
@@ -128,7 +134,7 @@ def test_hosts_of_different_sizes_are_held_to_their_own():
     experience, both = Experience(limits), np.array([0, 1])
     experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))
     current, mask = limits.full, np.ones((2, len(MOVES)), np.bool_)
-    left = experience.narrowed(mask, current, np.full(2, 0.5), np.full(2, 0.3))
+    left = experience.narrowed(mask, asked(current, experience.limits), np.full(2, 0.5), np.full(2, 0.3))
     highest = [
         max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(one))
         for host, one in zip(limits.each, left, strict=True)
