@@ -160,7 +160,8 @@ class Experience:
         """
         here = _ALL if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        usable, level = _usable_cpus(current), levels_reached(current, self.limits)
+        usable = _usable_cpus(current)
+        level = np.where(current.frozen, -1, levels_of(usable / self.limits.cpus))
         self._see_calm(told.nonzero()[0], load, latency_ratio)
         self.evidence.age(np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0))
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)

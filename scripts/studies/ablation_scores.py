@@ -1,4 +1,4 @@
-"""Policies of an ablation scored on evaluation seeds, under every shield, with and without its mask, and bare.
+"""Policies of an ablation scored on evaluation seeds: under the default shield, there without its mask, and bare.
 
 Every policy meets the same seeds, so its difference to the full training is one of pairs.
 """
@@ -21,6 +21,7 @@ from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
+from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.sim import SimScenario
 from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import paired_difference
@@ -30,8 +31,8 @@ __all__ = ["CONDITIONS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes
 
 Array = NDArray[np.float64]
 
-SHOWN = ("thesis", "two-core")
-"""Scenarios with columns of their own beside the mean of the suite."""
+SHOWN = ("two-core", "capped-link")
+"""Scenarios with columns of their own beside the mean of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,8 @@ class Condition:
 
 
 CONDITIONS = (
-    Condition("knee", "knee", True),
-    Condition("knee, no mask", "knee", False),
-    Condition("responsive", "responsive", True),
-    Condition("responsive, no mask", "responsive", False),
+    Condition(DEFAULT, DEFAULT, True),
+    Condition(f"{DEFAULT}, no mask", DEFAULT, False),
     Condition("bare", None, False),
 )
 
@@ -140,19 +139,19 @@ def table(rows: Mapping[str, Scores], base: str) -> str:
         base: The row that all are compared with.
     """
     shown = [name for name in SHOWN if name in rows[base].values]
-    header = ["", "QoS % suite", "BE % suite", "override % suite", f"QoS - {base}", f"BE - {base}"]
+    header = ["", "QoS % mean", "BE % mean", "override % mean", f"QoS - {base}", f"BE - {base}"]
     header += [f"{what} {name}" for name in shown for what in ("QoS %", "BE %", "override %")]
     return render([header, *([name, *_cells(one, rows[base], shown)] for name, one in rows.items())])
 
 
 def _cells(one: Scores, base: Scores, shown: Sequence[str]) -> list[str]:
-    suite = [_cell(one.estimate(metric), digits) for metric, digits in zip(METRICS, (2, 1, 1), strict=True)]
+    mean = [_cell(one.estimate(metric), digits) for metric, digits in zip(METRICS, (2, 1, 1), strict=True)]
     own = [
         _cell(one.estimate(metric, name), digits)
         for name in shown
         for metric, digits in zip(METRICS, (2, 1, 1), strict=True)
     ]
-    return [*suite, *(_difference(one, base, metric) for metric in METRICS[:2]), *own]
+    return [*mean, *(_difference(one, base, metric) for metric in METRICS[:2]), *own]
 
 
 def _cell(estimate: Estimate, digits: int) -> str:
@@ -172,7 +171,7 @@ def as_json(rows: Mapping[str, Scores], base: str) -> dict[str, object]:
     """One condition: estimates by scenario, differences to the base, and every seed's values."""
     return {
         name: {
-            "suite": {metric: one.estimate(metric).as_json() for metric in METRICS},
+            "mean": {metric: one.estimate(metric).as_json() for metric in METRICS},
             "scenarios": {
                 scenario: {metric: one.estimate(metric, scenario).as_json() for metric in METRICS}
                 for scenario in one.values

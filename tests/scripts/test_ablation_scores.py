@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.bench.sim_plan import SimPlan, run_sim
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import load_scenario
 from scripts.studies.ablation_scores import (
     CONDITIONS,
@@ -31,10 +31,10 @@ def folder(make_bundle, tmp_path_factory):
     return make_bundle(tmp_path_factory.mktemp("bundle"))
 
 
-@pytest.mark.parametrize(("condition", "suffix"), [(CONDITIONS[2], ""), (CONDITIONS[4], "-bare")])
+@pytest.mark.parametrize(("condition", "suffix"), [(CONDITIONS[0], ""), (CONDITIONS[-1], "-bare")])
 def test_a_bundle_scores_as_in_the_benchmark(folder, scenario, condition, suffix):
     name = f"{folder}{suffix}"
-    profile = load_profile("responsive").scaled(scenario.time_scale)
+    profile = load_profile(DEFAULT).scaled(scenario.time_scale)
     outcome = run_sim(SimPlan(scenario, scenario.host(), (name,), SEEDS, profile))
     ours, theirs = scores_of(folder, condition, [scenario], SEEDS), of_outcomes([outcome], name)
     for metric in METRICS:
@@ -43,7 +43,7 @@ def test_a_bundle_scores_as_in_the_benchmark(folder, scenario, condition, suffix
 
 
 def test_without_the_mask_the_shield_is_leant_on(folder, scenario):
-    scores = {masked: scores_of(folder, Condition("", "responsive", masked), [scenario], SEEDS) for masked in (1, 0)}
+    scores = {masked: scores_of(folder, Condition("", DEFAULT, masked), [scenario], SEEDS) for masked in (1, 0)}
     assert scores[0].mean("override_percent").mean() > scores[1].mean("override_percent").mean()
 
 

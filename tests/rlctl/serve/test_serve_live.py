@@ -218,6 +218,7 @@ def requests_in(path):
         thread.join()
 
 
+@pytest.mark.slow
 def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     """Nobody says the maximum load: it is learned, and so is what the host bears while BE is busy."""
     parent, folders = groups
