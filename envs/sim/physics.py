@@ -96,7 +96,7 @@ class Hosts:
         self._spike_chance = c.spikes_per_hour * tick_seconds / 3600.0
         nothing = np.zeros(1)
         self._linked = bool(np.isfinite(c.link_bytes_per_second).any())  # saves the others the arithmetic
-        self._paced = bool(c.link_be_cv.any())
+        self._paced, self._restarts = bool(c.link_be_cv.any()), bool((c.restart_ratio != 1.0).any())
         most_cpus = np.minimum(c.threads, c.own_cpus + c.shared_cpus)
         self._solo_cpus = link.be_cpus_carried(c.link_be_bytes, most_cpus, nothing, c.link_bytes_per_second)
         self.reset(seeds)
@@ -137,6 +137,8 @@ class Hosts:
             self._be_pace = self._pace(normals(self.seeds, self.tick, 2, PACE)[0])
         offered = self._offered(rate_rps, z[ARRIVALS])
         slowness = np.exp(c.drift_cv * self._drift)
+        if self._restarts:
+            slowness *= np.where(self.tick * self.tick_seconds >= c.restart_seconds, c.restart_ratio, 1.0)
         share, service, inflation = self._shared_out(offered, slowness, self._threads(orders.frozen), orders)
         # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus

@@ -155,6 +155,18 @@ NO_LINK = LinkConstants.model_construct(
 )
 
 
+class RestartConstants(Strict):
+    """The LC is started anew in mid-run, as another version: from then on its requests cost something else."""
+
+    restart_seconds: float = Field(0.0, ge=0.0)
+    """When, since the start of the run."""
+    restart_ratio: float = Field(1.0, gt=0.0)
+    """CPU time of a request from then on, by that before."""
+
+
+NO_RESTART = RestartConstants.model_validate({})
+
+
 class RealityConstants(Strict):
     """What a measured host adds to a textbook."""
 
@@ -190,6 +202,7 @@ class HostProfile(Strict):
         description: In a line.
         source: Where its constants are from.
         link: What LC and BE share behind the CPU; none where nothing of it is ever short.
+        restart: When the LC becomes another one; none where it stays what it is.
         fitted: The region in which they were fitted: name of a quantity to [low, high].
         ranges: Constants that differ from host to host in training: name to [low, high].
     """
@@ -202,6 +215,7 @@ class HostProfile(Strict):
     sharing: SharingConstants = Field(default_factory=lambda: SharingConstants.model_validate({}))
     interference: InterferenceConstants = Field(default_factory=lambda: InterferenceConstants.model_validate({}))
     link: LinkConstants | None = None
+    restart: RestartConstants | None = None
     reality: RealityConstants = Field(default_factory=lambda: RealityConstants.model_validate({}))
     fitted: dict[str, tuple[float, float]] = Field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -223,7 +237,8 @@ class HostProfile(Strict):
 
     def values(self) -> dict[str, float]:
         """Every constant by its name."""
-        sections = (self.lc, self.be, self.sharing, self.interference, self.link or NO_LINK, self.reality)
+        optional = self.link or NO_LINK, self.restart or NO_RESTART
+        sections = (self.lc, self.be, self.sharing, self.interference, *optional, self.reality)
         return {name: value for section in sections for name, value in section.model_dump().items()}
 
     @property
@@ -242,6 +257,8 @@ class HostProfile(Strict):
     def but(self, **changes: float) -> HostProfile:
         """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""
         data: dict[str, Any] = self.model_dump()
+        if changes.keys() & RestartConstants.model_fields.keys():
+            data["restart"] = data["restart"] or NO_RESTART.model_dump()
         for name, value in changes.items():
             section = next((part for part in data.values() if isinstance(part, dict) and name in part), None)
             if section is None or name not in self.values():

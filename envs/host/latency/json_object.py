@@ -24,7 +24,7 @@ class FigureKeys(Strict):
         samples: Requests completed in that window. Without it, `done_rps` times the window stands in.
         oldest: Age of the oldest outstanding request.
         offered_rps: Requests that came, per second.
-        done_rps: Requests that were completed, per second.
+        done_rps: Requests that were completed, per second. Without it, `samples` by the window stands in.
         error_rps: Requests that failed, per second.
         window: Length of the window; without it `window_seconds` counts.
         stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it an
@@ -58,6 +58,8 @@ class FigureKeys(Strict):
         samples = self._number(document, self.samples, MOST_RPS)
         if self.samples is None and not isinstance(done, Missing):
             samples = done * length
+        if self.done_rps is None and not isinstance(samples, Missing) and length > 0.0:
+            done = samples / length
         tail = self._number(document, self.tail, LONGEST_SECONDS, self.unit.seconds)
         if isinstance(samples, Missing) and not isinstance(tail, Missing):
             tail = samples  # a quantile of nobody knows how many requests is none

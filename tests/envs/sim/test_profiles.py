@@ -70,3 +70,17 @@ def test_the_load_that_counts_as_1_is_held_with_be_frozen(name: str) -> None:
 def test_not_much_more_than_that_is_held() -> None:
     """The thesis' knee is what max_load_rps says it is, not somewhere far above."""
     assert np.mean(frozen_run("thesis-host", 1.1) <= 1.0) < 0.5
+
+
+def test_a_restarted_lc_is_another_one_from_then_on_and_a_host_without_is_what_it_was() -> None:
+    plain = SHIPPED["two-core-nginx"]
+    new = plain.but(restart_seconds=30.0, restart_ratio=1.5)
+    assert plain.but(cpi=1.0).restart is None, "nothing about a restart in a file or digest that has none"
+
+    def cpus(profile: HostProfile) -> np.ndarray:
+        batch = SimBatch(profile, range(10), lambda seed, count, seconds: np.full(count, 0.4), 60)
+        return np.array([batch.step().lc_cpus for _ in range(60)])
+
+    ratio = cpus(new) / cpus(plain)
+    assert (ratio[:30] == 1.0).all()
+    assert ratio[30:] == pytest.approx(1.5, rel=0.2), "wake-ups cost what they did"

@@ -40,7 +40,7 @@ def append(path: Path, *rows: object) -> None:
 def test_dotted_keys_and_units() -> None:
     found = KEYS.figures(GOOD, 5.0, 1.0)
     assert isinstance(found, Figures)
-    assert found == Figures(5.0, 1.0, 300, 0.004, 0.0125, offered_rps=310.0)
+    assert found == Figures(5.0, 1.0, 300, 0.004, 0.0125, offered_rps=310.0, done_rps=300.0)
     assert lookup(GOOD, "rps.1") is None
     assert lookup(GOOD, "lat.p95.deeper") is None
 
@@ -63,6 +63,20 @@ def test_a_rate_stands_in_for_samples() -> None:
     found = FigureKeys(tail="p95", done_rps="rps").figures({"p95": 0.1, "rps": 50}, 0.0, 2.0)
     assert isinstance(found, Figures)
     assert found.samples == 100
+
+
+def test_samples_stand_in_for_a_rate_so_that_a_tail_never_comes_without_a_load() -> None:
+    keys = FigureKeys(tail="p95", samples="n", window="w")
+
+    def done(**document: float) -> float | Missing:
+        found = keys.figures({"p95": 0.001, **document}, 0.0, 2.0)
+        assert isinstance(found, Figures)
+        return found.done_rps
+
+    assert done(n=100) == 50.0
+    assert done(n=100, w=4.0) == 25.0
+    assert isinstance(done(n=100, w=0.0), Missing)
+    assert isinstance(done(), Missing)
 
 
 def test_an_endpoint_that_repeats_itself_grows_old() -> None:
