@@ -19,7 +19,8 @@ from rlctl.envs.host.cgroup.journal import JOURNAL, LOCK, RESTORED
 from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.safety import watchdog
 
-# How long the first watchdog may take to confirm its plan, on a host that is short of everything.
+# How long a watchdog may take from its start to its first answer, on a host that is short of everything. The first
+# one's is waited for; until a later one has answered BE is at the safe allocation.
 CONFIRM_SECONDS = 10.0
 
 # How long a watchdog may take to give up its claim on BE, before it is ended instead.
@@ -28,7 +29,7 @@ LEAVE_SECONDS = 2.0
 # How long a watchdog is waited for that has nothing left to do; one that waits for us must not be waited for.
 RELEASE_SECONDS = 0.5
 
-# A watchdog that owes an answer for less is not taken to hang, however short the lease is.
+# One that has answered before and owes an answer for less is not taken to hang, however short the lease is.
 SHORTEST_SILENCE_SECONDS = 1.0
 
 # Between starts after the first replacement, twice as long each time: seven in the first minute, then four.
@@ -99,6 +100,11 @@ class Watchdog:
         finally:
             self._channel.setblocking(False)
         return self._heard == self._said
+
+    @property
+    def answered(self) -> bool:
+        """It has come up: it answered a word."""
+        return self._heard > 0
 
     @property
     def ready(self) -> bool:
@@ -268,7 +274,8 @@ class Lease:
         if end := running.ended():
             return f"the watchdog (pid {running.pid}) {end}"
         silent_seconds = running.silent_seconds(now)
-        if silent_seconds > max(self.lease_seconds, SHORTEST_SILENCE_SECONDS):
+        shortest = SHORTEST_SILENCE_SECONDS if running.answered else CONFIRM_SECONDS
+        if silent_seconds > max(self.lease_seconds, shortest):
             return f"the watchdog (pid {running.pid}) has not answered for {silent_seconds:.1f} s"
         return ""
 

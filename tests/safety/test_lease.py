@@ -27,6 +27,7 @@ class Fake:
 
     def __init__(self):
         self.said, self.end, self.silence, self.ready, self.deaf = [], "", 0.0, True, False
+        self.answered = True
         self.killed = self.released = False
 
     def say(self, verb, now_seconds):
@@ -119,6 +120,21 @@ def test_until_a_new_watchdog_has_its_plan_be_stays_safe(bench):
     assert "not confirmed" in bench.tick()
     bench.started[1].ready = True
     assert bench.tick() == ""
+
+
+def test_on_a_host_where_a_new_watchdog_takes_seconds_to_come_up_it_is_waited_for_and_one_that_never_does_is_replaced(
+    bench,
+):
+    bench.started[0].end = "was killed by signal 9"
+    bench.tick()
+    slow = bench.started[1]
+    slow.ready = slow.answered = False
+    slow.silence = 9.0
+    assert "not confirmed" in bench.tick()
+    assert not slow.killed
+    slow.silence = 11.0
+    assert "has not answered" in bench.tick()
+    assert slow.killed
 
 
 def test_watchdogs_that_keep_dying_are_not_started_more_than_eight_times_a_minute(bench):
