@@ -177,6 +177,7 @@ class Evidence:
         self.alone[missed] *= DISCOUNT
         self.alone[:, 1] += missed
         self.alone[:, 0] = np.minimum(self.alone[:, 0] + held, MOST_COUNT)
+        self._version += 1
 
     def known(self, load: Array, enough: Array | float = ENOUGH) -> Known:
         """What is known of k loads on each host, shape (n, k), from all windows that say something of them.
@@ -189,10 +190,21 @@ class Evidence:
             place, hosts = bins_of(load), np.arange(len(load))[:, None]
             held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
             missed = self._missed_below[hosts, place].cumsum(axis=-1)
-            self._last = last = question, (_is_borne(missed, held), held)
+            budget_ratio = BUDGET_RATIO + self._own_ratio()[:, None, None]
+            self._last = last = question, (_is_borne(missed, held, budget_ratio), held)
         # Both `bearable` and `held` only fall as the level rises.
         bearable, held = last[1]
         return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
+
+    def _own_ratio(self) -> Counts:
+        """Share of windows that are missed while BE is frozen or at the minimum, shape (n,): the LC's own misses.
+
+        Of all loads: else a load with such misses would be known to bear more than a smaller one without.
+        """
+        missed = self._missed_below[:, -1, 0] + self.alone[:, 1]
+        held = self._held_above[:, 0, 0] + self.alone[:, 0]
+        own: Counts = np.maximum(missed - FORGIVEN, 0.0) / np.maximum(missed + held, 1.0)
+        return own
 
     def free_holds(self, load: Array) -> Flags:
         """Whether a BE that has everything may be what holds, shape (n,), at a load of each host.
@@ -293,7 +305,7 @@ def levels_of(share: Array | float) -> Places:
     return above - 1
 
 
-def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array | float = BUDGET_RATIO) -> Flags:
+def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array | Counts) -> Flags:
     """Whether misses are within a budget of the windows that there were, FORGIVEN left out."""
     borne: Flags = missed - FORGIVEN <= budget_ratio * (missed + held)
     return borne

@@ -25,6 +25,7 @@ class LiveRun:
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
         experience: What the host had taught until its end, see `Experience.remembered`.
+        guards: What the shield's guards remembered at its end, see `Shield.state`.
     """
 
     manager: str
@@ -33,6 +34,7 @@ class LiveRun:
     controller_cpu_ratio: float
     header: Mapping[str, object] = field(default_factory=dict)
     experience: Mapping[str, object] = field(default_factory=dict)
+    guards: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def request_cpu_seconds(self) -> float:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rlctl import __version__
 from rlctl.agents import catalogue
@@ -20,6 +19,7 @@ from rlctl.agents.policy import Policy
 from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.score import LiveRun, score
+from rlctl.envs.experience import Experience
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
@@ -44,7 +44,7 @@ class LivePlan:
         profile: Constants of the shield for shielded policies, already on the scenario's time scale.
         threshold_model: PRM's model; None where it is not needed or not recorded yet.
         levels: What `table` looks up; none where it is not needed or not swept yet.
-        adapt_seconds: So long a policy that learns of its host runs before it is measured, and is not scored.
+        adapt_seconds: So long who learns of the host, or is shielded, runs before it is measured, and is not scored.
     """
 
     scenario: LiveScenario
@@ -70,6 +70,11 @@ class LivePlan:
         own = catalogue.OWN_WEIGHTS.get(name, Weight.MINIMUM)
         return own if name in catalogue.OF_KERNEL else self.scenario.be.weight
 
+    def adapts(self, name: str) -> bool:
+        """Whether its runs are those of a service that has been here before: policy and guards remember."""
+        policy = self.policy(name)
+        return self.adapt_seconds > 0.0 and (policy.learns or policy.shielded)
+
     @property
     def weights(self) -> dict[str, str]:
         """BE's CPU weight under each manager, for the tables."""
@@ -78,15 +83,15 @@ class LivePlan:
     def described(self, load: str) -> str:
         """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
-        learning = [name for name in self.managers if self.adapt_seconds and self.policy(name).learns]
-        learned = f"{', '.join(learning)} had learned for {self.adapt_seconds:g} s before; " if learning else ""
+        adapted = [name for name in self.managers if self.adapts(name)]
+        before = f"{', '.join(adapted)} had run for {self.adapt_seconds:g} s before; " if adapted else ""
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
             f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
             f"{scenario.tick_seconds:g}-s windows; {load}; "
             f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
             f"{', '.join(name for name in self.managers if self.policy(name).shielded) or 'none'}; "
-            f"{learned}published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
+            f"{before}published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
             "Intervals: Wilson over windows (which are not independent), Student's t over repeats."
         )
 
@@ -109,11 +114,29 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a policy has learned of the testbed, and how it did meanwhile, in words; empty where it learns nothing."""
+class Service:
+    """A manager that has run on the testbed before, as a service that goes on.
 
-    learned: Mapping[str, Any]
+    Attributes:
+        before: Its last run, after which policy and guards remember what they saw; None before the first.
+        remark: How it did while nothing counted, in words.
+    """
+
+    before: LiveRun | None = None
     remark: str = ""
+
+    def go_on(self, experience: Experience, shield: Shield | None) -> None:
+        """Give policy and guards what they remembered."""
+        if (run := self.before) is None:
+            return
+        if run.experience:
+            experience.recall(run.experience)
+        if shield:
+            shield.resume(run.guards, run.ticks[-1].telemetry)
+
+
+NEW = Service()
+"""One that begins from nothing."""
 
 
 @dataclass(frozen=True)
@@ -131,21 +154,20 @@ class OnTestbed:
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
             plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
-            memories: dict[str, Memory] = {}
+            services: dict[str, Service] = {}
 
             def step(manager: str) -> Alone | Measured:
                 nonlocal alone
                 if not manager:
                     alone = bed.solo()
                     return Alone(alone, bed.slo.max_load_rps, this_host())
-                if plan.adapt_seconds and manager not in memories:
-                    memories[manager] = adapted(plan, bed, manager, alone)
-                known, policy = memories.get(manager), plan.policy(manager)
-                run = run_once(plan, bed, policy, alone, known)
-                if known and known.learned:
-                    memories[manager] = Memory(run.experience, known.remark)
-                had_learned = (known.remark,) if known and known.remark else ()
-                return Measured(run, (*policy.remarks, *had_learned))
+                if plan.adapts(manager) and manager not in services:
+                    services[manager] = adapted(plan, bed, manager, alone)
+                service, policy = services.get(manager, NEW), plan.policy(manager)
+                run = run_once(plan, bed, policy, alone, service)
+                if manager in services:
+                    services[manager] = replace(service, before=run)
+                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark))))
 
             yield step
 
@@ -185,25 +207,23 @@ def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     return replace(plan, levels=swept_levels(scenario, bed))
 
 
-def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Memory:
-    """What a policy learns of the testbed in runs that do not count, one after the other."""
-    memory, runs = Memory({}), []
-    if not plan.policy(name).learns:
-        return memory
-    say(f"{name} learns the host, {plan.adapt_seconds:g} s ...")
+def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Service:
+    """A manager after runs that do not count, one after the other."""
+    say(f"{name} runs on the host, {plan.adapt_seconds:g} s ...")
+    service, runs = NEW, []
     for _ in range(math.ceil(plan.adapt_seconds / plan.scenario.duration_seconds)):
-        runs.append(run_once(plan, bed, plan.policy(name), alone, memory))
-        memory = Memory(runs[-1].experience)
+        runs.append(run_once(plan, bed, plan.policy(name), alone, service))
+        service = Service(runs[-1])
     one = score(runs)
     cold = f"QoS {one.qos_guarantee_percent.mean:.1f} %, BE {one.be_throughput_percent.mean:.1f} %"
-    return Memory(memory.learned, f"had learned for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
+    return replace(service, remark=f"had run for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
 
 
-def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: Memory | None = None) -> LiveRun:
+def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service: Service = NEW) -> LiveRun:
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work.
 
     Args:
-        memory: What is known of the host at its beginning; None for nothing.
+        service: What goes on; BE, which is started for each run, begins at the safe allocation all the same.
     """
     plant, scenario = bed.plant, plan.scenario
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
@@ -215,13 +235,17 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, memory: 
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
-        recall = (lambda host: host.recall(memory.learned)) if memory and memory.learned else (lambda _: None)
-        controller = Controller(plant, policy, shield, recorder, recall=recall)
+        controller = Controller(
+            plant, policy, shield, recorder, recall=lambda experience: service.go_on(experience, shield)
+        )
         controller.run(seconds=scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
         experience = controller.seat.observer.experience.remembered()
-    return LiveRun(policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header, experience)
+    guards = shield.state if shield else {}
+    return LiveRun(
+        policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header, experience, guards
+    )
 
 
 def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

@@ -69,8 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
-    learning = "let policies that learn of their host do so for so long before they are measured"
-    parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=learning)
+    before = "let who is shielded or learns of the host run for so long before it counts"
+    parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=before)
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument(
         "--be-weight",

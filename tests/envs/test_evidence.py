@@ -245,6 +245,19 @@ def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
     assert kept.free_holds(np.array([0.5]))[0]
 
 
+def test_what_the_lc_misses_by_itself_speaks_against_no_quota():
+    """Else a noisy neighbour of the machine leaves BE at the minimum, where the LC misses as much."""
+    host, yes, no = OneHost(), np.array([True]), np.array([False])
+    for window in range(100):
+        host.add_held(0.5, 12)
+        if window % 8 == 0:
+            host.add_missed(0.5, 12)
+    assert host.known(0.5)[1] < 12
+    for window in range(100):
+        host.evidence.add_alone(*((yes, no) if window % 8 else (no, yes)))
+    assert host.known(0.5)[1] >= 12
+
+
 def test_a_bad_miss_under_a_quota_counts_without_one_too():
     host = OneHost()
     for _ in range(3):

@@ -101,7 +101,7 @@ complete -c rlctl -n '_shtab_rlctl_using bench' -l seeds -x -d 'sim: evaluation 
 complete -c rlctl -n '_shtab_rlctl_using bench' -l jobs -x -d 'sim: processes (default: one for each CPU)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l ray -x -d 'on a Ray cluster: local starts one here, auto is this machine'"'"'s, or HOST:PORT; sim: the result is the same; host: repeats are shared out to all its live testbeds'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l repeats -x -d 'host: runs of each (default: 3)'
-complete -c rlctl -n '_shtab_rlctl_using bench' -l adapt -x -d 'let policies that learn of their host do so for so long before they are measured'
+complete -c rlctl -n '_shtab_rlctl_using bench' -l adapt -x -d 'let who is shielded or learns of the host run for so long before it counts'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l duration -x -d 'of one run (default: the scenario'"'"'s)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l be-weight -xka "equal minimum idle" -d 'BE'"'"'s CPU weight under all managers but those that are about it (default: the scenario'"'"'s)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: measured'

@@ -253,7 +253,7 @@ class Bed:
     solo = stop_be
 
 
-def test_a_policy_that_learns_does_so_before_it_is_measured_and_goes_on_from_repeat_to_repeat():
+def test_a_service_that_has_run_before_goes_on_from_repeat_to_repeat():
     scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
     names = ("frozen", "learned-table")
     plan = LivePlan(scenario, names, 2, load_profile("responsive"), adapt_seconds=0.3)
@@ -262,8 +262,10 @@ def test_a_policy_that_learns_does_so_before_it_is_measured_and_goes_on_from_rep
         assert step("frozen").remarks == ()
         first, second = step("learned-table"), step("learned-table")
     (told,) = [remark for remark in first.remarks if "before" in remark]
-    assert told.startswith("had learned for 2 x 0.2 s before: QoS 100.0 %, BE ")
+    assert told.startswith("had run for 2 x 0.2 s before: QoS 100.0 %, BE ")
     assert told in second.remarks
     notes = [one.run.ticks[0].note for one in (first, second)]
     assert all("held here" in note and "nothing" not in note for note in notes), notes
-    assert "learned-table had learned for 0.3 s before" in plan.described("")
+    assert "learned-table had run for 0.3 s before" in plan.described("")
+    well = [one.run.guards["growth-rate"]["well_seconds"] for one in (first, second)]
+    assert 0.0 < well[0] < well[1]  # calm that was saved counts in the next run, as in a service that goes on
