@@ -209,16 +209,21 @@ class Evidence:
     def free_holds(self, load: Array) -> Flags:
         """Whether a BE that has everything may be what holds, shape (n,), at a load of each host.
 
-        Against that counts what was missed while it had everything, or badly, on the host and at this load: by more
-        than is missed under a quota or beside a frozen BE, for that part is the LC's own, or the quota's doing.
+        Against that counts what was missed while it had everything, or badly, on the host, and what speaks against it
+        at this load: by more than is missed under a quota or beside a frozen BE, there as here, for that part is the
+        LC's own, or the quota's doing.
         """
-        here = np.arange(len(load)), bins_of(load), TOP
+        hosts, place = np.arange(len(load)), bins_of(load)
         missed, held = self._missed_below[:, -1], self._held_above[:, 0]  # of all loads
+        on_host = self._free_is_borne(np.maximum(missed[:, TOP], self.badly), missed, held)
+        missed, held = self._missed_below[hosts, place], self._held_above[hosts, place]
+        return on_host & self._free_is_borne(missed[:, TOP] - FREE_FORGIVEN, missed, held)
+
+    def _free_is_borne(self, free_missed: Counts, missed: Counts, held: Counts) -> Flags:
+        """Whether misses beside a BE that has everything are no more than those otherwise; counts by level."""
         otherwise = missed[:, :TOP].sum(axis=1) + self.alone[:, 1]
         windows = otherwise + held[:, :TOP].sum(axis=1) + self.alone[:, 0]
-        budget_ratio = FREE_BUDGET_RATIO + otherwise / (windows + FEW)
-        on_host = _is_borne(np.maximum(missed[:, TOP], self.badly), held[:, TOP], budget_ratio)
-        return on_host & _is_borne(self._missed_below[here] - FREE_FORGIVEN, self._held_above[here], budget_ratio)
+        return _is_borne(free_missed, held[:, TOP], FREE_BUDGET_RATIO + otherwise / (windows + FEW))
 
     def shift(self, host: int, bins: int) -> None:
         """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.

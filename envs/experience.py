@@ -160,8 +160,7 @@ class Experience:
         """
         here = _ALL if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        usable = _usable_cpus(current)
-        level = np.where(current.frozen, -1, levels_of(usable / self.limits.cpus))
+        level = levels_reached(current, self.limits)
         self._see_calm(told.nonzero()[0], load, latency_ratio)
         self.evidence.age(np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0))
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
@@ -175,7 +174,7 @@ class Experience:
             self.evidence.add_missed(booked, highest, self._missed_level[booked], badly, self._apart[booked])
 
         holds, well = told & (latency_ratio <= HOLD_RATIO), np.isnan(self._missing_since)
-        idle = be_cpus < IDLE_RATIO * usable  # and a BE whose use is unknown is not idle
+        idle = be_cpus < IDLE_RATIO * _usable_cpus(current)  # and a BE whose use is unknown is not idle
         sound = (holds & well & (level >= 0) & ~idle).nonzero()[0]
         if len(sound):
             self.evidence.add_held(sound, load[sound], level[sound])

@@ -25,7 +25,7 @@ from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
-from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, WINDOW_SECONDS, find_knee, probe_with
@@ -260,6 +260,14 @@ class Testbed:
         """
         begun = time.monotonic()
         self._drive(trace.rate, lambda: time.monotonic() - begun)
+
+    def client(self) -> GeneratorStats:
+        """What the LC's client has measured since the last call, for who controls from another process.
+
+        Raises:
+            TestbedError: It does not answer.
+        """
+        return self._generator.stats()
 
     def _drive(self, load_ratio: Callable[[float], float], t_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """Let load and link be what they are so long after the beginning of a run; without a clock, at it."""
