@@ -198,10 +198,16 @@ def test_a_bin_and_a_level_are_those_of_their_own_numbers():
     assert DISCOUNT < 1.0
 
 
-def of_least_weight(free, quota):
-    """A host whose BE has the least weight: windows that held and that missed, without a quota and under one."""
+def of_least_weight(free, quota, calm=0):
+    """Whether BE of the least weight may be free: windows that held and that missed, without a quota and under one.
+
+    Args:
+        calm: Windows of either kind that held at half of the load before.
+    """
     host = OneHost()
     for (held, missed), level in ((free, TOP), (quota, TOP - 3)):
+        for _ in range(calm):
+            host.add_held(0.25, level)
         for window in range(held + missed):
             if missed and window % ((held + missed) // missed) == 0:
                 host.evidence.add_missed(FIRST, np.array([0.5]), np.array([level]), apart=True)
@@ -225,6 +231,12 @@ def of_least_weight(free, quota):
 def test_misses_without_a_quota_are_weighed_against_those_under_one(free, quota, holds):
     """Else an LC that misses a window now and then by itself takes BE down for it, and under a quota it misses more."""
     assert of_least_weight(free, quota) == holds
+
+
+def test_misses_at_a_load_are_weighed_against_those_at_that_load():
+    """Else BE is taken down at each peak of the load, where the LC misses no less under a quota, and has to rise anew."""
+    assert of_least_weight((50, 50), (50, 50), calm=100)
+    assert not of_least_weight((50, 50), (100, 0), calm=100)
 
 
 def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
