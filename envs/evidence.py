@@ -203,7 +203,7 @@ class Evidence:
         """
         missed = self._missed_below[:, -1, 0] + self.alone[:, 1]
         held = self._held_above[:, 0, 0] + self.alone[:, 0]
-        own: Counts = np.maximum(missed - FORGIVEN, 0.0) / np.maximum(missed + held, 1.0)
+        own: Counts = missed / (missed + held + np.float32(FEW))
         return own
 
     def free_holds(self, load: Array) -> Flags:

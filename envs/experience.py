@@ -72,7 +72,7 @@ SHIFTED_BINS, MOST_RPS = 0.75, 1e15
 CALMER, LESS_CALM = 0.5, 0.02
 """Weight of a window in what its load has at its best, where it is below and where it is above it."""
 
-NUMBERS = "_seen_seconds", "_missing_since", "_before_load", "_missed_load", "_missed_ratio"
+NUMBERS = "_seen_seconds", "_missing_since", "_before_load", "_earlier_load", "_missed_load", "_missed_ratio"
 """Of an Experience, for each host; NaN for none."""
 
 TOLD = len(MEMORY) + 2 + len(CALM) + 1
@@ -82,7 +82,7 @@ UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2 + [0.0] 
 """These, where nothing depends on the host: its load is missing."""
 
 _ALL = np.True_
-_AHEAD = np.array([1.0, AHEAD_RATIO])
+_AHEAD = np.array([1.0, AHEAD_RATIO, BIN_RATIO])
 _SHOWN = 2.0 * np.sqrt(LADDER) - 1.0
 _LOG_CALM_LOW, _LOG_CALM_SPAN, _LOG_ABOVE_HIGH = np.log10([CALM_LOW, CALM_HIGH / CALM_LOW, ABOVE_HIGH])
 
@@ -103,8 +103,8 @@ class Experience:
         self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
         self._least = levels_of(np.asarray(limits.min_quota_cpus / limits.cpus))
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
-        self._before_load, self._missed_load = np.full(count, np.nan), np.full(count, np.nan)
-        self._missed_ratio = np.full(count, np.nan)
+        self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
+        self._missed_load, self._missed_ratio = np.full(count, np.nan), np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
         self._calm = np.full((count, BINS), np.nan)
         self._max_load_rps = 0.0
@@ -142,7 +142,7 @@ class Experience:
         if shift:
             self.evidence.shift(0, shift)
             self._calm[0] = shifted(self._calm[0], shift, np.nan)
-            for loads in (self._before_load, self._missed_load):
+            for loads in (self._before_load, self._earlier_load, self._missed_load):
                 loads[0] *= BIN_RATIO**shift
 
     def see(
@@ -189,6 +189,7 @@ class Experience:
             np.copyto(self._missed_level, np.maximum(self._before_level, level), where=misses)
             np.copyto(self._missed_load, np.fmax(self._before_load, load), where=misses)
             np.copyto(self._missed_ratio, latency_ratio, where=misses)
+        self._earlier_load = np.where(here, self._before_load, self._earlier_load)
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
         self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
 
@@ -208,13 +209,13 @@ class Experience:
         """
         loads = _with_ahead(load)
         known = self.evidence.known(loads)
-        flags = known.level >= 0
+        flags = known.level[:, :2] >= 0
         calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
         above = _log_calm(latency_ratio) - calm
         shown = 2.0 * (calm - _LOG_CALM_LOW) / _LOG_CALM_SPAN - 1.0, 2.0 * above / _LOG_ABOVE_HIGH - 1.0
         told = np.empty((len(load), TOLD))
-        told[:, 0:2] = np.where(flags, _SHOWN[known.level], 0.0)
-        told[:, 2:4] = _SHOWN[np.maximum(known.bearable, 0)]
+        told[:, 0:2] = np.where(flags, _SHOWN[known.level[:, :2]], 0.0)
+        told[:, 2:4] = _SHOWN[np.maximum(known.bearable[:, :2], 0)]
         told[:, 4:6] = np.where(flags, 1.0, -1.0)
         told[:, 6], told[:, 7], told[:, 8] = shown[0], np.minimum(np.maximum(shown[1], -1.0), 1.0), 1.0
         told[np.isnan(above), 6:] = UNTOLD[6:]
@@ -227,9 +228,10 @@ class Experience:
         """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
 
         A network that was trained on other hosts takes this one for one of those. So it never asks again for what
-        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. Nor is
-        it ever stuck: where latency is next to nothing and a level has held for long, the next one is the least, if
-        nothing speaks against that. Where nothing is known all moves are left.
+        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. While
+        the load falls what held a bin above it is enough, and the least: so BE comes back as it went. Nor is it ever
+        stuck: where latency is next to nothing and a level has held for long, the next one is the least, if nothing
+        speaks against that. Where nothing is known all moves are left.
 
         But where BE is free (see `is_free`) it rises to everything, and stays there until a window is missed: a quota
         would be no relief.
@@ -242,7 +244,9 @@ class Experience:
         loads = _with_ahead(load)
         enough = np.full_like(loads, ENOUGH)
         enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
-        (sure, held), (_, bearable) = (one.T for one in self.evidence.known(loads, enough))
+        (sure, held, near), (_, bearable, _) = (one.T for one in self.evidence.known(loads, enough))
+        held = np.where(loads[:, 0] < self._earlier_load, near, held)
+        bearable = np.maximum(bearable, held)
         free = self.is_free(loads[:, 0])
         bearable = np.where(free, TOP, bearable)
 
@@ -293,7 +297,7 @@ class Experience:
 
 
 def _with_ahead(load: Array) -> Array:
-    """Loads and what they may become, shape (n, 2); 0 where they are missing."""
+    """Loads, what they may become, and a little more than they are, shape (n, 3); 0 where they are missing."""
     ahead: Array = np.where(np.isnan(load), 0.0, load)[:, None] * _AHEAD
     return ahead
 

@@ -234,7 +234,7 @@ def test_misses_without_a_quota_are_weighed_against_those_under_one(free, quota,
 
 
 def test_misses_at_a_load_are_weighed_against_those_at_that_load():
-    """Else BE is taken down at each peak of the load, where the LC misses no less under a quota, and has to rise anew."""
+    """Else BE is taken down at each peak of the load, where the LC misses no less under a quota."""
     assert of_least_weight((50, 50), (50, 50), calm=100)
     assert not of_least_weight((50, 50), (100, 0), calm=100)
 

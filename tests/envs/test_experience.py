@@ -93,6 +93,15 @@ def test_where_be_is_free_it_stays_until_a_window_is_missed():
         assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
 
 
+@pytest.mark.parametrize(("before", "comes_back"), [(0.6, True), (0.4, False)])
+def test_while_the_load_falls_be_comes_back_to_what_held(before, comes_back):
+    """Where it rises a level has to have held at more, for it may rise further before the next look."""
+    experience = lived(*[(0.6, HOLDS, 14)] * 3, (before, HOLDS, 14), (0.5, HOLDS, 14))
+    mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(allocation_at(14, LIMITS), 1)
+    left = experience.narrowed(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
+    assert bool(left[[move.name for move in MOVES].index("minimum")]) != comes_back
+
+
 def test_frozen_idle_and_blind_windows_teach_no_level():
     assert cells((0.5, HOLDS, -1), (0.5, HOLDS, 12, 0.0), (0.5, np.nan, 12), (np.nan, HOLDS, 12)) == []
     assert cells((0.5, HOLDS, -1), (0.5, MISSES, -1), (0.5, HOLDS, -1)) == []
