@@ -196,14 +196,14 @@ class Evidence:
         bearable, held = last[1]
         return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
 
-    def _own_ratio(self) -> Counts:
+    def _own_ratio(self) -> Array:
         """Share of windows that are missed while BE is frozen or at the minimum, shape (n,): the LC's own misses.
 
         Of all loads: else a load with such misses would be known to bear more than a smaller one without.
         """
         missed = self._missed_below[:, -1, 0] + self.alone[:, 1]
         held = self._held_above[:, 0, 0] + self.alone[:, 0]
-        own: Counts = missed / (missed + held + np.float32(FEW))
+        own: Array = missed / (missed + held + FEW)
         return own
 
     def free_holds(self, load: Array) -> Flags:
