@@ -1,4 +1,4 @@
-"""The way to a policy for one's own host says what it cannot do before it begins; whole, it takes root and an hour."""
+"""The way to a policy for one's own host says what it cannot do before it begins; whole, it takes root."""
 
 import os
 import runpy
