@@ -33,9 +33,9 @@ MOST_COUNT = 100.0
 """Windows that a cell counts at most: more of the same say nothing new, and would have to be outweighed."""
 
 MISSED_HALF_LIFE_SECONDS, BADLY_HALF_LIFE_SECONDS, HELD_HALF_LIFE_SECONDS = 600.0, 3600.0, 86400.0
-"""After so long a window counts half. What was missed is tried again, for hosts change; but to let BE free costs some
-windows in a row where nothing but a quota holds, which a budget of one window in a thousand pays once an hour. What
-held is given up when it is missed, not because the load was another one for some hours."""
+"""After so long a window counts half. What was missed is tried again, for hosts change; but where something queues that
+costs some windows in a row, which a budget of one window in a thousand pays once an hour. What held is given up when it
+is missed, not because the load was another one for some hours."""
 
 AGED_SECONDS = 10.0
 """Evidence is aged in steps of so long: all of it is touched for that."""
@@ -59,7 +59,7 @@ FEW = 10.0
 LEAST_COUNT = 0.01
 """Smaller counts are not worth keeping."""
 
-OF_EACH_HOST = "held", "missed", "_held_above", "_missed_below", "alone", "badly", "_unaged_seconds"
+OF_EACH_HOST = "held", "missed", "badly", "_held_above", "_missed_below", "_badly_below", "alone", "_unaged_seconds"
 """Of an Evidence: arrays whose first axis are the hosts."""
 
 SCHEMA = 3
@@ -95,13 +95,14 @@ class Evidence:
     def __init__(self, hosts: int = 1) -> None:
         self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
         self.missed: Counts = np.zeros_like(self.held)
+        # Those of the latter that were missed by far, which are tried again later; none at the minimum, where they are
+        # the LC's own.
+        self.badly: Counts = np.zeros_like(self.held)
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
+        self._badly_below = np.zeros_like(self.held)
         # Windows that held and that missed while BE was frozen, at any load; shape (hosts, 2).
         self.alone = np.zeros((hosts, 2), np.float32)
-        # Windows missed badly beside a BE of the least weight that had half of its CPUs or more, at any load; shape
-        # (hosts,). With less it is the LC's own, as likely as not.
-        self.badly = np.zeros(hosts, np.float32)
         self._unaged_seconds = np.zeros(hosts)
         # Loads that were asked about last, and what was said of them. The version tells that the counts have changed,
         # also where a policy in a thread of its own is late.
@@ -126,13 +127,14 @@ class Evidence:
         due = (self._unaged_seconds >= AGED_SECONDS).nonzero()[0]
         if len(due):
             passed = self._unaged_seconds[due, None, None].astype(np.float32)
-            held, missed = 0.5 ** (passed / HELD_HALF_LIFE_SECONDS), 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
-            for counts in (self.held, self._held_above):
-                counts[due] *= held
-            for counts in (self.missed, self._missed_below):
-                counts[due] *= missed
+            half_lives = HELD_HALF_LIFE_SECONDS, MISSED_HALF_LIFE_SECONDS, BADLY_HALF_LIFE_SECONDS
+            held, missed, badly = (0.5 ** (passed / seconds) for seconds in half_lives)
+            for counts, left in (
+                (self.held, held), (self._held_above, held), (self.missed, missed), (self._missed_below, missed),
+                (self.badly, badly), (self._badly_below, badly),
+            ):  # fmt: skip
+                counts[due] *= left
             self.alone[due] *= np.concatenate([held, missed], axis=2)[:, 0]
-            self.badly[due] *= 0.5 ** (passed[:, 0, 0] / BADLY_HALF_LIFE_SECONDS)
             self._unaged_seconds[due] = 0.0
             self._version += 1
 
@@ -160,10 +162,9 @@ class Evidence:
         ):
             beyond = TOP if own and reached < TOP and not also_free else TOP + 1
             self.held[host, place:, reached:beyond] *= DISCOUNT
-            self.missed[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
-            self.missed[host, place, reached] += 1.0
-            if own and also_free and reached >= HALF:
-                self.badly[host] = 1.0 + DISCOUNT * self.badly[host]
+            for counts in (self.missed, self.badly) if also_free and reached > 0 else (self.missed,):
+                counts[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
+                counts[host, place, reached] += 1.0
             if also_free and reached < TOP:
                 self.missed[host, : place + 1, TOP] *= DISCOUNT
                 self.missed[host, place, TOP] += 1.0
@@ -189,7 +190,7 @@ class Evidence:
         if (last := self._last) is None or last[0] != question:  # a tick asks twice
             place, hosts = bins_of(load), np.arange(len(load))[:, None]
             held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
-            missed = self._missed_below[hosts, place].cumsum(axis=-1)
+            missed = np.maximum(self._missed_below[hosts, place], self._badly_below[hosts, place]).cumsum(axis=-1)
             budget_ratio = BUDGET_RATIO + self._own_ratio()[:, None, None]
             self._last = last = question, (_is_borne(missed, held, budget_ratio), held)
         # Both `bearable` and `held` only fall as the level rises.
@@ -215,7 +216,9 @@ class Evidence:
         """
         hosts, place = np.arange(len(load)), bins_of(load)
         missed, held = self._missed_below[:, -1], self._held_above[:, 0]  # of all loads
-        on_host = self._free_is_borne(np.maximum(missed[:, TOP], self.badly), missed, held)
+        # With less than half of its CPUs for BE a bad miss is the LC's own, as likely as not.
+        badly = self._badly_below[:, -1, HALF:].max(axis=1)
+        on_host = self._free_is_borne(np.maximum(missed[:, TOP], badly), missed, held)
         missed, held = self._missed_below[hosts, place], self._held_above[hosts, place]
         return on_host & self._free_is_borne(missed[:, TOP] - FREE_FORGIVEN, missed, held)
 
@@ -231,7 +234,7 @@ class Evidence:
         What comes beyond the highest bin counts in it. The least one also has what was at next to no load: upwards it
         stays, for it says nothing of more, and what is missed there or comes below it counts in it.
         """
-        for counts, below in ((self.held, 0.0), (self.missed, 1.0)):
+        for counts, below in ((self.held, 0.0), (self.missed, 1.0), (self.badly, 1.0)):
             known, least = counts[host].copy(), counts[host, 0].copy()
             known[0] = 0.0
             moved = shifted(known, bins, 0.0)
@@ -244,18 +247,17 @@ class Evidence:
         self._sum_up(host)
 
     def plain(self, host: int = 0) -> dict[str, Any]:
-        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, windows that missed].
+        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, that missed, and badly].
 
-        And windows that held and that missed while BE was frozen, and those missed badly beside half of its CPUs.
+        And windows that held and that missed while BE was frozen.
         """
-        held, missed = self.held[host].astype(np.float64).round(2), self.missed[host].astype(np.float64).round(2)
-        places, levels = np.nonzero((held >= LEAST_COUNT) | (missed >= LEAST_COUNT))
+        counts = np.stack([self.held[host], self.missed[host], self.badly[host]], axis=-1).astype(np.float64).round(2)
+        places, levels = np.nonzero((counts >= LEAST_COUNT).any(axis=-1))
         cells = [
-            [round(load_of(place), 4), float(LADDER[level]), float(held[place, level]), float(missed[place, level])]
+            [round(load_of(place), 4), float(LADDER[level]), *counts[place, level].tolist()]
             for place, level in zip(places.tolist(), levels.tolist(), strict=True)
         ]
-        alone, badly = (counts[host].astype(np.float64).round(2).tolist() for counts in (self.alone, self.badly))
-        return {"schema": SCHEMA, "cells": cells, "alone": alone, "badly": badly}
+        return {"schema": SCHEMA, "cells": cells, "alone": self.alone[host].astype(np.float64).round(2).tolist()}
 
     def recall(self, plain: Mapping[str, Any], host: int = 0) -> None:
         """Take over counts that `plain` gave.
@@ -263,24 +265,25 @@ class Evidence:
         Raises:
             ValueError: They are none of this kind; nothing is taken over.
         """
-        held, missed = np.zeros_like(self.held[host]), np.zeros_like(self.missed[host])
+        held, missed, badly = (np.zeros_like(self.held[host]) for _ in range(3))
         if plain.get("schema") != SCHEMA:
             raise ValueError(f"schema {plain.get('schema')!r}, not {SCHEMA}")
         cells = plain.get("cells")
         if not isinstance(cells, list) or len(cells) > held.size:
             raise ValueError("no list of cells")
-        for load, share, cell_held, cell_missed in map(_checked, cells):
+        for load, share, *counts in map(_checked, cells):
             cell = int(bins_of(load)), int(levels_of(share))
-            held[cell], missed[cell] = cell_held, cell_missed
-        alone, badly = plain.get("alone", [0.0, 0.0]), plain.get("badly", 0.0)  # not kept by earlier versions
-        if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, [*alone, badly]))):
-            raise ValueError("no two counts of windows with BE frozen, and one of those missed badly")
-        self.held[host], self.missed[host], self.alone[host], self.badly[host] = held, missed, alone, badly
+            held[cell], missed[cell], badly[cell] = counts
+        alone = plain.get("alone", [0.0, 0.0])  # not kept by earlier versions
+        if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, alone))):
+            raise ValueError("no two counts of windows with BE frozen")
+        self.held[host], self.missed[host], self.badly[host], self.alone[host] = held, missed, badly, alone
         self._sum_up(host)
 
     def _sum_up(self, host: int) -> None:
         self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
         self._missed_below[host] = self.missed[host].cumsum(axis=0)
+        self._badly_below[host] = self.badly[host].cumsum(axis=0)
         self._version += 1
 
 
@@ -316,13 +319,14 @@ def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array 
     return borne
 
 
-def _checked(cell: object) -> tuple[float, float, float, float]:
-    if not (isinstance(cell, list) and len(cell) == 4 and all(type(one) in (int, float) for one in cell)):
-        raise ValueError(f"{cell!r} is no cell: load, share, held, missed")
-    load, share, held, missed = map(float, cell)
-    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and _is_count(held) and _is_count(missed)):
+def _checked(cell: object) -> list[float]:
+    """Load, share, windows that held, that missed, and badly; earlier versions did not keep the last."""
+    if not (isinstance(cell, list) and 4 <= len(cell) <= 5 and all(type(one) in (int, float) for one in cell)):
+        raise ValueError(f"{cell!r} is no cell: load, share, held, missed, badly")
+    load, share, *counts = map(float, [*cell, 0.0][:5])
+    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and all(map(_is_count, counts))):
         raise ValueError(f"{cell!r} is beyond what a cell can be")
-    return load, share, held, missed
+    return [load, share, *counts]
 
 
 def _is_count(number: object) -> bool:

@@ -82,6 +82,29 @@ def test_a_miss_is_tried_again_after_a_while_and_what_held_is_still_known():
     assert evidence.known(0.6)[0] == -1
 
 
+def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
+    """Behind a link that somebody capped each try costs some windows in a row."""
+
+    def barred(seconds, badly, level=5):
+        host = made(held=[(0.6, 4)] * 2)
+        host.evidence.add_missed(FIRST, np.array([0.6]), np.array([level]), badly)
+        host.age(seconds)
+        kept = made()
+        kept.evidence.recall(json.loads(json.dumps(host.evidence.plain())))
+        assert kept.known(0.6) == host.known(0.6)
+        return host.known(0.6)[1] < 10
+
+    assert [barred(seconds, badly=False) for seconds in (500.0, 700.0, 3900.0)] == [True, False, False]
+    assert [barred(seconds, badly=True) for seconds in (500.0, 700.0, 3900.0)] == [True, True, False]
+    assert not barred(700.0, badly=True, level=0), "what the LC misses beside the minimum is its own"
+
+
+def test_what_an_earlier_version_kept_is_still_known():
+    evidence = made()
+    evidence.evidence.recall({"schema": 3, "cells": [[0.6, 0.1, 2.0, 0.0], [0.6, 0.2, 0.0, 1.0]]})
+    assert evidence.known(0.6) == (int(levels_of(0.1)), int(levels_of(0.2)) - 1)
+
+
 def test_evidence_ages_the_same_in_small_steps():
     once, often = made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)]), made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)])
     once.age(600.0)
@@ -174,8 +197,8 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
         {"schema": 3, "cells": [], "alone": [1.0]},
         {"schema": 3, "cells": [], "alone": [1.0, float("nan")]},
         {"schema": 3, "cells": [], "alone": {"0": 1.0}},
-        {"schema": 3, "cells": [], "badly": -1.0},
-        {"schema": 3, "cells": [], "badly": [1.0]},
+        {"schema": 3, "cells": [[0.5, 1, 1.0, 1.0, -1.0]]},
+        {"schema": 3, "cells": [[0.5, 1, 1.0, 1.0, 1.0, 1.0]]},
     ],
 )
 def test_what_is_no_memory_is_refused_and_changes_nothing(plain):

@@ -33,7 +33,7 @@ def seen(load, ratio):
 
 
 def cells(*windows):
-    return [(round(share, 3), held, missed) for _, share, held, missed in lived(*windows).evidence.plain()["cells"]]
+    return [(round(share, 3), held, missed) for _, share, held, missed, _ in lived(*windows).evidence.plain()["cells"]]
 
 
 def test_a_window_that_held_counts_for_its_level():
