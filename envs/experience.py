@@ -324,11 +324,6 @@ def levels_reached(allocations: Allocations, limits: Limits | VectorLimits) -> P
     return np.where(allocations.frozen, -1, levels_of(_usable_cpus(allocations) / limits.cpus))
 
 
-def level_of(allocation: Allocation, limits: Limits) -> int:
-    """The level that an allocation has reached; -1 where BE is frozen."""
-    return -1 if allocation.frozen else int(levels_of(allocation.usable_cpus / limits.cpus))
-
-
 def allocation_at(level: int, limits: Limits) -> Allocation:
     """What BE gets at a level: a quota on all its CPUs, at the lowest the smallest, and at the highest none."""
     if level >= TOP:

@@ -18,7 +18,7 @@ import numpy as np
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.host.cgroup.journal import read_own
-from rlctl.envs.whole_file import write_json
+from rlctl.envs.whole_file import write_whole
 
 log = logging.getLogger("rlctl.serve")
 
@@ -107,7 +107,8 @@ class HostMemory:
         latest = others | {name: {"saved": now, "memory": memory} for name, memory in learned.items() if memory}
         kept = dict(list(latest.items())[-MOST_LEARNERS:])
         try:
-            write_json(self._path, {"schema": SCHEMA, "host": self._host, "learned": kept})
+            # On one line: a number to a line would be twice the size, every minute.
+            write_whole(self._path, json.dumps({"schema": SCHEMA, "host": self._host, "learned": kept}) + "\n")
         except OSError as error:
             log.warning("%s: %s: a restart learns this host anew", error.filename, error.strerror)
 

@@ -11,7 +11,8 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.evidence import LADDER, TOP, bins_of
-from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, level_of, levels_reached
+from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, levels_reached
+from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=2)
 HOLDS, MISSES = 0.5, 1.5

@@ -9,7 +9,8 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.evidence import TOP
-from rlctl.envs.experience import Experience, allocation_at, level_of, levels_reached
+from rlctl.envs.experience import Experience, allocation_at, levels_reached
+from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=4)
 ALL = np.ones((1, len(MOVES)), np.bool_)

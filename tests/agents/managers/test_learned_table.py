@@ -9,8 +9,8 @@ from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.evidence import TOP
-from rlctl.envs.experience import level_of
 from rlctl.envs.observation import Observer
+from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=2)
 

@@ -10,7 +10,7 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
-from rlctl.envs.experience import Experience, level_of
+from rlctl.envs.experience import Experience
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
 from rlctl.loop.control import Controller
@@ -22,6 +22,7 @@ from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.deciders import Deciders
 from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
 from rlctl.serve.service import Around, control
+from tests.doubles.levels import level_of
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
