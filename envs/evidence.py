@@ -95,8 +95,8 @@ class Evidence:
     def __init__(self, hosts: int = 1) -> None:
         self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
         self.missed: Counts = np.zeros_like(self.held)
-        # Those of the latter that were missed by far, which are tried again later; none at the minimum, where they are
-        # the LC's own.
+        # Those of the latter that were missed by far, which are tried again later; none at the lowest level, which is
+        # the minimum of a BE of two CPUs or more, where they are the LC's own.
         self.badly: Counts = np.zeros_like(self.held)
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
