@@ -90,13 +90,17 @@ class Evidence:
 
     What was missed at less load with less for BE would be missed here too, and what held at more load with more for BE
     would hold: so evidence is pooled, and one window says something of many cells.
+
+    Args:
+        hosts: How many there are.
+        least: The level of the minimum, of each host or of all. What is missed there is the LC's own.
     """
 
-    def __init__(self, hosts: int = 1) -> None:
+    def __init__(self, hosts: int = 1, least: Places | int = 0) -> None:
+        self._least: Places = np.broadcast_to(np.asarray(least), hosts)
         self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
         self.missed: Counts = np.zeros_like(self.held)
-        # Those of the latter that were missed by far, which are tried again later; none at the lowest level, which is
-        # the minimum of a BE of two CPUs or more, where they are the LC's own.
+        # Those of the latter that were missed by far, which are tried again later; none at the minimum.
         self.badly: Counts = np.zeros_like(self.held)
         # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
         self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
@@ -157,12 +161,12 @@ class Evidence:
             apart: BE has the least weight: what it missed under a quota says nothing of none, nor the other way round.
         """
         flags = (np.broadcast_to(flag, len(hosts)).tolist() for flag in (badly, apart))
-        for host, place, reached, also_free, own in zip(
-            hosts.tolist(), bins_of(load).tolist(), level.tolist(), *flags, strict=True
+        for host, place, reached, least, also_free, own in zip(
+            hosts.tolist(), bins_of(load).tolist(), level.tolist(), self._least[hosts].tolist(), *flags, strict=True
         ):
             beyond = TOP if own and reached < TOP and not also_free else TOP + 1
             self.held[host, place:, reached:beyond] *= DISCOUNT
-            for counts in (self.missed, self.badly) if also_free and reached > 0 else (self.missed,):
+            for counts in (self.missed, self.badly) if also_free and reached > least else (self.missed,):
                 counts[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
                 counts[host, place, reached] += 1.0
             if also_free and reached < TOP:
@@ -202,8 +206,9 @@ class Evidence:
 
         Of all loads: else a load with such misses would be known to bear more than a smaller one without.
         """
-        missed = self._missed_below[:, -1, 0] + self.alone[:, 1]
-        held = self._held_above[:, 0, 0] + self.alone[:, 0]
+        hosts = np.arange(len(self._least))
+        missed = self._missed_below[hosts, -1, self._least] + self.alone[:, 1]
+        held = self._held_above[hosts, 0, self._least] + self.alone[:, 0]
         own: Array = missed / (missed + held + FEW)
         return own
 

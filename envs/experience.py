@@ -99,9 +99,9 @@ class Experience:
 
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
-        self.evidence = Evidence(count)
+        self._least = np.broadcast_to(levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)), count)
+        self.evidence = Evidence(count, self._least)
         self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
-        self._least = levels_of(np.asarray(limits.min_quota_cpus / limits.cpus))
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
         self._missed_load, self._missed_ratio = np.full(count, np.nan), np.full(count, np.nan)

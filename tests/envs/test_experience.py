@@ -58,6 +58,22 @@ def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
     assert [share for share, _, missed in lasting if missed] == [0.0, LADDER[4]]
 
 
+@pytest.mark.parametrize("cpus", [1, 2])
+def test_what_an_lc_misses_beside_the_minimum_is_its_own(cpus):
+    """On one CPU the minimum is the second level of the ladder, not the first."""
+    limits, experience = Limits(cpus=cpus), Experience(Limits(cpus=cpus))
+    for second in range(80):
+        current = limits.minimum if second < 30 else allocation_at(12, limits)
+        ratio = 3.0 if second in (10, 20, 50) else HOLDS
+        numbers = (np.array([number]) for number in (float(second), 0.5, ratio, current.usable_cpus))
+        experience.see(*numbers, Allocations.same(current, 1))
+    least = level_of(limits.minimum, limits)
+    assert least == (1 if cpus == 1 else 0)
+    badly = {share: badly for _, share, _, _, badly in experience.evidence.plain()["cells"]}
+    assert badly == {LADDER[least]: 0.0, LADDER[12]: 1.0, 1.0: 0.0}
+    assert experience.evidence.known(np.array([[0.5]])).bearable.item() == 12, "so many are missed anyway"
+
+
 def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does_not():
     """One slice of BE's may be the quota's doing; a queue would be longer without it."""
 
