@@ -161,13 +161,17 @@ def _answers(scenarios: Collection[LiveScenario | SimScenario]) -> tuple[str, ..
 
 
 def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names asked for; and for `all` those that are left out as they cannot run here, with the reason."""
-    if names == "all":
+    """The names asked for, and of `all` those that are left out as they cannot run here, with the reason."""
+    given, missing = listed(names), {}
+    if "all" in given:
         learned = [name for name in catalogue.LEARNED if plain_name(name) == name]
         every = [*catalogue.NAMES, *learned, *([] if live else sorted(catalogue.BOUNDS)), *answers]
         missing = left_out(every, live=live)
-        return tuple(name for name in every if name not in missing), missing
-    asked = distinct_policies("--managers", listed(names))
+        given = (
+            *(name for name in every if name not in missing),
+            *(name for name in given if name not in ("all", *every)),
+        )
+    asked = distinct_policies("--managers", given)
     require_library(asked)
     if live and (bounds := catalogue.BOUNDS.keys() & set(asked)):
         raise ConfigError(f"{', '.join(sorted(bounds))}: in the simulator only; leave out --plant host")
@@ -177,4 +181,4 @@ def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tupl
         own = [name for name, answer in catalogue.ANSWERS.items() if answer.resource == resource]
         if useless := [name for name in asked if name in own and name not in answers]:
             raise ConfigError(f"{', '.join(useless)}: only where there is a {resource}, as in --scenario {example}")
-    return asked, {}
+    return asked, missing

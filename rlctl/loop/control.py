@@ -129,20 +129,26 @@ class Controller:
         return self.totals
 
     def exchange(self, policy: Policy, shield: Shield) -> None:
-        """Go on with another policy and another shield, from the safe allocation; HostError: the lease is lost."""
-        # From the safe allocation, for the new guards do not know what the old ones remembered.
+        """Go on with another policy, under the shield that is there or another one; HostError: the lease is lost.
+
+        Under another one from the safe allocation, for its guards do not know what the others remembered.
+        """
         raise_if_lease_lost(self.lease)
+        stays = shield is self.seat.shield
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
         try:
-            self.begin()
+            if stays:
+                _keep_in_memory()
+                policy.start(self.plant.limits)
+                self._recall(self.seat.observer.experience)
+            else:
+                self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
             log.error("the new policy or its first write failed: %s", in_one_line(error))
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
-        # What is in memory now stays there: no full collection has to find that out in the middle of a tick.
-        gc.collect()
-        gc.freeze()
+        _keep_in_memory()
         start = self.seat.start()
         self._recall(self.seat.observer.experience)
         self.plant.apply(start)
@@ -228,3 +234,9 @@ class Controller:
     def _renew(self, *, safe: bool) -> None:
         if self.lease and self.seat.shield:
             self.lease.renew(safe=safe)
+
+
+def _keep_in_memory() -> None:
+    """What is in memory now stays there: no full collection has to find that out in the middle of a tick."""
+    gc.collect()
+    gc.freeze()

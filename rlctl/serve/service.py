@@ -30,6 +30,7 @@ from rlctl.loop.narrator import JsonLines, Narrator, say
 from rlctl.loop.record import NullRecorder, Shares, Tee, TickLog
 from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
+from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
 from rlctl.serve.approval import Approval
@@ -300,13 +301,14 @@ class _Running:
         if (deciders := self._approval.admitted(brought) if self._approval else brought) is None:
             return
         controller, policy = self._controller, deciders.policy
-        before, shield = controller.seat.policy, Shield(deciders.profile, controller.plant.limits)
+        before = controller.seat.policy
         try:
             _weigh(controller.plant, policy, self._weight)
         except RlctlError as error:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
             return
+        shield = _shield(deciders.profile, controller)
         log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
@@ -314,6 +316,12 @@ class _Running:
         if self._approval:
             self._approval.exchanged(deciders)
         before.close()
+
+
+def _shield(profile: Profile, controller: Controller) -> Shield:
+    """A shield of these constants: the one that rules already if it is such, since its guards know this host."""
+    rules, shield = controller.seat.shield, Shield(profile, controller.plant.limits)
+    return rules if rules and (rules.digest, rules.limits) == (shield.digest, shield.limits) else shield
 
 
 def _guard_between(controller: Controller, around: Around) -> None:

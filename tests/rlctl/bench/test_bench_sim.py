@@ -194,6 +194,12 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(capsys):
         assert name in told
 
 
+def test_others_may_be_named_beside_all(capsys):
+    assert main(["bench", "--dry-run", "--managers", "ppo-bare,all,ppo"]) == 0
+    told = capsys.readouterr().err
+    assert told.count(" ppo,") == told.count("ppo-bare") == told.count("oracle-model") == 1, told
+
+
 def test_several_scenarios_may_be_named(capsys):
     assert (
         main(["bench", "--dry-run", "--scenario", "capped-link,capped-disk,capped-link", "--managers", "frozen"]) == 0

@@ -16,6 +16,8 @@ from rlctl.safety.profile import load_profile
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import Around, control, dry_run, serve
+from rlctl.ticklog.logged import read_log
+from rlctl.ticklog.replay import replay
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks
 
@@ -52,6 +54,30 @@ def test_every_tick_is_logged(always, tmp_path):
     assert totals.ticks == 20
     log.close()
     assert len(list(read_ticks(log.path))) == 20
+
+
+@pytest.mark.parametrize(("profile", "frozen"), [("responsive", False), ("heracles", True)])
+def test_a_reload_takes_nothing_from_be_while_the_shield_stays_the_same(always, tmp_path, profile, frozen):
+    log, looks = TickLog(tmp_path / "ticks.jsonl"), iter(range(1000))
+
+    def reloaded():
+        if next(looks) != 60:
+            return None
+        second = always(lambda _: LIMITS.full)
+        second.name = "second"
+        return Deciders(second, load_profile(profile))
+
+    first = always(lambda _: LIMITS.full)
+    first.name = "first"
+    run(FakePlant(LIMITS, loads=(0.1,)), first, log, Countdown(100), reloaded=reloaded)
+    log.close()
+    told = list(read_ticks(log.path))
+    before, after = [tick for tick in told if tick["policy"] == "first"], [t for t in told if t["policy"] == "second"]
+    assert not before[-1]["applied"]["frozen"]
+    assert after[0]["before"]["frozen"] == frozen
+    assert frozen or after[0]["before"] == before[-1]["applied"]
+    again = replay(read_log([log.path], pytest.fail), None)
+    assert (again.ticks, again.unknown, again.differences) == (100, 0, []), "the header says what the guards remember"
 
 
 class Host(FakePlant):
