@@ -7,7 +7,7 @@ one that was there and is lost lets nothing grow.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import ClassVar
 
@@ -39,8 +39,8 @@ class Stalls:
 
     Attributes:
         level: How far the guard goes, a `Level`.
-        high_ticks: Ticks in a row above `hold_ratio`, up to `after_ticks`.
-        severe_ticks: Ticks in a row above `suspend_ratio`, up to `after_ticks`.
+        high_ticks: Ticks in a row above `hold_ratio`, of those with a reading, up to `after_ticks`.
+        severe_ticks: Likewise above `suspend_ratio`.
         calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
         stalled_ratio: The last reading that counted; None before the first.
         lost: The sensor was there, and has no usable reading now.
@@ -90,10 +90,9 @@ class MemoryPressureGuard:
         if isinstance(reading, Missing) and reading.why in NEVER_THERE:
             return Stalls(Level.NONE, seen_seconds=now)
         ratio = _counts(reading, self.hold_ratio, self.trust)
-        # A sensor that is lost: what was forbidden stays so, and nothing grows.
+        # A sensor that is lost: what was forbidden stays so, nothing grows, and a row of ticks is not broken.
         if ratio is None:
-            level = max(memory.level, Level.HOLD)
-            return Stalls(level, calm_seconds=memory.calm_seconds, lost=True, seen_seconds=now)
+            return replace(memory, level=max(memory.level, Level.HOLD), lost=True, seen_seconds=now)
         # Stalled above hold_ratio: HOLD at once, SHRINK after `after_ticks` in a row; above suspend_ratio for as many:
         # SUSPEND. The level falls at once to NONE, and only after calm_seconds below hold_ratio.
         high = min(memory.high_ticks + 1, self.after_ticks) if ratio > self.hold_ratio else 0

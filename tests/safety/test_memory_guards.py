@@ -90,6 +90,7 @@ def test_a_sensor_that_was_never_there_is_no_objection_and_one_that_is_lost_lets
         assert (bound.most if bound else None) == (None if why in NEVER_THERE else TWO)
     assert lived(0.0, Missing(Why.GONE), 0.0) == [None, TWO, None]
     assert lived(0.5, 0.5, 0.5, Missing(Why.GONE))[-1] == LIMITS.safe, "losing the sensor sets nobody free"
+    assert lived(0.5, 0.5, Missing(Why.GONE), 0.5)[-1] == LIMITS.safe, "nor does losing it every third tick"
 
 
 def test_without_a_group_of_its_own_the_hosts_pressure_counts() -> None:
