@@ -98,18 +98,19 @@ class Seat:
         self.shield.reset()
         return self.limits.safe
 
-    def decide(self, telemetry: Telemetry, current: Allocation) -> Decision:
+    def decide(self, telemetry: Telemetry, current: Allocation, *, cut: bool = False) -> Decision:
         """One tick. Whatever is wrong with the policy, there is a decision; unless `strict`.
 
         Args:
             telemetry: This tick's readings; a new object for each tick.
+            cut: BE was taken down in the midst of the period before, by the inner guard.
 
         Raises:
             Exception: What a guard raised, or, where the seat is strict, the policy.
         """
         policy, shield = self.policy, self.shield
         mask = shield.mask(telemetry, current) if shield and policy.masked else None
-        observation = self.observer.observe(telemetry, current, mask)
+        observation = self.observer.observe(telemetry, current, mask, cut=cut)
         if self.strict:
             proposed = decode(policy.act(observation), current, self.limits)
             decision = Decision(proposed, self._ruled(telemetry, current, proposed), policy.name)

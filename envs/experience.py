@@ -191,7 +191,7 @@ class Experience:
             np.copyto(self._missed_ratio, latency_ratio, where=misses)
         self._earlier_load = np.where(here, self._before_load, self._earlier_load)
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
-        self._before_level = np.where(told, level, np.where(here, -1, self._before_level))
+        self._before_level = np.where(here, level, self._before_level)
 
     def _see_calm(self, hosts: Places, load: Array, latency_ratio: Array) -> None:
         """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""

@@ -6,6 +6,7 @@ The vector is the FEATURES of each tick of LAGS, oldest first, and after all tic
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,9 @@ ones how this host's latency goes with its load."""
 
 MOST_PRICE = 4.0
 """Range of prices that training draws from, 1 / MOST_PRICE to MOST_PRICE."""
+
+OLD_PERIODS = 2.0
+"""A latency of so many control periods ago was booked when it was new. One period is what a sensor may be late."""
 
 _LOG_MOST_PRICE = np.log(MOST_PRICE)
 TAIL_SIZE = TOLD + 1
@@ -154,8 +158,15 @@ class Observer:
         self._frames.clear()
         self.experience = Experience(self.limits)
 
-    def observe(self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None) -> Observation:
-        """Add one tick to the history and return what a policy sees."""
+    def observe(
+        self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None, *, cut: bool = False
+    ) -> Observation:
+        """Add one tick to the history and return what a policy sees.
+
+        Args:
+            current: What was in force in the period before.
+            cut: BE was taken down in the midst of it.
+        """
         here = Allocations.same(current, 1)
         frame = Frame(telemetry, here, self.limits)
         if not self._frames:
@@ -163,11 +174,17 @@ class Observer:
         self._frames.append(frame)
         shown = tuple(self._frames[-1 - lag] for lag in self.lags)
         if self.learns:
-            now, ratio = as_array(telemetry.time_seconds), as_array(telemetry.latency_ratio)
-            load, used = as_array(number(telemetry.load_ratio)), as_array(number(telemetry.be_cpus))
+            now, load = as_array(telemetry.time_seconds), as_array(number(telemetry.load_ratio))
+            latency, ratio = telemetry.latency_seconds, telemetry.latency_ratio
+            if ratio is None and telemetry.missed:
+                ratio = math.inf  # requests fail, or another LC than the one that rules misses its target
+            # That a window held says nothing of what BE had if it was cut in its midst, nor if the source has said so
+            # before, which is older: as little as where BE had next to nothing to do.
+            old = isinstance(latency, Value) and latency.age_seconds >= OLD_PERIODS * self.tick_seconds
+            used = as_array(0.0 if cut or old else number(telemetry.be_cpus))
             if isinstance(most := telemetry.counters.get(MAX_LOAD), Value) and type(telemetry) is Telemetry:
                 self.experience.rated(most.value)  # with several LCs the load is of one and the maximum of another
-            self.experience.see(now, load, ratio, used, here)
+            self.experience.see(now, load, as_array(ratio), used, here)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 
 

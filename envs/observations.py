@@ -16,7 +16,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, UNTOLD, Experience, levels_reached
 from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
-from rlctl.envs.observation import LAGS, Observer, told_price
+from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
 from rlctl.envs.readings import Readings
 
 _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
@@ -103,6 +103,7 @@ class VectorObserver:
             return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
         load, ratio = self._known(readings)
         used = np.full(len(load), np.nan) if "be_cpus" in self._hidden else readings.be_cpus
+        used = np.where(readings.age_seconds >= OLD_PERIODS * self.tick_seconds, 0.0, used)
         self.experience.see(readings.time_seconds, load, ratio, used, current, which)
         told = self.experience.told(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)

@@ -178,12 +178,19 @@ class Telemetry:
     @property
     def missed(self) -> bool | None:
         """Whether an LC missed its target; None where none is known to, and of one it is not known."""
-        slack = self.slack_ratio
-        return None if slack is None else slack < 0.0
+        return _missed(self)
 
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
         return replace(self, **changes)
+
+
+def _missed(telemetry: Telemetry) -> bool | None:
+    """Of one LC: its latency is above the target, or so many requests fail that the quantile is one of them."""
+    slack, latency = telemetry.slack_ratio, telemetry.latency_seconds
+    if slack is None:
+        return True if isinstance(latency, Missing) and latency.why is Why.FAILING else None
+    return None if math.isnan(slack) else slack < 0.0
 
 
 MAX_LOAD = "max_load_rps"
@@ -228,10 +235,8 @@ class SeveralTelemetry(Telemetry):
     @property
     def missed(self) -> bool | None:
         """Of the ruling one alone it may not be known, while another one misses its target."""
-        slacks = [lc.slack_ratio for lc in self.lcs.values()] or [self.slack_ratio]
-        if any(slack is not None and slack < 0.0 for slack in slacks):
-            return True
-        return None if None in slacks else False
+        missed = [lc.missed for lc in self.lcs.values()] or [_missed(self)]
+        return any(missed) or (None if None in missed else False)
 
 
 def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:

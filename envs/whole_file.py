@@ -1,4 +1,4 @@
-"""A file written whole or not at all: whoever reads it, after a crash too, has the old one or the new one."""
+"""A file written whole or not at all: whoever reads it, after a crash of the writer too, has the old or the new one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, lasting: bool = False) -> None:
     """Write a text file by way of a `.part` beside it, which takes its place; its folder is made if need be.
+
+    Args:
+        lasting: Wait until the disk has it. Else a machine that loses its power soon may have an empty file.
 
     Raises:
         OSError: It cannot be written, with the file's name; what was there before still is.
@@ -18,15 +21,18 @@ def write_whole(path: Path, text: str) -> None:
         partial = path.with_name(f"{path.name}.part")
         with open(partial, "w", encoding="utf-8", opener=_opened) as file:
             file.write(text)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         error.filename = error.filename or str(path)  # a full disk is met by a write, which knows no names
         raise
 
 
-def write_json(path: Path, data: object) -> None:
+def write_json(path: Path, data: object, *, lasting: bool = False) -> None:
     """Write data as indented JSON, whole or not at all, as `write_whole` does."""
-    write_whole(path, json.dumps(data, indent=1) + "\n")
+    write_whole(path, json.dumps(data, indent=1) + "\n", lasting=lasting)
 
 
 def _opened(path: str, flags: int) -> int:

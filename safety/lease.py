@@ -119,7 +119,8 @@ class Watchdog:
     def kill(self) -> None:
         """End it at once: a watchdog that hangs must not wake up beside its successor."""
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it, and lets it do nothing more
+            self._process.wait(RELEASE_SECONDS)
         self._channel.close()
 
     def release(self) -> None:

@@ -82,8 +82,8 @@ def judge(given: tuple[Bound, ...], proposed: Allocation) -> Verdict:
 class Shield:
     """The guards of one host, and what they remember.
 
-    It opens no file and reads no clock, and what it remembers ends with it: each start and each reload of the service
-    makes another. It learns from each Telemetry object once: to rule again on the same one, for
+    It opens no file and reads no clock, and what it remembers ends with it: each start of the service, and each reload
+    with other constants, makes another. It learns from each Telemetry object once: to rule again on the same one, for
     a mask or for shadow policies, changes nothing. Apply one verdict per telemetry.
 
     Args:

@@ -183,7 +183,9 @@ def _tick() -> Tick:
     verdict = Verdict(LEAST, Allocation(1.0, 2), (Bound("slack-gate", Reason.SLACK_NEGATIVE, LEAST),))
     shares = {"1:encoder": Placement(0, "all", 1.0), "2:batch": None}
     alarm = Alarm(Sign.LATE, "", 0.0, 0.0)
-    return Tick(0, 1e9, EVERYTHING, LEAST, verdict.proposed, verdict, LEAST, "ppo", shares=shares, alarm=alarm)
+    return Tick(
+        0, 1e9, EVERYTHING, LEAST, verdict.proposed, verdict, LEAST, "ppo", shares=shares, alarm=alarm, price=0.5
+    )
 
 
 def metric_families() -> list[tuple[str, str, str, tuple[str, ...]]]:
@@ -232,6 +234,7 @@ def _ticklog() -> str:
         "verdict": "What the shield allowed, as `before`.",
         "bounds": "The bounds that held BE where it was, and those of people and the service: guard, reason, the most that it allowed, its figures.",
         "alarm": "Only where BE was held before the period was over: the sign and its figures, when it came, how long the answer took, and what failed. `before` was in force until then.",
+        "price": "Only where an error budget makes a violation cost learned policies more or less than 1: what it cost.",
         "shares": "Only with applications: working mode, cluster and CPUs of each; null for one that is deferred.",
         "before": "The allocation in force before: quota in CPUs (null is none), number of CPUs of the cpuset, frozen or not.",
     }  # fmt: skip

@@ -134,17 +134,18 @@ class Controller:
         Under another one from the safe allocation, for its guards do not know what the others remembered.
         """
         raise_if_lease_lost(self.lease)
-        stays = shield is self.seat.shield
+        before = self.seat
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
         try:
-            if stays:
+            if shield is before.shield:
                 _keep_in_memory()
                 policy.start(self.plant.limits)
-                self._recall(self.seat.observer.experience)
             else:
                 self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
             log.error("the new policy or its first write failed: %s", in_one_line(error))
+        if before.limits == self.plant.limits:  # what the host has taught goes on, whatever the disk has of it
+            self.seat.observer.experience = before.observer.experience
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
@@ -169,7 +170,7 @@ class Controller:
         # than the service's own bounds.
         if self.seat.shield:
             self.seat.shield.hold(self._said(self.plant.limits))
-        decision, decision_fault = self._failsafe.decide(self.seat, telemetry, before)
+        decision, decision_fault = self._failsafe.decide(self.seat, telemetry, before, cut=alarm is not None)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
         # step above failed, or where no watchdog would step in if this process died.
@@ -202,6 +203,7 @@ class Controller:
             events=self.events(),
             shares=self.shares(),
             alarm=alarm,
+            price=self.seat.observer.price,
         )
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick

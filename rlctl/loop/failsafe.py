@@ -97,10 +97,10 @@ class Failsafe:
             now, last.target_seconds, tail_latency_seconds=lost, oldest_request_seconds=lost, load_ratio=lost
         )
 
-    def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation) -> tuple[Decision, str]:
+    def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation, *, cut: bool) -> tuple[Decision, str]:
         """What the seat decides and an empty text; or, if a guard of the shield fails, the safe allocation and why."""
         try:
-            decision = seat.decide(telemetry, current)
+            decision = seat.decide(telemetry, current, cut=cut)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
             safe, why = seat.limits.safe, f"deciding failed: {in_one_line(error)}"
             return Decision(safe, Verdict(safe, safe), SAFE, why), why

@@ -55,6 +55,7 @@ class Tick:
         events: What happened to the host's groups, a line `kind: text` for each; see `rlctl.envs.host.events`.
         shares: How BE's applications divide what is applied; None for one that is deferred.
         alarm: Why BE was held before the period was over; `before` was in force only until then. None if it was not.
+        price: What a violation cost a learned policy; 1 unless an error budget says otherwise.
     """
 
     index: int
@@ -76,11 +77,17 @@ class Tick:
     events: tuple[str, ...] = ()
     shares: Shares = field(default_factory=dict)
     alarm: Alarm | None = None
+    price: float = 1.0
+
+    @property
+    def cut(self) -> bool:
+        """BE was held before the period was over."""
+        return self.alarm is not None
 
     @property
     def false_alarm(self) -> bool:
         """BE was held before the period was over, and the LC met its target in it."""
-        return self.alarm is not None and self.telemetry.missed is False
+        return self.cut and self.telemetry.missed is False
 
     @property
     def why_safe(self) -> str:
@@ -191,9 +198,11 @@ def _told(verdict: Verdict) -> Iterator[Bound]:
 
 
 def _further(tick: Tick) -> dict[str, Any]:
-    """What only ticks with an alarm, with applications or with several LCs have."""
+    """What only ticks with an alarm, a price, applications or several LCs have."""
     telemetry = tick.telemetry
     plain: dict[str, Any] = {}
+    if tick.price != 1.0:
+        plain["price"] = tick.price
     if tick.alarm:
         plain["alarm"] = asdict(tick.alarm)
     if tick.shares:

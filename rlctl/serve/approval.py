@@ -144,7 +144,7 @@ class Approval:
         if self._path is None:
             return
         try:
-            write_json(self._path, {"schema": SCHEMA, "approved": described})
+            write_json(self._path, {"schema": SCHEMA, "approved": described}, lasting=True)
         except OSError as error:
             self._kept = False
             if was_kept:

@@ -179,10 +179,8 @@ class Budgets:
 
 def _missed(lc: Telemetry) -> bool:
     """What the readings of one window say by themselves."""
-    slack, tail, alive = lc.slack_ratio, lc.tail_latency_seconds, lc.lc_alive
-    fails = isinstance(tail, Missing) and tail.why is Why.FAILING
-    dead = isinstance(alive, Value) and alive.value == 0.0
-    return fails or dead or (slack is not None and slack < 0.0)
+    dead = isinstance(lc.lc_alive, Value) and lc.lc_alive.value == 0.0
+    return dead or bool(lc.missed)
 
 
 def _stalled(lc: Telemetry) -> bool:

@@ -1,4 +1,4 @@
-"""The socket at which people reach a running service; a thread of its own, one request at a time.
+"""The socket at which people reach a running service, in threads of its own: a pause waits behind no other request.
 
 The kernel says who is at the other end (SO_PEERCRED), and the socket's mode keeps everybody else away.
 """
@@ -31,6 +31,9 @@ READ_SECONDS = 2.0
 ANSWER_SECONDS = 300.0
 """What a client waits for: some control periods, of which one may be a minute long."""
 
+MOST_AT_ONCE = 8
+"""Requests that are answered at the same time; each may wait for some control periods."""
+
 MOST_BYTES = 1 << 16
 MOST_LETTERS = 107
 """Of a socket's path: `sun_path` of unix(7), less the zero at its end."""
@@ -56,6 +59,7 @@ class ControlSocket:
         self._gid = check_socket(path, group)
         self._socket = _listening(path, self._gid)
         self._closing = False
+        self._free = threading.BoundedSemaphore(MOST_AT_ONCE)
         self._thread = threading.Thread(target=self._run, name="rlctl-control", daemon=True)
         self._thread.start()
 
@@ -79,9 +83,19 @@ class ControlSocket:
                     log.error("a request waits, and is tried again: %s", in_one_line(error))
                     time.sleep(READ_SECONDS)
                 continue
+            self._free.acquire()
+            try:
+                threading.Thread(target=self._serve, args=(peer,), name="rlctl-request", daemon=True).start()
+            except RuntimeError:  # no thread is to be had
+                self._serve(peer)
+
+    def _serve(self, peer: socket.socket) -> None:
+        try:
             with peer, contextlib.suppress(OSError):  # a peer that has gone
                 peer.settimeout(READ_SECONDS)
                 peer.sendall(json.dumps(self._reply(peer)).encode() + b"\n")
+        finally:
+            self._free.release()
 
     def _reply(self, peer: socket.socket) -> Mapping[str, Any]:
         try:

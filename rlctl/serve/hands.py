@@ -244,7 +244,7 @@ class Hands:
             with self._keeping:  # the loop and who asks may both be here; the file is to have the latest
                 with self._news:
                     holds = [asdict(hold) for hold in self._holds.values()]
-                write_json(self._path, {"schema": 1, "holds": holds})
+                write_json(self._path, {"schema": 1, "holds": holds}, lasting=True)
         except OSError as error:
             if self._is_kept:  # else it was told, and each tick tries again
                 log.error("%s: %s: a restart will not know what was said", error.filename, error.strerror)

@@ -308,7 +308,7 @@ class _Running:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
             return
-        shield = _shield(deciders.profile, controller)
+        shield = _shield(deciders.profile, policy, controller)
         log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
@@ -318,10 +318,14 @@ class _Running:
         before.close()
 
 
-def _shield(profile: Profile, controller: Controller) -> Shield:
-    """A shield of these constants: the one that rules already if it is such, since its guards know this host."""
+def _shield(profile: Profile, policy: Policy, controller: Controller) -> Shield:
+    """A shield of these constants: the one that rules already if it is such, since its guards know this host.
+
+    Not where the policy has BE at another CPU weight: what BE has was earned beside the one before.
+    """
     rules, shield = controller.seat.shield, Shield(profile, controller.plant.limits)
-    return rules if rules and (rules.digest, rules.limits) == (shield.digest, shield.limits) else shield
+    same = rules is not None and (rules.digest, rules.limits) == (shield.digest, shield.limits)
+    return rules if same and controller.seat.policy.weight is policy.weight else shield
 
 
 def _guard_between(controller: Controller, around: Around) -> None:

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.agents.managers.manager import slack_of
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Decision, Seat, propose
 from rlctl.agents.served.standing import Budgets
@@ -170,12 +169,13 @@ class Shadows:
         self._last: LoggedTick | None = None
         self._shield: Shield | None = None
         self._seats: tuple[Seat, ...] = ()
+        self._told: tuple[Mapping[str, float], float] | None = None
         self._headers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     def see(self, logged: LoggedTick) -> Watched | None:
         """Ask all about the next tick of the log; None where nothing can be said of it."""
         if self._last is None or begins_anew(self._last, logged):
-            self._begin(logged.header)
+            self._begin(logged)
         self._last = logged
         self.ticks += 1
         if self._shield is None:
@@ -183,16 +183,18 @@ class Shadows:
             return None
         tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
         prepared(self._shield, logged)
-        seated = zip(self.shadows, self._seats, strict=True)
-        answers = {shadow.name: shadow.answer(seat.decide(telemetry, before)) for shadow, seat in seated}
-        slack = slack_of(telemetry)
+        answers = {}
+        for shadow, seat in zip(self.shadows, self._seats, strict=True):
+            seat.observer.price = tick.price
+            answers[shadow.name] = shadow.answer(seat.decide(telemetry, before, cut=tick.cut))
+        missed = telemetry.missed
         return Watched(
             run=_short(logged.header),
             index=tick.index,
             wall_seconds=tick.wall_seconds,
             acting=tick.acting or tick.policy,
             load_ratio=number(telemetry.load_ratio),
-            met=None if slack is None else slack >= 0.0,
+            met=None if missed is None else not missed,
             be_cpus=number(telemetry.be_cpus),
             applied=tick.applied,
             overridden=tick.verdict.corrected,
@@ -205,15 +207,23 @@ class Shadows:
         for shadow in self.shadows:
             shadow.close()
 
-    def _begin(self, header: Mapping[str, Any]) -> None:
+    def _begin(self, logged: LoggedTick) -> None:
+        header, before = logged.header, self._seats
         limits, profile, period = limits_in(header), profile_in(header), period_in(header)
         if limits is None or profile is None or period is None:
-            self._shield = None
+            self._shield, self._seats = None, ()
             return
         self._shield = Shield(profile, limits)
         self._seats = tuple(Seat(shadow, self._shield, limits, period) for shadow in self.shadows)
         for seat in self._seats:
             seat.start()
+        # What the host has taught goes on, as it does for the policy that acts, unless it is another host now.
+        told = logged.tick.telemetry.targets_seconds, period
+        if told == self._told:
+            for seat, earlier in zip(self._seats, before, strict=False):
+                if earlier.limits == limits:
+                    seat.observer.experience = earlier.observer.experience
+        self._told = told
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:
         """The log's header with the shadows in it, one object for as long as it is the same."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.applications import Placement
+from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.loop.record import Tick
@@ -116,7 +117,14 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
         events=tuple(map(str, plain.get("events", ()))),
         shares={str(name): _placement(one) for name, one in plain.get("shares", {}).items()},
         alarm=_alarm(plain["alarm"]) if "alarm" in plain else None,
+        price=_price(plain.get("price", 1.0)),
     )
+
+
+def _price(value: object) -> float:
+    if not 1.0 / MOST_PRICE <= (price := finite(value)) <= MOST_PRICE:
+        raise ValueError(f"{value!r} is no price")
+    return price
 
 
 def _alarm(plain: Mapping[str, Any]) -> Alarm:

@@ -85,7 +85,8 @@ class Contender:
 
     def answer(self, logged: LoggedTick) -> None:
         """Decide a tick, as in the control loop, on what was read and in force then."""
-        decision = self._seat.decide(logged.tick.telemetry, logged.tick.before)
+        tick, self._seat.observer.price = logged.tick, logged.tick.price
+        decision = self._seat.decide(tick.telemetry, tick.before, cut=tick.cut)
         failed = repr(decision.error) if decision.error else ""
         self.answers.append(Answer(logged, decision.verdict, self._seat.limits, failed))
 

@@ -142,12 +142,12 @@ class _LogReader:
         return not passed <= LATE_RATIO * self._tick_seconds
 
     def _add(self, decision: LoggedTick) -> None:
-        tick, limits = decision.tick, self._limits
+        tick, limits, self._observer.price = decision.tick, self._limits, decision.tick.price
         prepared(self._shield, decision)
         proposed = nearest_move(limits.clip(tick.proposed), tick.before, limits)
         self._weavers[-1].add(
             Moment(
-                observation=self._observer.observe(tick.telemetry, tick.before).vector,
+                observation=self._observer.observe(tick.telemetry, tick.before, cut=tick.cut).vector,
                 mask=self._shield.mask(tick.telemetry, tick.before),
                 telemetry=tick.telemetry,
                 before=tick.before,

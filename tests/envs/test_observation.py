@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import MEMORY
+from rlctl.envs.experience import MEMORY, allocation_at
 from rlctl.envs.features import FEATURES, FRAME_SIZE
 from rlctl.envs.observation import LAGS, VERSION, Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -184,3 +184,42 @@ def test_a_dead_lc_and_one_without_requests_do_not_look_like_low_latency():
     quick, there, _ = seen(Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(1e-5, samples=100)))
     assert there["slack"] == 1.0
     assert quick["slack"] > 0.99
+
+
+HALF = allocation_at(15, LIMITS)
+
+
+def booked(*windows):
+    """Windows that held and that missed at HALF. Each is a tail, what was in force, and `cut` where it was cut."""
+    observer = Observer(LIMITS, 1.0)
+    for second, (tail, current, *cut) in enumerate(windows):
+        used = Value(0.0 if current.frozen else current.usable_cpus)
+        telemetry = Telemetry(second, 0.01, tail_latency_seconds=tail, load_ratio=Value(0.5), be_cpus=used)
+        observer.observe(telemetry, current, cut=bool(cut))
+    return tuple(
+        float(counts[0, :, 15].sum())
+        for counts in (observer.experience.evidence.held, observer.experience.evidence.missed)
+    )
+
+
+FINE, LATE, BAD = Value(0.002), Value(0.02), Missing(Why.FAILING)
+GONE = Missing(Why.NO_DATA)
+
+
+def test_a_window_in_which_requests_fail_is_missed_by_what_be_had():
+    """Else the level held whenever the LC did not fail, and BE came back to it for ever."""
+    assert booked((FINE, HALF), (FINE, HALF)) == (2.0, 0.0)
+    assert booked((FINE, HALF), (BAD, HALF), (FINE, LIMITS.safe))[1] == 1.0
+
+
+def test_the_backlog_after_a_window_without_a_word_is_that_of_what_be_had_in_it():
+    assert booked((FINE, HALF), (GONE, HALF), (LATE, LIMITS.safe), (FINE, LIMITS.safe))[1] == 1.0
+
+
+def test_a_window_that_held_because_be_was_cut_short_says_nothing_of_what_it_had():
+    assert booked((FINE, HALF), (FINE, HALF, "cut")) == (1.0, 0.0)
+    assert booked((FINE, HALF), (LATE, HALF, "cut"), (FINE, LIMITS.safe))[1] == 1.0, "a miss counts"
+
+
+def test_a_source_that_stands_still_says_nothing_new():
+    assert booked(*[(Value(0.002, float(age)), HALF) for age in range(5)]) == (2.0, 0.0)

@@ -39,3 +39,12 @@ def test_neither_a_link_nor_a_fifo_in_the_place_of_the_new_file_is_written_to(tm
     with pytest.raises(OSError, match=r"holds\.json"):
         write_whole(tmp_path / "holds.json", "{}")
     assert (tmp_path / "elsewhere").read_text() == "another's"
+
+
+def test_what_has_to_last_is_on_the_disk_before_it_takes_the_place(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda _: synced.append((tmp_path / "holds.json").exists()))
+    write_whole(tmp_path / "memory.json", "{}")
+    assert synced == []
+    write_whole(tmp_path / "holds.json", "{}", lasting=True)
+    assert synced == [False]

@@ -55,6 +55,21 @@ def test_under_a_shield_be_begins_frozen_and_without_one_where_the_policy_says(a
     assert plant.current == begin
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+def test_what_the_host_has_taught_goes_on_with_another_policy_whatever_the_disk_has(always, same, fails):
+    loop = controller(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full))
+    loop.run(ticks=30)
+    taught, shield = loop.seat.observer.experience, loop.seat.shield
+    assert taught.evidence.held.any()
+    another = always(lambda o: o.current)
+    if fails:
+        another.start = lambda limits: 1 / 0
+    loop.exchange(another, shield if same else Shield(load_profile("heracles"), LIMITS))
+    assert loop.seat.observer.experience is taught
+    assert fails or loop.plant.current.frozen == (not same)
+
+
 @given(st.lists(st.integers(-3, len(MOVES) + 2), min_size=1, max_size=20), st.floats(0.0, 1.5))
 def test_nothing_is_ever_applied_beyond_the_verdict(always, moves, load):
     plant = FakePlant(LIMITS, loads=(load,))

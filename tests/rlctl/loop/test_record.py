@@ -297,6 +297,16 @@ def test_an_alarm_comes_back_and_is_left_out_where_there_is_none(tmp_path):
     assert not found[1].false_alarm, "the window missed its target"
 
 
+def test_the_price_of_a_violation_comes_back_and_none_that_no_budget_makes(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    write_ticks(path, [a_tick(), replace(a_tick(1), price=0.25)])
+    assert [one.tick.price for one in read_log([path], pytest.fail)] == [1.0, 0.25]
+    damages = []
+    write_ticks(path, [replace(a_tick(1), price=1e6)])
+    assert list(read_log([path], damages.append)) == []
+    assert len(damages) == 1
+
+
 def test_an_alarm_and_events_are_told_in_words():
     good = Telemetry(1.5, 0.010, tail_latency_seconds=Quantile(0.004, samples=50))
     tick = replace(a_tick(1, good), alarm=ALARM, events=("foreign-write: be: quota",))

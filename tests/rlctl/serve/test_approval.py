@@ -208,7 +208,7 @@ def test_a_link_or_a_first_start_that_cannot_be_kept_approves_nothing(always, tm
     (tmp_path / APPROVED).symlink_to("/etc/passwd")
     assert len(Service(always, tmp_path, "first").held) == TICKS
 
-    def full(path, data):
+    def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
     (tmp_path / APPROVED).unlink()
@@ -222,7 +222,7 @@ def test_what_could_not_be_kept_is_kept_once_there_is_room(always, tmp_path, mon
     """Else a restart would find nothing kept and call itself the first one, with nobody asked."""
     tries = []
 
-    def full_at_first(path, data):
+    def full_at_first(path, data, **_):
         tries.append(data["approved"])
         if len(tries) <= 3:
             raise OSError(28, "No space left on device", str(path))

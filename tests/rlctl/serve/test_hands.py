@@ -185,7 +185,7 @@ def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_paus
 
 
 def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path, monkeypatch):
-    def full(path, data):
+    def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("rlctl.serve.hands.write_json", full)
@@ -194,7 +194,7 @@ def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path,
 
 
 def test_what_a_full_disk_did_not_take_is_kept_as_soon_as_there_is_room(loop, tmp_path, monkeypatch, caplog):
-    def full(path, data):
+    def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
@@ -384,6 +384,25 @@ def test_a_service_that_fails_says_so_and_goes_on(tmp_path):
             ask(tmp_path, {"do": "break"})
         with pytest.raises(ConfigError, match="no such thing"):
             ask(tmp_path, {"do": "what"})
+    finally:
+        with_socket.close()
+
+
+def test_a_pause_waits_behind_no_other_request(tmp_path):
+    """A `resume` waits for a tick, which may be a minute away."""
+    ticked = threading.Event()
+
+    def answer(request, who):
+        return {"ok": request["do"] == "pause" or ticked.wait(10.0), "said": ""}
+
+    with_socket = ControlSocket(tmp_path / SOCKET, None, answer)
+    try:
+        resumed = threading.Thread(target=ask, args=(tmp_path, {"do": "resume"}))
+        resumed.start()
+        assert ask(tmp_path, {"do": "pause"})["ok"]
+        assert resumed.is_alive()
+        ticked.set()
+        resumed.join()
     finally:
         with_socket.close()
 

@@ -80,6 +80,19 @@ def test_a_reload_takes_nothing_from_be_while_the_shield_stays_the_same(always, 
     assert (again.ticks, again.unknown, again.differences) == (100, 0, []), "the header says what the guards remember"
 
 
+def test_a_reload_that_gives_be_more_weight_begins_at_the_safe_allocation(always, tmp_path):
+    """The guards saw a BE of the idle class, which takes nothing from an LC: what they allow it is for nobody else."""
+    log, looks = TickLog(tmp_path / "ticks.jsonl"), iter(range(1000))
+    idle, other = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full)
+    idle.weight, other.name = Weight.IDLE, "other"
+    run(
+        FakePlant(LIMITS, loads=(0.1,)), idle, log, Countdown(100),
+        reloaded=lambda: Deciders(other, PROFILE) if next(looks) == 60 else None,
+    )  # fmt: skip
+    log.close()
+    assert next(tick for tick in read_ticks(log.path) if tick["policy"] == "other")["before"]["frozen"]
+
+
 class Host(FakePlant):
     """A live host, as far as it is opened and closed; `log` has what was done to it and to its watchdog."""
 

@@ -12,6 +12,7 @@ from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.observation import Frame
 from rlctl.envs.replay import limits_of
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.ticklog import log_files
 from rlctl.safety.verdict import Bound, Reason
 from rlctl.shadow import watching as module
@@ -97,6 +98,34 @@ def test_who_would_act_while_be_is_paused_is_paused_too(recorded_run, watch, alw
     assert all(watched.applied.frozen for watched in said)
     assert all(answer.allowed.frozen and "pause" not in answer.guards for answer in answers)
     assert any(not answer.overridden for answer in answers)
+
+
+def test_a_shadow_knows_what_a_policy_in_its_place_would(recorded_run, always):
+    """The price of a violation, and after a reload what the host has taught; else it is judged as another policy."""
+    logged, asked = decisions(recorded_run().go(30)), []
+    policy = always(lambda observation: asked.append(observation) or observation.current)
+    policy.learns = True
+    shadows = Shadows([policy])
+    for one in logged:
+        shadows.see(replace(one, tick=replace(one.tick, price=0.25)))
+    assert {one.price for one in asked} == {0.25}
+    taught = asked[-1].experience
+    shadows.see(logged[0])  # another run
+    assert (asked[-1].experience, asked[-1].price) == (taught, 1.0)
+    first = logged[0].tick
+    shadows.see(replace(logged[0], tick=replace(first, telemetry=first.telemetry.but(target_seconds=0.5))))
+    assert asked[-1].experience is not taught, "of another target it says nothing"
+    shadows.close()
+
+
+def test_a_window_in_which_requests_failed_is_a_missed_one(recorded_run, always):
+    logged = decisions(recorded_run().go(2))[-1]
+    failing = logged.tick.telemetry.but(
+        tail_latency_seconds=Missing(Why.FAILING), oldest_request_seconds=Missing(Why.NO_DATA)
+    )
+    shadows = Shadows([always(lambda observation: observation.current)])
+    assert shadows.see(replace(logged, tick=replace(logged.tick, telemetry=failing))).met is False
+    shadows.close()
 
 
 def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(recorded_run, watch, always):
