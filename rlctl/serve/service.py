@@ -324,8 +324,9 @@ def _shield(profile: Profile, policy: Policy, controller: Controller) -> Shield:
     Not where the policy has BE at another CPU weight: what BE has was earned beside the one before.
     """
     rules, shield = controller.seat.shield, Shield(profile, controller.plant.limits)
-    same = rules is not None and (rules.digest, rules.limits) == (shield.digest, shield.limits)
-    return rules if same and controller.seat.policy.weight is policy.weight else shield
+    weighs_the_same = controller.seat.policy.weight is policy.weight
+    same = rules and weighs_the_same and (rules.digest, rules.limits) == (shield.digest, shield.limits)
+    return rules if rules and same else shield
 
 
 def _guard_between(controller: Controller, around: Around) -> None:
