@@ -123,7 +123,7 @@ def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:
         if band.from_percent < load.to_percent and band.to_percent > load.from_percent
     ]
     for band in bands:
-        minutes = band.ticks * report.tick_seconds / 60.0
+        minutes = band.measured * report.tick_seconds / 60.0
         words = f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum"
         yield _least(words, minutes, load.least_minutes_per_band, "min")
 

@@ -38,6 +38,7 @@ class Band:
 
     Attributes:
         from_percent, to_percent: The ends; the lower one belongs to it.
+        measured: Ticks after a window of which it is known whether it missed the target.
         violation_percent: Share of their windows that missed the target; NaN when none was measured.
         same_percent: Share in which each shadow would have got what was in force; NaN without a tick.
     """
@@ -45,6 +46,7 @@ class Band:
     from_percent: float
     to_percent: float
     ticks: int
+    measured: int
     violation_percent: float
     same_percent: Mapping[str, float]
 
@@ -195,11 +197,13 @@ def _band(columns: Columns, low: float, high: float) -> Band:
     load = 100.0 * columns.load_ratio
     inside = (load >= low) & (load < high)  # False for NaN
     met = columns.met[inside]
+    known = np.isfinite(met)
     return Band(
         from_percent=low,
         to_percent=high,
         ticks=int(inside.sum()),
-        violation_percent=_percent(1.0 - met[np.isfinite(met)]),
+        measured=int(known.sum()),
+        violation_percent=_percent(1.0 - met[known]),
         same_percent={name: _percent(one.same[inside].astype(float)) for name, one in columns.shadows.items()},
     )
 
