@@ -279,7 +279,7 @@ class Evidence:
         for load, share, *counts in map(_checked, cells):
             cell = int(bins_of(load)), int(levels_of(share))
             held[cell], missed[cell], badly[cell] = counts
-        alone = plain.get("alone", [0.0, 0.0])  # not kept by earlier versions
+        alone = plain.get("alone")
         if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, alone))):
             raise ValueError("no two counts of windows with BE frozen")
         self.held[host], self.missed[host], self.badly[host], self.alone[host] = held, missed, badly, alone
@@ -325,10 +325,10 @@ def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array 
 
 
 def _checked(cell: object) -> list[float]:
-    """Load, share, windows that held, that missed, and badly; earlier versions did not keep the last."""
-    if not (isinstance(cell, list) and 4 <= len(cell) <= 5 and all(type(one) in (int, float) for one in cell)):
+    """Load, share, windows that held, that missed, and badly."""
+    if not (isinstance(cell, list) and len(cell) == 5 and all(type(one) in (int, float) for one in cell)):
         raise ValueError(f"{cell!r} is no cell: load, share, held, missed, badly")
-    load, share, *counts = map(float, [*cell, 0.0][:5])
+    load, share, *counts = map(float, cell)
     if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and all(map(_is_count, counts))):
         raise ValueError(f"{cell!r} is beyond what a cell can be")
     return [load, share, *counts]

@@ -18,7 +18,6 @@ T = TypeVar("T")
 Tuple = Annotated[tuple[T, ...], Field(strict=False)]  # JSON knows lists only
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-Percent = Annotated[float, Field(ge=0.0)]
 
 
 class _Strict(BaseModel):

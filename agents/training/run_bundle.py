@@ -52,15 +52,9 @@ def _digest(run: TrainingRun) -> str:
         "hosts": run.hosts.model_dump(mode="json"),
         "seed": run.seed,
         "max_seconds": run.max_seconds,
-        "init": hashlib.sha256(_kept(run, run.init).read_bytes()).hexdigest() if run.init else None,
+        "init": hashlib.sha256((run.folder / files.INIT).read_bytes()).hexdigest() if run.init else None,
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _kept(run: TrainingRun, init: Path) -> Path:
-    """The copy of the model that it began with; runs of earlier versions have none."""
-    copy = run.folder / files.INIT
-    return copy if copy.is_file() else init
 
 
 def _trained_on(kind: Kind, count: int) -> TrainedOn:

@@ -164,18 +164,21 @@ def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:
         raise TestbedError(f"cannot run {command[0]}: {error.strerror}") from error
 
 
+START_SECONDS = 20.0
+"""Limit for start and preload together."""
+
+
 class LoadGenerator:
     """A running load generator; use it as a context manager, from one thread at a time.
 
     Args:
         rate_rps: Rate to start with, requests per second.
-        start_timeout_seconds: Limit for start and preload together.
 
     Raises:
         TestbedError: It could not be built, did not start in time, or refused the configuration.
     """
 
-    def __init__(self, config: GeneratorConfig, *, rate_rps: float = 0.0, start_timeout_seconds: float = 20.0) -> None:
+    def __init__(self, config: GeneratorConfig, *, rate_rps: float = 0.0) -> None:
         binary = build_generator()
         self._received = b""
         self._serial = 0
@@ -188,7 +191,7 @@ class LoadGenerator:
             on_failure.callback(self.close)
             os.set_blocking(self._commands.fileno(), False)
             os.set_blocking(self._answers.fileno(), False)
-            self.stats(start_timeout_seconds)  # it answers once the preload is done
+            self.stats(START_SECONDS)  # it answers once the preload is done
             self.set_rate(rate_rps)
             on_failure.pop_all()
 

@@ -124,7 +124,6 @@ def advise(
     shields: Sequence[Profile],
     allowed_percent: float,
     done: Callable[[str], None] = lambda _: None,
-    seed: int = 0,
 ) -> Advice:
     """Let the hosts that explain a log live under each policy, behind each shield.
 
@@ -135,7 +134,7 @@ def advise(
     Raises:
         PolicyError: An unknown policy, or a bundle that cannot be served.
     """
-    constants, near = identified(watched.record, HOSTS, seed)
+    constants, near = identified(watched.record, HOSTS, seed=0)
     done("hosts that explain the log")
     options = []
     for shield in shields:

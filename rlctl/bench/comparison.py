@@ -30,7 +30,6 @@ class Comparison:
     """
 
     manager: str
-    baseline: str
     qos: Difference
     qos_15s: Difference
     be: Difference
@@ -56,7 +55,6 @@ def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
     return tuple(
         Comparison(
             name,
-            baseline,
             against("qos_guarantee_percent", name),
             against("qos_15s_percent", name),
             against("be_throughput_percent", name),

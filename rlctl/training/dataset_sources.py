@@ -238,11 +238,10 @@ def _step(line: Mapping[str, Any], torn: bool) -> _LiveStep:
     observation = np.array(line["observation"], np.float32)
     if observation.shape != (Observer(Limits(1), 1.0).size,):
         raise ValueError("observations of another history")
-    mask = line.get("mask", "1" * len(MOVES))  # not recorded by earlier versions, as `begins` below
     chosen = _NUMBERS[line["chosen"]]
     moment = Moment(
         observation=observation,
-        mask=np.array([letter == "1" for letter in mask], np.bool_),
+        mask=np.array([letter == "1" for letter in line["mask"]], np.bool_),
         telemetry=Telemetry(float(line["time_seconds"]), 1.0, latency, be_work_rate=work),
         before=allocation_of(line["before"]),
         proposed=allocation_of(line["asked"]),
@@ -255,7 +254,7 @@ def _step(line: Mapping[str, Any], torn: bool) -> _LiveStep:
         explored=_NUMBERS[line["proposed"]] != chosen,
     )
     missed = int(line["missed_deadlines"]) > 0
-    return _LiveStep(str(line["phase"]), bool(line.get("begins", False)), missed, torn, moment)
+    return _LiveStep(str(line["phase"]), bool(line["begins"]), missed, torn, moment)
 
 
 def _sha256(files: tuple[Path, ...]) -> str:

@@ -6,7 +6,6 @@ begun otherwise than it is asked for now is refused rather than mixed in.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -28,6 +27,7 @@ from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.whole_file import write_json
+from rlctl.loop.stopping import handled
 from scripts.studies.results import Result, read_result
 
 __all__ = ["TrainingJob", "command", "finished", "pinned", "train"]
@@ -139,7 +139,7 @@ def pinned(
     """
     waiting, failed = list(commands.items()), []
     running: dict[int, tuple[str, subprocess.Popen[bytes], float]] = {}
-    with _terminated_as_interrupted():
+    with handled(_interrupt, signal.SIGTERM):
         try:
             while waiting or running:
                 for cpu in [one for one in cpus if one not in running][: len(waiting)]:
@@ -170,16 +170,8 @@ def _started(words: Sequence[str], log: Path, cpu: int) -> subprocess.Popen[byte
     return process
 
 
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _keep_plan(jobs: Sequence[TrainingJob], out: Path) -> None:

@@ -99,12 +99,6 @@ def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
     assert not barred(700.0, badly=True, level=0), "what the LC misses beside the minimum is its own"
 
 
-def test_what_an_earlier_version_kept_is_still_known():
-    evidence = made()
-    evidence.evidence.recall({"schema": 3, "cells": [[0.6, 0.1, 2.0, 0.0], [0.6, 0.2, 0.0, 1.0]]})
-    assert evidence.known(0.6) == (int(levels_of(0.1)), int(levels_of(0.2)) - 1)
-
-
 def test_evidence_ages_the_same_in_small_steps():
     once, often = made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)]), made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)])
     once.age(600.0)
