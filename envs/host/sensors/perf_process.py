@@ -146,7 +146,7 @@ class PerfKeeper:
     Attributes:
         starts: How many children there have been; a change means that perf's clock began anew.
         trouble: Why there is no running child; None while there is one.
-        gave_up: True after five children in a row died within ten seconds each; `trouble` then stays.
+        gave_up: True after five children in a row died within ten seconds each; `trouble` then stays, until `stop`.
     """
 
     def __init__(self, start: Callable[[Shape], PerfChild], shape: Shape | None = None) -> None:
@@ -173,9 +173,9 @@ class PerfKeeper:
         return data
 
     def stop(self, trouble: Missing | None = None) -> None:
-        """End the child, if any; the next `read` starts another."""
+        """End the child, if any; the next `read` starts another, which is another perf: no death before counts."""
         child, self._child = self._child, None
-        self.trouble = trouble
+        self.trouble, self.gave_up, self._rapid_deaths = trouble, False, 0
         self._retry_seconds = float("-inf")
         if child is not None:
             child.stop()

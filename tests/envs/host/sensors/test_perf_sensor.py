@@ -214,6 +214,36 @@ def test_it_backs_off_then_gives_up_and_keeps_the_reason(
     perf.close()
 
 
+def test_after_it_gave_up_other_groups_bring_another_try_and_no_value_of_before(stage: Stage, groups: Path) -> None:
+    perf = sensor(stage, groups, events=("task-clock",), be=("later",))
+    stage.child.out = line(1.0, "lc", "task-clock", 4)
+    assert perf.read(1.0)["lc_task_clock"] == Value(4.0)
+    for second in range(2, 202):
+        if stage.child.code is None:
+            stage.child.die("perf: kernel version mismatch\n")
+        perf.read(float(second))
+    given_up = len(stage.children)
+    (groups / "later").mkdir()
+    for second in range(202, 205):
+        assert isinstance(perf.read(float(second))["lc_task_clock"], Missing)
+    assert len(stage.children) == given_up + 1, "perf has another command line"
+    stage.child.out = line(1.0, "lc", "task-clock", 2) + line(1.0, "later", "task-clock", 1)
+    assert perf.read(205.0)["lc_task_clock"] == Value(2.0)
+
+
+def test_a_death_soon_after_each_of_many_changes_of_groups_is_no_reason_to_give_up(stage: Stage, groups: Path) -> None:
+    perf = sensor(stage, groups, events=("task-clock",))
+    for number in range(2 * MOST_RAPID_DEATHS):
+        start = 100.0 * number
+        (groups / "be").rmdir() if (groups / "be").exists() else (groups / "be").mkdir()
+        perf.read(start)
+        stage.child.die("perf: no such cgroup\n")
+        perf.read(start + 1.0)
+        perf.read(start + 3.0)
+        assert stage.child.code is None, f"perf is tried again after change {number}"
+        perf.read(start + 99.0)
+
+
 def test_a_refusal_is_a_missing_permission(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups)
     stage.child.die(PERMISSION)
