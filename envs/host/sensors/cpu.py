@@ -32,6 +32,11 @@ def usage_seconds(content: bytes) -> float | Missing:
     return usage * unit_seconds
 
 
+def _most_cpus(host_cpus: int | None) -> float:
+    """The CPUs that can be busy: those that are online now, unless told, as a virtual machine may get more any time."""
+    return float(host_cpus or os.cpu_count() or 1)
+
+
 class GroupCpus:
     """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes is idle while another is left."""
 
@@ -39,18 +44,20 @@ class GroupCpus:
     provides = ("lc_cpus", "be_cpus")
 
     def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
-        self._most_cpus = float(host_cpus or os.cpu_count() or 1)
-        self._lc, *self._be = (self._gauge(path) for path in (lc, *be))
+        self._host_cpus = host_cpus
+        self._lc, *self._be = (_usage(path) for path in (lc, *be))
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Both shares since the previous call."""
-        return {"lc_cpus": self._lc.rate(now_seconds), "be_cpus": _sum([usage.rate(now_seconds) for usage in self._be])}
+        most = _most_cpus(self._host_cpus)
+        be = [usage.rate(now_seconds, most) for usage in self._be]
+        return {"lc_cpus": self._lc.rate(now_seconds, most), "be_cpus": _sum(be)}
 
     def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
         """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick."""
 
         def begun(path: Path) -> Gauge:
-            gauge = self._gauge(path)
+            gauge = _usage(path)
             gauge.rate(now_seconds)
             return gauge
 
@@ -61,8 +68,9 @@ class GroupCpus:
         for usage in (self._lc, *self._be):
             usage.close()
 
-    def _gauge(self, path: Path) -> Gauge:
-        return Gauge(path, usage_seconds, self._most_cpus)
+
+def _usage(path: Path) -> Gauge:
+    return Gauge(path, usage_seconds)
 
 
 def _sum(readings: Sequence[Reading]) -> Reading:
@@ -91,15 +99,16 @@ class HostCpus:
         own_seconds: Callable[[], float] = time.process_time,
         host_cpus: int | None = None,
     ) -> None:
-        most = float(host_cpus or os.cpu_count() or 1)
         self._times = times
         self._own_seconds = own_seconds
-        self._rates = {name: Rate(most) for name in self.provides}
+        self._host_cpus = host_cpus
+        self._rates = {name: Rate() for name in self.provides}
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """CPUs since the previous call. procfs counts in ticks of 10 ms."""
         totals = {**self._host(), "controller_cpus": self._own_seconds()}
-        return {name: rate.update(now_seconds, totals[name]) for name, rate in self._rates.items()}
+        most = _most_cpus(self._host_cpus)
+        return {name: rate.update(now_seconds, totals[name], most) for name, rate in self._rates.items()}
 
     def close(self) -> None:
         """Do nothing: no file is open."""

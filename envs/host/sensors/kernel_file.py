@@ -93,15 +93,19 @@ class Rate:
         self._before: tuple[float, float] | None = None
         self._good_seconds = -math.inf
 
-    def update(self, now_seconds: float, total: float | Missing) -> Reading:
-        """The rate since the previous call, missing at the first one and after the counter started anew."""
-        reading = self._difference(now_seconds, total)
+    def update(self, now_seconds: float, total: float | Missing, most: float | None = None) -> Reading:
+        """The rate since the previous call, missing at the first one and after the counter started anew.
+
+        Args:
+            most: The largest rate by now, where that changes.
+        """
+        reading = self._difference(now_seconds, total, self._most if most is None else most)
         if isinstance(reading, Missing):
             return replace(reading, age_seconds=now_seconds - self._good_seconds)
         self._good_seconds = now_seconds
         return reading
 
-    def _difference(self, now_seconds: float, total: float | Missing) -> Reading:
+    def _difference(self, now_seconds: float, total: float | Missing, most: float) -> Reading:
         before, self._before = self._before, None
         if isinstance(total, Missing):
             return total
@@ -112,9 +116,9 @@ class Rate:
         if not (seconds > 0.0 and growth >= 0.0):  # nor is NaN a counter
             return Missing(Why.NO_DATA, "the counter or the clock started anew")
         rate = growth / seconds
-        if rate > 2.0 * self._most:
-            return Missing(Why.ABSURD, f"{rate:g} per second, {self._most:g} is possible")
-        return Value(min(rate, self._most))
+        if rate > 2.0 * most:
+            return Missing(Why.ABSURD, f"{rate:g} per second, {most:g} is possible")
+        return Value(min(rate, most))
 
 
 def one_number(unit: float, what: str) -> Parse:
@@ -141,9 +145,9 @@ class Gauge:
         content = self._file.read()
         return content if isinstance(content, Missing) else self._parse(content)
 
-    def rate(self, now_seconds: float) -> Reading:
-        """Its growth per second since the previous call."""
-        return self._rate.update(now_seconds, self.now())
+    def rate(self, now_seconds: float, most: float | None = None) -> Reading:
+        """Its growth per second since the previous call; `most` as of `Rate.update`."""
+        return self._rate.update(now_seconds, self.now(), most)
 
     def close(self) -> None:
         """Close the file; the next reading opens it again."""

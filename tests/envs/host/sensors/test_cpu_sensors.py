@@ -79,6 +79,25 @@ def test_host_cpus_leave_out_idle_stolen_and_guest_time() -> None:
     sensor.close()
 
 
+def test_cpus_that_are_added_while_it_runs_count_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = namedtuple("times", "user")
+    samples = iter([times(0.0), times(2.0), times(9.0)])
+    usage = tmp_path / "cpu.stat"
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    host, groups = HostCpus(lambda: next(samples)), GroupCpus(usage, [usage])
+    for now, busy in ((0.0, 0), (1.0, 2_000_000)):
+        usage.write_text(V2.format(busy))
+        host.read(now)
+        groups.read(now)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    usage.write_text(V2.format(9_000_000))
+    assert host.read(2.0)["host_cpus"] == Value(7.0)
+    assert groups.read(2.0) == {"lc_cpus": Value(7.0), "be_cpus": Value(7.0)}
+    groups.close()
+
+
 def test_a_host_without_proc_stat_is_missing_and_no_crash() -> None:
     def nothing() -> object:
         raise FileNotFoundError(2, "No such file", "/proc/stat")
