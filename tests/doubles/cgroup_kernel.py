@@ -101,6 +101,7 @@ class FakeKernel:
         proc: Stands for /proc.
         denied: Names of files that may not be opened, whoever asks.
         ignored: Names of files whose writes have no effect, as if another program undid them.
+        detached: Disks that there are no more, by their numbers.
         writes: Every (path, text) that was accepted.
     """
 
@@ -108,6 +109,7 @@ class FakeKernel:
         self.root, self.proc = folder / "sys/fs/cgroup", folder / "proc"
         self.denied: set[str] = set()
         self.ignored: set[str] = set()
+        self.detached: set[str] = set()
         self.writes: list[tuple[Path, str]] = []
         self._all, self._nodes = frozenset(range(cpus)), frozenset(range(memory_nodes))
         self._rules: dict[str, Callable[[Path, str], str]] = {
@@ -425,6 +427,8 @@ class FakeKernel:
 
     def _io_max(self, group: Path, text: str) -> str:
         device, _, given = text.partition(" ")
+        if device in self.detached:
+            raise _refuse(errno.ENODEV)
         lines = dict(line.split(" ", 1) for line in _get(group / "io.max").splitlines())
         none = dict.fromkeys(("rbps", "wbps", "riops", "wiops"), "max")
         now = dict(word.split("=") for word in lines.pop(device, "").split())
@@ -436,6 +440,8 @@ class FakeKernel:
     def _throttle(self, _group: Path, text: str) -> str:
         """As if there were one disk."""
         device, _, limit = text.partition(" ")
+        if device in self.detached:
+            raise _refuse(errno.ENODEV)
         return "" if _whole(limit) == 0 else f"{device} {_whole(limit)}"
 
     def _subtree_control(self, group: Path, text: str) -> str:

@@ -72,9 +72,12 @@ def _same_device(wanted: str, got: str) -> bool:
 
 
 def _device_to_write(original: str, now: str) -> str:
-    """One device at a time is all that the kernel takes: the first that is not yet as it was."""
+    """One device at a time is all that the kernel takes: the first that is not yet as it was.
+
+    Those that are listed now come first: of one that is not, the disk may be gone, and the kernel refuse it.
+    """
     before, after = _by_device(original), _by_device(now)
-    for device in sorted(before.keys() | after.keys()):
+    for device in sorted(before.keys() | after.keys(), key=lambda device: (device not in after, device)):
         if before.get(device) != after.get(device):
             lifted = "rbps=max wbps=max riops=max wiops=max" if "=" in now else "0"
             return f"{device} {before.get(device, lifted)}"

@@ -188,9 +188,9 @@ class _Pending:
         self._report.restored = [entry.path for entry in back if entry in literally]
         self._report.unchanged = [entry.path for entry in back if entry not in touched]
         self._report.equivalent = [
-            Skipped(entry.path, f"the kernel takes no empty list while tasks run: left at all its parent has ({text})")
+            Skipped(entry.path, _why_instead(entry, self._instead[entry.path]))
             for entry in back
-            if (text := self._instead.get(entry.path, "").strip())
+            if entry.path in self._instead
         ]
         self._report.failed += [Skipped(entry.path, self._why.get(entry.path, _CONTESTED)) for entry in pending]
 
@@ -203,12 +203,24 @@ class _Pending:
                 self._removed.append(entry)
                 return True
             now = own_value(self._kernel, entry.path)
-            self._kernel.write(entry.path, kind_of(entry.path).to_write(entry.original, now))
+            wanted = self._instead.get(entry.path, entry.original)
+            self._kernel.write(entry.path, text := kind_of(entry.path).to_write(wanted, now))
             self._why.pop(entry.path, None)
             return own_value(self._kernel, entry.path) != now
         except OSError as error:
             self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
+            if error.errno == errno.ENODEV:
+                return self._without_device(entry, text)
             return error.errno == errno.ENOSPC and self._widen(entry)
+
+    def _without_device(self, entry: Entry, text: str) -> bool:
+        """A disk that was detached took its limits along; those of the others are still to be put back."""
+        wanted = self._instead.get(entry.path, entry.original).splitlines()
+        left = [line for line in wanted if line.split()[:1] != text.split()[:1]]
+        if left == wanted:
+            return False
+        self._instead[entry.path] = "\n".join(left)
+        return True
 
     def _widen(self, entry: Entry) -> bool:
         # An empty cpuset means the parent's CPUs, but with tasks in the group no kernel lets it become empty again:
@@ -216,7 +228,7 @@ class _Pending:
         for name in _PARENTS.get(entry.path.name, ()) if not entry.original.strip() else ():
             with contextlib.suppress(OSError):
                 self._kernel.write(entry.path, self._kernel.read(entry.path.parent.parent / name).strip())
-                self._instead[entry.path] = own_value(self._kernel, entry.path)
+                self._instead[entry.path] = own_value(self._kernel, entry.path).strip()
                 return True
         return False
 
@@ -240,7 +252,8 @@ class _Pending:
     def _is_back(self, entry: Entry) -> bool:
         if is_made_class(entry.path):
             return entry in self._removed
-        return own_value(self._kernel, entry.path) in (entry.original, self._instead.get(entry.path))
+        own = own_value(self._kernel, entry.path)
+        return own == entry.original or own.strip() == self._instead.get(entry.path)
 
     def _make_room(self, pending: Sequence[Entry]) -> None:
         """Stepping stones for v1 where no order is legal, parents first."""
@@ -253,3 +266,11 @@ class _Pending:
                 elif entry.path.name in _PARENTS:
                     both = parse_cpus(self._kernel.read(entry.path)) | parse_cpus(entry.original)
                     self._kernel.write(entry.path, format_cpus(both))
+
+
+def _why_instead(entry: Entry, instead: str) -> str:
+    """Why a file holds this and not its original."""
+    if entry.path.name in _PARENTS:
+        return f"the kernel takes no empty list while tasks run: left at all its parent has ({instead})"
+    gone = [line for line in entry.original.splitlines() if line not in instead.splitlines()]
+    return f"the disk is gone, and its limits with it ({'; '.join(gone)})"

@@ -176,6 +176,38 @@ def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
         assert (folder / "io.max").read_text() == before
 
 
+def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder:
+        limits = "rbps=5 wbps=max riops=max wiops=max"
+        (folder / "io.max").write_text(f"179:0 {limits}\n179:8 {limits}\n254:7 {limits}\n")
+        IoV2(fake.knobs(), folder, mount.path).limit(VDB, 1 << 20, 1 << 20)
+        fake.fake.detached = {"179:0", "179:8"}
+        (folder / "io.max").write_text("".join((folder / "io.max").read_text().splitlines(keepends=True)[3:]))
+        fake.close_journal()
+        report = restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, patience_seconds=PATIENCE_SECONDS)
+        assert report.ok, str(report)
+        assert [item.path for item in report.equivalent] == [folder / "io.max"]
+        assert f"the disk is gone, and its limits with it (179:0 {limits}; 179:8 {limits})" in str(report)
+        assert (folder / "io.max").read_text() == f"254:7 {limits}\n"
+
+
+def test_the_only_disk_with_limits_may_be_detached_before_they_are_put_back(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    name = "io.max" if mount.version == 2 else "blkio.throttle.read_bps_device"
+    with own_group(fake, mount) as folder:
+        before = "8:0 rbps=5 wbps=max riops=max wiops=max\n" if mount.version == 2 else "8:0 5\n"
+        (folder / name).write_text(before)
+        fake.knobs().write(folder / name, before.replace("5", "3").strip())
+        fake.fake.detached = {"8:0"}
+        (folder / name).write_text("")
+        report = fake.restore()
+        assert report.ok, str(report)
+        assert (folder / name).read_text() == ""
+
+
 LINES = st.dictionaries(
     st.sampled_from(["8:0", "8:16", "254:0"]), st.sampled_from(["rbps=1 wbps=max", "rbps=2 wbps=3"])
 )
