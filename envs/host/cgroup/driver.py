@@ -200,6 +200,10 @@ class CpusetDriver(ABC):
         """
         if not self.subordinates():
             return self.set_cpus(cpus)
+        # Ahead of all writes: which CPUs are a copy cannot be told once this group has others.
+        for path, original in self.originals_below().items():
+            with contextlib.suppress(CgroupGone):
+                self._knobs.remember([path], {path: original})
         return _attempt(lambda: self._fit_family(cpus))
 
     def _fit_family(self, cpus: frozenset[int]) -> None:
@@ -212,6 +216,25 @@ class CpusetDriver(ABC):
                     child._fit_family((child.originally() & cpus) or cpus)
         if self.cpus() != cpus:
             self.set_cpus(cpus)
+
+    def originals_below(self, above: str | None = None) -> dict[Path, str]:
+        """What is to be put back into the CPUs of each descendant.
+
+        A runtime gives a group that it makes the CPUs of the one above. Where those were restricted by then, the copy
+        is no original: that of the group above is.
+
+        Args:
+            above: This group's own original; default the journalled one.
+        """
+        originals: dict[Path, str] = {}
+        above, now = above or self._knobs.original(self._cpus) or "", self.cpus()
+        for child in self.subordinates():
+            with contextlib.suppress(CgroupGone):
+                if own := (text := self._knobs.read(child._cpus)).strip():
+                    copied = above.strip() and cpu_set(own, child._cpus) == now
+                    original = self._knobs.original(child._cpus) or (above if copied else text)
+                    originals |= {child._cpus: original, **child.originals_below(original)}
+        return originals
 
     def originally(self) -> frozenset[int]:
         """The CPUs before our first write to them."""

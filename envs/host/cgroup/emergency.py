@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,7 +107,8 @@ def emergency_plan(
             if cpuset is group.cpuset or cpuset.cpus():
                 cpuset.set_cpus(cpus)
     plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), kernel.take_steps()))
-    knobs.remember(plan.paths)
+    cpusets = [group.using(knobs).cpuset for group in there]
+    knobs.remember(plan.paths, ChainMap(*[cpuset.originals_below() for cpuset in cpusets if cpuset is not None]))
     return plan
 
 

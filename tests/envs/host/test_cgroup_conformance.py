@@ -382,6 +382,43 @@ def test_children_are_in_nobodys_way(bench: Bench) -> None:
     assert snapshot(bench, pod, container, innermost) == before
 
 
+@pytest.mark.parametrize("planned", [False, True])
+def test_a_container_that_was_made_while_its_pod_was_narrow_grows_with_it(bench: Bench, planned: bool) -> None:
+    pod = bench.group()
+    assert pod.cpuset is not None
+    pod.cpuset.fit(frozenset({0, 1}))
+    be = actuator(bench, pod)
+    be.apply(Allocation(0.5, 1))
+    container = bench.group(f"{pod.name}/c")  # in v1 it gets its pod's CPUs of now, as from a runtime
+    innermost = bench.group(f"{pod.name}/c/d")
+    if planned:
+        assert be.emergency_plan().paths
+    be.apply(LIMITS.full)
+    for group in (container, innermost):
+        assert group.cpuset is not None
+        assert group.cpuset.effective() == {0, 1}
+    be.apply(Allocation(0.5, 1))
+    assert bench.restore().ok
+    for group in (pod, container, innermost):
+        assert group.cpuset is not None
+        assert group.cpuset.effective() == {0, 1}
+
+
+def test_a_container_that_was_seen_on_cpus_of_its_own_keeps_them_whatever_its_pod_gets(bench: Bench) -> None:
+    pod = bench.group()
+    container = bench.group(f"{pod.name}/c")
+    assert pod.cpuset is not None
+    assert container.cpuset is not None
+    pod.cpuset.fit(frozenset({0, 1}))
+    container.cpuset.set_cpus({ORDER[0]})
+    be = actuator(bench, pod)
+    for allocation in (Allocation(0.5, 1), LIMITS.full, Allocation(0.5, 1)):
+        be.apply(allocation)
+        assert container.cpuset.cpus() == {ORDER[0]}
+    assert bench.restore().ok
+    assert container.cpuset.cpus() == {ORDER[0]}
+
+
 def test_a_family_moves_to_other_cpus_altogether(bench: Bench) -> None:
     pod, container, innermost = family(bench)
     for cpus in (frozenset({0}), frozenset({1}), frozenset({0, 1}), frozenset({0})):
