@@ -89,8 +89,10 @@ class CpuDriver(ABC):
         return _attempt(lambda: self._fit_family(quota, quota))
 
     def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
-        children = self.subordinates()
-        if not children or quota.cpus > self._quota_or_none().cpus:
+        children, before = self.subordinates(), self._quota_or_none()
+        # A child that has no quota and should have none is not written to, as containers come and go for months.
+        none_either_way = quota.quota_us is None and before.quota_us is None
+        if quota.cpus > before.cpus or not (children or none_either_way):
             self.set_quota(quota)
         for child in children:
             with contextlib.suppress(CgroupGone):

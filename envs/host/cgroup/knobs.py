@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of, own_value
-from rlctl.envs.host.cgroup.journal import Entry, Journal
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing, whereabouts
 
 _log = logging.getLogger(__name__)
@@ -40,6 +40,7 @@ class Knobs:
         self._originals: dict[tuple[str, Identity], Entry] = {}
         self._written: dict[Path, str] = {}
         self._given: Mapping[Path, str] = {}
+        self._sweep_at = COMPACT_ENTRIES
         if journal is not None:
             self._keep(journal.entries)
 
@@ -97,6 +98,8 @@ class Knobs:
         if self._journal is not None and new:
             self._journal.record(new, hold=self.hold)
         self._keep(new)
+        if len(self._originals) >= self._sweep_at:
+            self._sweep()
 
     def store(self) -> None:
         """Try again to store originals that are in memory only, also where somebody took the journal away."""
@@ -178,6 +181,12 @@ class Knobs:
         """Make a group's directory, with the errors of `write`; also in a dry run, unlike the files."""
         with refusing(group, "make it", group=True):
             self.kernel.make_group(group)
+
+    def _sweep(self) -> None:
+        """Forget groups that are gone and of which nobody told: those below BE's groups come and go unseen."""
+        places = {entry.identity: entry.path.parent for entry in self._originals.values()}
+        self.forget([place for identity, place in places.items() if self._identity(place) != identity])
+        self._sweep_at = max(COMPACT_ENTRIES, 2 * len(self._originals))
 
     def _keep(self, entries: Iterable[Entry]) -> None:
         self._originals.update({(entry.path.name, entry.identity): entry for entry in entries})

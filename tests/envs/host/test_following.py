@@ -380,6 +380,35 @@ def test_a_long_journal_forgets_groups_that_are_gone(fake: Bench, monkeypatch: p
     assert quota_cpus(first) > 1.0
 
 
+def test_containers_that_come_and_go_below_be_for_months_fill_neither_journal_nor_memory(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("journal", "knobs"):
+        monkeypatch.setattr(f"rlctl.envs.host.cgroup.{module}.COMPACT_ENTRIES", 10)
+    pod, knobs = fake.group(), fake.knobs()
+    be = BeActuator([pod], (1, 0), LIMITS, knobs)
+    for number in range(30):
+        container = fake.group(f"{pod.name}/c{number}")
+        be.apply(Allocation(0.5, 1 + number % 2))
+        container.remove()
+    assert len(load(fake.state_dir).entries) <= 25
+    assert len(knobs._originals) <= 25
+    assert fake.restore().ok
+    assert quota_cpus(pod) > 1.0
+    assert pod.cpuset.effective() == {0, 1}
+
+
+def test_a_container_without_a_quota_is_not_written_to_when_its_pod_gets_another_one(fake: Bench) -> None:
+    pod = fake.group()
+    container = fake.group(f"{pod.name}/c")
+    be = BeActuator([pod], (1, 0), LIMITS, fake.knobs())
+    fake.fake.writes.clear()
+    for quota_cpus in (0.5, 1.5, 0.2):
+        be.apply(Allocation(quota_cpus, 2))
+    assert not [path for path, _ in fake.fake.writes if path.parent in container.directories]
+    assert not [entry for entry in load(fake.state_dir).entries if entry.path.parent in container.directories]
+
+
 def test_a_journal_on_a_full_disk_is_not_shortened(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.COMPACT_ENTRIES", 1)
     group = fake.group()
