@@ -112,6 +112,7 @@ class FakeKernel:
         self.detached: set[str] = set()
         self.writes: list[tuple[Path, str]] = []
         self._all, self._nodes = frozenset(range(cpus)), frozenset(range(memory_nodes))
+        self._online = self._all
         self._rules: dict[str, Callable[[Path, str], str]] = {
             "cpu.cfs_quota_us": self._cfs_quota,
             "cpu.cfs_period_us": self._cfs_period,
@@ -190,6 +191,14 @@ class FakeKernel:
 
     def close(self) -> None:
         """Nothing to close: no file stays open."""
+
+    def offline(self, cpu: int) -> None:
+        """A CPU goes: v1 takes it out of every group for good, and v2 out of what is in force."""
+        self._online -= {cpu}
+        for name in ("cpuset.cpus", "cpuset.effective_cpus", "cpuset.cpus.effective"):
+            for path in self.root.rglob(name):
+                if name != "cpuset.cpus" or not self._is_v2(path.parent):
+                    self._put(path, format_cpus(parse_cpus(_get(path)) - {cpu}))
 
     def _boot(self, kind: str) -> None:
         (self.proc / "self").mkdir(parents=True)
@@ -272,7 +281,7 @@ class FakeKernel:
             if not (group / path.name).exists():
                 continue
             if path.name == "cpuset.cpus" and (group / "cpuset.cpus.effective").exists():
-                above = parse_cpus(_get(group.parent / "cpuset.cpus.effective")) or self._all
+                above = parse_cpus(_get(group.parent / "cpuset.cpus.effective")) or self._online
                 self._put(
                     group / "cpuset.cpus.effective", format_cpus(parse_cpus(_get(group / path.name)) & above or above)
                 )
@@ -356,6 +365,8 @@ class FakeKernel:
         if not wanted and _get(group / name) and any(_get(inner / "cgroup.procs") for inner in self._tree(group)):
             raise _refuse(errno.ENOSPC)
         if (group / "cpuset.effective_cpus").exists():
+            if name == "cpuset.cpus" and not wanted <= self._online:
+                raise _refuse(errno.EINVAL)
             if not all(parse_cpus(_get(child / name)) <= wanted for child in self.subgroups(group)):
                 raise _refuse(errno.EBUSY)
             if not wanted <= parse_cpus(_get(group.parent / name)):

@@ -177,9 +177,12 @@ class _Pending:
                 self._make_room(pending)
                 made_room = True
                 continue
-            if time.monotonic() >= deadline:
+            if time.monotonic() < deadline:
+                time.sleep(_PAUSE_SECONDS)
+            elif any(self._put_back_what_is_left(entry) for entry in pending):
+                pending = self._not_back()  # and children may have more now
+            else:
                 break
-            time.sleep(_PAUSE_SECONDS)
         self._sum_up(touched, pending)
 
     def _sum_up(self, touched: Sequence[Entry], pending: Sequence[Entry]) -> None:
@@ -232,6 +235,22 @@ class _Pending:
                 return True
         return False
 
+    def _put_back_what_is_left(self, entry: Entry) -> bool:
+        """The last resort for CPUs or memory nodes of which some went offline: those that the parent still has."""
+        # v1 takes none that its parent has not: EACCES from validate_change, or EINVAL below the root. The root has
+        # those that are online.
+        if entry.path.name not in _PARENTS or entry.path in self._instead:
+            return False
+        _, effective = _PARENTS[entry.path.name]
+        with contextlib.suppress(OSError, ValueError):
+            wanted = parse_cpus(entry.original)
+            left = wanted & parse_cpus(self._kernel.read(entry.path.parent.parent / effective))
+            if left and left != wanted:
+                self._kernel.write(entry.path, text := format_cpus(left))
+                self._instead[entry.path] = text
+                return True
+        return False
+
     def _not_back(self) -> list[Entry]:
         """Entries whose files do not hold their originals; those whose group vanished are dropped."""
         pending = []
@@ -270,6 +289,8 @@ class _Pending:
 
 def _why_instead(entry: Entry, instead: str) -> str:
     """Why a file holds this and not its original."""
+    if entry.path.name in _PARENTS and entry.original.strip():
+        return f"its parent has no more of {entry.original.strip()} by now: left at {instead}"
     if entry.path.name in _PARENTS:
         return f"the kernel takes no empty list while tasks run: left at all its parent has ({instead})"
     gone = [line for line in entry.original.splitlines() if line not in instead.splitlines()]

@@ -78,3 +78,22 @@ def test_any_family_follows_and_finds_its_way_back(
     report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=10.0)
     assert report.ok, str(report)
     assert contents(kernel) == before
+
+
+def test_be_is_not_left_on_few_cpus_because_one_that_it_had_is_offline_by_now(tmp_path: Path) -> None:
+    kernel = FakeKernel(tmp_path, "v1", cpus=4)
+    layout = Layout.detect(kernel.root, kernel.proc)
+    pod, container = (Group.create(layout, name, Knobs(None, kernel)) for name in ("pod", "pod/c"))
+    assert pod.cpuset is not None
+    assert container.cpuset is not None
+    with Journal.open(tmp_path / "state", kernel.proc) as journal:
+        be = BeActuator([pod], (1, 0, 2, 3), Limits(cpus=4), Knobs(journal, kernel))
+        be.apply(Allocation(0.25, 1))
+    assert container.cpuset.cpus() == {1}
+    kernel.offline(3)
+    report = restore(tmp_path / "state", kernel=kernel, proc=kernel.proc, patience_seconds=0.1)
+    assert report.ok, str(report)
+    assert pod.cpuset.cpus() == container.cpuset.cpus() == {0, 1, 2}
+    files = [*pod.cpuset.cpus_files, *container.cpuset.cpus_files]
+    assert [item.path for item in report.equivalent] == files
+    assert "its parent has no more of 0-3 by now: left at 0-2" in str(report)
