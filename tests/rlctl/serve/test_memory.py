@@ -119,7 +119,7 @@ def test_what_was_learned_ages_while_the_service_is_down(tmp_path, hours, missed
     """A miss of yesterday bars no level today: it is half forgotten after ten minutes."""
     clock = Clock()
     experience = Experience(LIMITS)
-    experience.recall({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0]], "calm": []})
+    experience.recall({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0, 0.0]], "alone": [0.0, 0.0], "calm": []})
     HostMemory(tmp_path, HOST, clock).keep((experience,))
     clock.now += 3600.0 * hours
     again = Experience(LIMITS)
@@ -134,7 +134,7 @@ def test_another_host_is_learned_anew(tmp_path, caplog):
 
 
 def known(schema=3):
-    return {"schema": schema, "cells": [[0.1, 1.0, 50.0, 0.0]], "calm": [[0.1, 0.2]]}
+    return {"schema": schema, "cells": [[0.1, 1.0, 50.0, 0.0, 0.0]], "alone": [0.0, 0.0], "calm": [[0.1, 0.2]]}
 
 
 @pytest.mark.parametrize(
