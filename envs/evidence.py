@@ -97,7 +97,7 @@ class Evidence:
     """
 
     def __init__(self, hosts: int = 1, least: Places | int = 0) -> None:
-        self._least: Places = np.broadcast_to(np.asarray(least), hosts)
+        self.least: Places = np.broadcast_to(np.asarray(least), hosts)
         self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
         self.missed: Counts = np.zeros_like(self.held)
         # Those of the latter that were missed by far, which are tried again later; none at the minimum.
@@ -162,7 +162,7 @@ class Evidence:
         """
         flags = (np.broadcast_to(flag, len(hosts)).tolist() for flag in (badly, apart))
         for host, place, reached, least, also_free, own in zip(
-            hosts.tolist(), bins_of(load).tolist(), level.tolist(), self._least[hosts].tolist(), *flags, strict=True
+            hosts.tolist(), bins_of(load).tolist(), level.tolist(), self.least[hosts].tolist(), *flags, strict=True
         ):
             beyond = TOP if own and reached < TOP and not also_free else TOP + 1
             self.held[host, place:, reached:beyond] *= DISCOUNT
@@ -206,9 +206,9 @@ class Evidence:
 
         Of all loads: else a load with such misses would be known to bear more than a smaller one without.
         """
-        hosts = np.arange(len(self._least))
-        missed = self._missed_below[hosts, -1, self._least] + self.alone[:, 1]
-        held = self._held_above[hosts, 0, self._least] + self.alone[:, 0]
+        hosts = np.arange(len(self.least))
+        missed = self._missed_below[hosts, -1, self.least] + self.alone[:, 1]
+        held = self._held_above[hosts, 0, self.least] + self.alone[:, 0]
         own: Array = missed / (missed + held + FEW)
         return own
 

@@ -99,8 +99,7 @@ class Experience:
 
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
-        self._least = np.broadcast_to(levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)), count)
-        self.evidence = Evidence(count, self._least)
+        self.evidence = Evidence(count, levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)))
         self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
@@ -253,7 +252,7 @@ class Experience:
         # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
         # above what is bearable, the lowest of them are the best there is.
         lowest = np.where(mask, level, TOP + 1).min(axis=1)
-        left = mask & (level <= np.maximum(np.maximum(bearable, lowest), self._least)[:, None])
+        left = mask & (level <= np.maximum(np.maximum(bearable, lowest), self.evidence.least)[:, None])
         more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
         more = np.where(free, TOP, more)
         floor = np.where(latency_ratio <= np.where(free, 1.0, HOLD_RATIO), np.maximum(held, more), -1)
