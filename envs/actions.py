@@ -1,14 +1,12 @@
 """The actions of learned policies, and what each asks for on a given host.
 
-Canonical is a `Discrete` table of moves, most of them towards a quota, because DQN-type learners take nothing else; the
-`MultiDiscrete` variant names quota level, cpuset size and freeze outright. Heuristic managers answer with an
-`Allocation`. `decode` turns all three into an Allocation; it never consults the shield.
+A `Discrete` table of moves, most of them towards a quota, because DQN-type learners take nothing else. Heuristic
+managers answer with an `Allocation`. `decode` turns both into an Allocation; it never consults the shield.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,7 @@ from rlctl.envs.errors import PolicyError
 if TYPE_CHECKING:
     from gymnasium import spaces
 
-Action = int | np.integer | Sequence[int] | np.ndarray | Allocation
+Action = int | np.integer | np.ndarray | Allocation
 
 MOVES_VERSION = 3
 """Bumped on any change of order or meaning of MOVES; bundles name it."""
@@ -107,50 +105,29 @@ EVERYTHING = next(move for move in MOVES if move.rise_ratio == LEAP_RATIO)
 
 def discrete_space() -> spaces.Discrete:
     """The canonical action space: an index into MOVES."""
-    from gymnasium import spaces  # here and below only: the daemon needs no Gymnasium
+    from gymnasium import spaces  # here only: the daemon needs no Gymnasium
 
     return spaces.Discrete(len(MOVES))
-
-
-def multi_discrete_space(limits: Limits) -> spaces.MultiDiscrete:
-    """(quota level 0..levels, cpuset size minus one, frozen 0/1), shape (3,)."""
-    from gymnasium import spaces
-
-    return spaces.MultiDiscrete([limits.levels + 1, limits.cpus, 2])
 
 
 def decode(action: Action, current: Allocation, limits: Limits) -> Allocation:
     """What an action asks for.
 
     Args:
-        action: Index into MOVES, a (level, cpuset - 1, frozen) triple, or an Allocation.
+        action: Index into MOVES, also as an array of no dimension, or an Allocation.
 
     Returns:
         An allocation that this host has.
 
     Raises:
-        PolicyError: An index or a component out of range, or a type that is no action.
+        PolicyError: An index out of range, or a type that is no action.
     """
     if isinstance(action, Allocation):
         return limits.clip(action)
-    if isinstance(action, (int, np.integer)) and not isinstance(action, bool):
-        return _decode_index(int(action), current, limits)
     array = np.asarray(action)
-    if array.ndim == 0 and np.issubdtype(array.dtype, np.integer):
-        return _decode_index(int(array), current, limits)
-    if array.shape == (3,) and np.issubdtype(array.dtype, np.integer):
-        return _decode_triple(array, limits)
-    raise PolicyError(f"{action!r} is no action: an index below {len(MOVES)}, three integers, or an Allocation")
-
-
-def _decode_index(index: int, current: Allocation, limits: Limits) -> Allocation:
+    if array.ndim or array.dtype.kind not in "iu":
+        raise PolicyError(f"{action!r} is no action: an index below {len(MOVES)} or an Allocation")
+    index = int(array)
     if not 0 <= index < len(MOVES):
         raise PolicyError(f"action {index} is outside the table of {len(MOVES)} moves")
     return MOVES[index].of(current, limits)
-
-
-def _decode_triple(triple: np.ndarray, limits: Limits) -> Allocation:
-    level, cpus, frozen = (int(part) for part in triple)
-    if not (0 <= level <= limits.levels and 0 <= cpus < limits.cpus and frozen in (0, 1)):
-        raise PolicyError(f"action ({level}, {cpus}, {frozen}) is outside {limits.levels} levels, {limits.cpus} CPUs")
-    return Allocation(limits.quota_at(level), cpus + 1, bool(frozen))

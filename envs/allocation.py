@@ -84,7 +84,7 @@ def most_restrictive(first: Allocation, *others: Allocation) -> Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The range of allocations on one host, and a grid of quota levels: what a `MultiDiscrete` action names.
+    """The range of allocations on one host, and a grid of quota levels, for whoever counts in levels.
 
     Attributes:
         cpus: CPUs that BE could ever be given: the length of its CPU order.

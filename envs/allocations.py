@@ -89,52 +89,28 @@ class VectorLimits:
         self.minimum = Allocations.of([host.minimum for host in each])
 
 
-class Decoder:
-    """Turns the actions of n hosts into allocations, each as `rlctl.envs.actions.decode` would."""
+def decoded(actions: NDArray[np.integer] | Allocations, current: Allocations, limits: Limits) -> Allocations:
+    """What the actions of n hosts ask for, each as `rlctl.envs.actions.decode` would.
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self._level_quota = np.array([limits.quota_at(level) for level in range(limits.levels + 1)])
+    Args:
+        actions: Indices into MOVES, shape (n,), or Allocations.
 
-    def decode(self, actions: NDArray[np.integer] | Allocations, current: Allocations) -> Allocations:
-        """What the actions ask for.
-
-        Args:
-            actions: Indices into MOVES, shape (n,); triples (level, cpuset - 1, frozen), shape (n, 3); or Allocations.
-
-        Raises:
-            PolicyError: An index or a component out of range, or a shape or type that is no action.
-        """
-        if isinstance(actions, Allocations):
-            return actions.clipped(self.limits)
-        array, count = np.asarray(actions), len(current.quota_cpus)
-        if np.issubdtype(array.dtype, np.integer):
-            if array.shape == (count,):
-                return self._moved(array, current)
-            if array.shape == (count, 3):
-                return self._named(array)
+    Raises:
+        PolicyError: An index out of range, or a shape or type that is no action.
+    """
+    if isinstance(actions, Allocations):
+        return actions.clipped(limits)
+    moves, count = np.asarray(actions), len(current.quota_cpus)
+    if moves.shape != (count,) or moves.dtype.kind not in "iu":
         raise PolicyError(
-            f"actions of type {array.dtype} and shape {array.shape} do not fit {count} hosts: "
-            f"give integers of shape ({count},) or ({count}, 3), or Allocations"
+            f"actions of type {moves.dtype} and shape {moves.shape} do not fit {count} hosts: "
+            f"give integers of shape ({count},) or Allocations"
         )
-
-    def _moved(self, moves: NDArray[np.integer], current: Allocations) -> Allocations:
-        if moves.size and not (moves.min() >= 0 and moves.max() < len(MOVES)):
-            host = int(np.flatnonzero((moves < 0) | (moves >= len(MOVES)))[0])
-            raise PolicyError(f"host {host}: action {moves[host]} is outside the table of {len(MOVES)} moves")
-        return chosen(moves, current, self.limits)
-
-    def _named(self, triples: NDArray[np.integer]) -> Allocations:
-        most = np.array([self.limits.levels, self.limits.cpus - 1, 1])
-        outside = ((triples < 0) | (triples > most)).any(axis=1)
-        if outside.any():
-            host = int(np.flatnonzero(outside)[0])
-            raise PolicyError(
-                f"host {host}: action {tuple(triples[host].tolist())} is outside "
-                f"{self.limits.levels} levels, {self.limits.cpus} CPUs"
-            )
-        level, cpus, frozen = triples.T
-        return Allocations(self._level_quota[level], cpus.astype(np.int64) + 1, frozen == 1)
+    outside = (moves < 0) | (moves >= len(MOVES))
+    if outside.any():
+        host = int(np.flatnonzero(outside)[0])
+        raise PolicyError(f"host {host}: action {moves[host]} is outside the table of {len(MOVES)} moves")
+    return chosen(moves, current, limits)
 
 
 def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:

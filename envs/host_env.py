@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import Action, decode, discrete_space, multi_discrete_space
+from rlctl.envs.actions import Action, decode, discrete_space
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.errors import HostError
@@ -28,9 +28,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     (`VERSION`), and relative to the host; nothing is fitted.
 
     ## Action space
-    `Discrete(len(MOVES))`, an index into `rlctl.envs.actions.MOVES`; `MultiDiscreteActions` wraps it to (quota
-    level, cpuset size, frozen). An `Allocation` is taken as well, which is how the shield's wrapper and the
-    heuristic managers act.
+    `Discrete(len(MOVES))`, an index into `rlctl.envs.actions.MOVES`. An `Allocation` is taken as well, which is how
+    the shield's wrapper and the heuristic managers act.
 
     ## Reward
     `rlctl.envs.reward`: a tick that missed the target, or of which nobody knows, is worth -1 or less whatever BE got
@@ -147,19 +146,3 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
             "allocation": self.plant.current,
             "missed_deadlines": self.missed_deadlines,
         }
-
-
-class MultiDiscreteActions(gym.ActionWrapper[NDArray[np.float32], Any, Any]):
-    """Absolute actions: (quota level 0..levels, cpuset size - 1, frozen 0/1), shape (3,)."""
-
-    def __init__(self, env: gym.Env[NDArray[np.float32], Any]) -> None:
-        super().__init__(env)
-        host: HostEnv = env.unwrapped  # type: ignore[assignment]
-        self.action_space = multi_discrete_space(host.plant.limits)
-
-    def action(self, action: NDArray[np.int64] | Allocation) -> Allocation:
-        """The allocation that the triple names; an Allocation, as a shield's wrapper passes it, stays as it is."""
-        if isinstance(action, Allocation):
-            return action
-        host: HostEnv = self.unwrapped  # type: ignore[assignment]
-        return decode(np.asarray(action), host.current, host.plant.limits)

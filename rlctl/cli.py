@@ -75,7 +75,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """numpy's library maps memory and starts a thread for each CPU, for matrices larger than any here. Said before it
 is first imported, and inherited by the `rlctl restore` of a watchdog."""
 
-INTERRUPTED = 130  # 128 + SIGINT
+INTERRUPTED, READER_LEFT = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
 
 
 class _Parser(argparse.ArgumentParser):
@@ -101,17 +101,23 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name; returns the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - to the end of the process
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        code = _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as leaving:  # argparse: --help, --version and usage errors
-        return leaving.code if isinstance(leaving.code, int) else 2
+        code = leaving.code if isinstance(leaving.code, int) else 2
     except KeyboardInterrupt:
-        return INTERRUPTED
+        code = INTERRUPTED
     except BrokenPipeError:
+        code = READER_LEFT
+    try:
+        sys.stdout.flush()
+    except OSError as error:
         _discard_stdout()
-        return 0
+        if not isinstance(error, BrokenPipeError):  # who has left misses nothing: the work is done
+            return code or _told(f"stdout: {error.strerror}", 75)
     return code
 
 
@@ -185,5 +191,5 @@ def _log_more(verbose: int) -> None:
 
 
 def _discard_stdout() -> None:
-    """Whoever read our output has left: what is still buffered must not fail again at exit."""
+    """Nobody takes what is still buffered: it must not fail again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

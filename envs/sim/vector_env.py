@@ -11,8 +11,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import discrete_space, multi_discrete_space
-from rlctl.envs.allocations import Allocations, Decoder, useful_moves
+from rlctl.envs.actions import discrete_space
+from rlctl.envs.allocations import Allocations, decoded, useful_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, MOST_PRICE
@@ -94,7 +94,6 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     Args:
         profile, load, vary, tick_seconds, ticks, lags, weight: As in `SimHost`, the same for all hosts.
         absent: Features whose sensor the hosts lack.
-        multi_discrete: Take (quota level, cpuset size - 1, frozen) triples instead of moves.
         shield: Rules on every action; None takes them as they are.
         true_rewards: Judge by what happened, not by what the sensors say of it; see `rewards`.
         work: Worth of a tick in which BE does what it would do alone, by a violation.
@@ -119,7 +118,6 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         lags: Sequence[int] = LAGS,
         absent: Collection[str] = (),
         weight: Weight = Weight.EQUAL,
-        multi_discrete: bool = False,
         shield: VectorShield | None = None,
         true_rewards: bool = False,
         work: float = WORK,
@@ -135,10 +133,9 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self._hosts = partial(
             SimBatch, made, load=load, ticks=made_ticks, tick_seconds=tick_seconds, vary=vary, weight=weight
         )
-        self._decoder = Decoder(self.limits)
         self._observer = VectorObserver(self.limits, tick_seconds, lags, absent)
         self.single_observation_space = self._observer.space
-        self.single_action_space = multi_discrete_space(self.limits) if multi_discrete else discrete_space()
+        self.single_action_space = discrete_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._true_rewards, self.work, self._priced = true_rewards, work, priced
@@ -175,14 +172,14 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """Apply an action on every host, let one control period pass, and read what came of it.
 
         Args:
-            actions: Moves (n,), triples (n, 3), or `Allocations`.
+            actions: Moves (n,), or `Allocations`.
 
         Raises:
             PolicyError: An action is outside the space.
             ConfigError: There was no reset before.
         """
         before, readings = self.current, self._read()
-        proposed = self._decoder.decode(actions, before)
+        proposed = decoded(actions, before, self.limits)
         self.current = self.shield.rule(readings, before, proposed).allocations if self.shield else proposed
         truncated = self._advance()
         after, readings = self.current, self._read()
@@ -212,9 +209,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     def action_masks(self) -> Flags:
         """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
         readings, shield = self._read(), self.shield
-        mask = (
-            useful_moves(self.current, self._decoder.limits) if shield is None else shield.mask(readings, self.current)
-        )
+        mask = useful_moves(self.current, self.limits) if shield is None else shield.mask(readings, self.current)
         return self._observer.narrowed(mask, readings, self.current)
 
     def _read(self) -> Readings:

@@ -173,8 +173,8 @@ def _seen(watched: Watched) -> Iterator[str]:
         f"BE may have {limits.cpus:g} CPU, the LC has {limits.lc_cpus:g}; target p{quantile:g} of "
         f"{1e3 * record.target_seconds:g} ms"
     )
-    known = np.isfinite(watched.latency_ratio)
-    held = 100.0 * float((watched.latency_ratio[known] <= 1.0).mean()) if known.any() else np.nan
+    known = np.isfinite(watched.missed)
+    held = 100.0 * float(1.0 - watched.missed[known].mean()) if known.any() else np.nan
     used = float(np.nanmean(record.be_cpus)) if np.isfinite(record.be_cpus).any() else np.nan
     load = _loads(watched.load_ratio)
     yield f"load {load} of the maximum; held in {held:.1f} % of windows, BE used {used:.2f} CPUs"
@@ -262,13 +262,13 @@ def _wrong(advice: Advice) -> Iterator[str]:
 
 def _alone(watched: Watched) -> dict[str, float] | None:
     """The LC's own tail and misses where BE had its minimum; None where that is too short to tell."""
-    latency = watched.latency_ratio[watched.alone & np.isfinite(watched.latency_ratio)]
+    latency, missed = (one[watched.alone & np.isfinite(one)] for one in (watched.latency_ratio, watched.missed))
     if len(latency) < FEWEST_ALONE:
         return None
     return {
-        "windows": len(latency),
+        "windows": len(missed),
         "tail_seconds_99_percent": float(np.quantile(latency, 0.99)) * watched.record.target_seconds,
-        "missed_percent": 100.0 * float((latency > 1.0).mean()),
+        "missed_percent": 100.0 * float(missed.mean()),
     }
 
 

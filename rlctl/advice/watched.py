@@ -46,6 +46,7 @@ class Watched:
         max_load: What the log says of the maximum load, learned as `slo.max_load_rps: auto` does.
         load_ratio: Share of the LC's maximum, as the shield saw it.
         latency_ratio: The latency that counts, by the target.
+        missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
         earlier_ticks: Ticks before these, left out because they are of another host, period or target.
     """
 
@@ -56,6 +57,7 @@ class Watched:
     wall_seconds: Array
     load_ratio: Array
     latency_ratio: Array
+    missed: Array
     earlier_ticks: int = 0
 
     @property
@@ -125,7 +127,7 @@ def watched(
         raise CheckFailed("no tick here says what host it is of")
     limits, period, targets = subject
     target_seconds = min(targets.values())
-    wall, rate, ratio, tail, latency, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
+    wall, rate, ratio, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
     known = np.isfinite(rate) & (ratio > 0.0)
     most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
     record = Record(
@@ -146,7 +148,7 @@ def watched(
     )
     # Not as the log has it: where the maximum is learned, its shares are of another one from tick to tick.
     loads = record.offered_rps / most_rps
-    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, earlier)
+    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, missed, earlier)
 
 
 def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:
@@ -164,4 +166,6 @@ def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     rate = sum(number_or_nan(offered_rps(lc.counters)) for lc in lcs)  # of all, as the CPU time is
     cpuset = min(before.cpuset_cpus, limits.cpus)
     latency = math.nan if latency is None else latency
-    return (tick.wall_seconds, rate, ratio, tail, latency, lc_cpus, be_cpus, before.quota_cpus, cpuset, before.frozen)
+    missed = math.nan if telemetry.missed is None else float(telemetry.missed)
+    allowed = (before.quota_cpus, cpuset, before.frozen)
+    return (tick.wall_seconds, rate, ratio, tail, latency, missed, lc_cpus, be_cpus, *allowed)

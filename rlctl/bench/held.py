@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import platform
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,18 +31,9 @@ SIM_LOADS = tuple(round(0.05 * step, 2) for step in range(1, 21))
 SIM_HOSTS, SIM_WINDOWS = 16, 6
 """Hosts per cell, each with its own drift and noise; windows as in a live sweep, of which the first is not settled."""
 
-LIVE_LOADS, LIVE_WINDOWS, BEYOND_RATIO = 6, 5, 0.05
-"""Loads of a benchmark's own sweep, evenly from a trace's lowest to so much above its highest; windows per cell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """One cell of a sweep with BE running; a lifted quota is UNLIMITED."""
-
-    load_ratio: float
-    quota_cpus: float
-    cpuset_cpus: int
-    held: bool
+LIVE_LOADS, LIVE_WINDOWS, BEYOND_RATIO = 6, 6, 0.05
+"""Loads of a benchmark's own sweep, evenly from a trace's lowest to so much above its highest; windows per cell,
+of which the first is not settled."""
 
 
 def needs_sweep(managers: Collection[str], scenario: LiveScenario | SimScenario) -> bool:
@@ -56,12 +46,14 @@ def table_options(name: str, scenario: LiveScenario | SimScenario, levels: Level
     return {"levels": levels} if needs_sweep((name,), scenario) else {}
 
 
-def held_levels(tried: Iterable[Tried]) -> Levels:
+def held_levels(held: Mapping[tuple[float, int, float], bool]) -> Levels:
     """The largest quota at each load that held, all smaller ones on the same CPUs included.
 
     A cell that is not there did not hold: no latency arrived in it. Of equal quotas that on fewer CPUs is taken.
+
+    Args:
+        held: Whether a cell of a sweep with BE running did: load ratio, CPUs, and the quota, UNLIMITED if lifted.
     """
-    held = {(cell.load_ratio, cell.cpuset_cpus, cell.quota_cpus): cell.held for cell in tried}
     grid = sorted({(cpus, quota) for _, cpus, quota in held})
     levels = []
     for load in sorted({load for load, _, _ in held}):
@@ -78,13 +70,13 @@ def held_levels(tried: Iterable[Tried]) -> Levels:
 def measured_levels(cells: Sequence[Cell], target_seconds: float, max_load_rps: float) -> Levels:
     """The levels of a testbed's sweep; a window without a latency did not hold."""
     windows = max(len(cell.windows) for cell in cells)
-    tried = []
+    held = {}
     for cell in cells:
         if not cell.frozen:
             good = sum(window.tail_latency_seconds <= HOLD_RATIO * target_seconds for window in cell.windows)
             load, cpus = round(cell.rate_rps / max_load_rps, 3), round(cell.own_cpus + cell.shared_cpus)
-            tried.append(Tried(load, cell.quota_cpus, cpus, good >= HELD_WINDOWS_RATIO * windows))
-    return held_levels(tried)
+            held[load, cpus, cell.quota_cpus] = good >= HELD_WINDOWS_RATIO * windows
+    return held_levels(held)
 
 
 def measured_table(path: Path, scenario: LiveScenario, max_load_rps: float) -> QuotaTable:
@@ -127,7 +119,7 @@ def simulated_levels(host: HostProfile, weight: Weight, tick_seconds: float = 1.
     limits = host.limits()
     cells = swept(limits.cpus)
     keys = [seeds.training(number) for number in range(SIM_HOSTS)] * len(cells)
-    tried = []
+    held = {}
     for load in SIM_LOADS:
         steady = from_config({"kind": "constant", "rate": load})
         hosts = SimBatch(host, keys, steady, SIM_WINDOWS, tick_seconds, weight=weight)
@@ -137,8 +129,6 @@ def simulated_levels(host: HostProfile, weight: Weight, tick_seconds: float = 1.
             hosts.step()
             good += (hosts.truth().latency_ratio <= HOLD_RATIO) * (window > 0)
         shares = good.reshape(len(cells), SIM_HOSTS).mean(axis=1) / (SIM_WINDOWS - 1)
-        tried += [
-            Tried(load, cell.quota_cpus, cell.cpuset_cpus, share >= HELD_WINDOWS_RATIO)
-            for cell, share in zip(cells, shares.tolist(), strict=True)
-        ]
-    return held_levels(tried)
+        for cell, share in zip(cells, shares.tolist(), strict=True):
+            held[load, cell.cpuset_cpus, cell.quota_cpus] = share >= HELD_WINDOWS_RATIO
+    return held_levels(held)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import NoReturn
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
@@ -13,6 +16,7 @@ from rlctl.bench.score import LiveRun, Score, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
+from rlctl.loop.stopping import handled
 from rlctl.work.progress import say
 
 FULL_RATIO = 0.9
@@ -73,7 +77,11 @@ class HostResult:
     @property
     def remarks(self) -> dict[str, tuple[str, ...]]:
         """What a reader of a manager's row must know."""
-        return {measured.run.manager: measured.remarks for repeat in self.repeats for measured in repeat.measured}
+        told: dict[str, tuple[str, ...]] = {}
+        for repeat in self.repeats:
+            for one in repeat.measured:
+                told[one.run.manager] = tuple(dict.fromkeys((*told.get(one.run.manager, ()), *one.remarks)))
+        return told
 
     def as_json(self) -> dict[str, object]:
         """What is this host's own."""
@@ -159,15 +167,15 @@ class LiveOutcome:
             "time_scale": scenario.time_scale,
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
-            "adapt_seconds": plan.adapt_seconds,
+            "adapt_seconds": plan.adapt_runs * scenario.duration_seconds,
             "interrupted": self.interrupted,
+            "missing": self.missing,
+            "notes": list(self.notes),
         }
         if THIS_HOST in self.hosts:
             return {**shared, **self.hosts[THIS_HOST].as_json()}
         return {
             **shared,
-            "missing": self.missing,
-            "notes": list(self.notes),
             "managers": managers_as_json(plan, self.scores, self.remarks),
             "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
         }
@@ -180,7 +188,8 @@ def doubt(plan: LivePlan, solo_rate: float, host: str) -> str:
     what, capacity = provisioned
     return (
         f"{host or 'This host'} is too slow for this scenario: BE alone moves {solo_rate / 1e6:.1f} of the {what}'s "
-        f"{capacity / 1e6:.1f} MB/s, so its CPU time is scarce before the {what} is."
+        f"{capacity / 1e6:.1f} MB/s, so its CPU time is scarce before the {what} is. "
+        f"Give a copy of the scenario's file a slower {what}."
     )
 
 
@@ -223,7 +232,8 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
         HostError: Nobody answers there.
     """
     if address is None:
-        yield lambda plan, done: collected(plan, lambda blocks, _: _here(OnTestbed(plan), blocks), done)
+        with _ended_as_by_ctrl_c():
+            yield lambda plan, done: collected(plan, lambda blocks, _: _here(OnTestbed(plan), blocks), done)
         return
     require_ray()
     from rlctl.agents.training.cluster.blocks import LIVE_TESTBED, map_blocks
@@ -241,6 +251,18 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
             return collected(plan, lambda blocks, note: map_blocks(cluster, OnTestbed(plan), blocks, note), done)
 
         yield measure
+
+
+@contextlib.contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """A stop, a time limit or a closed terminal keeps what was measured, too; the last ends nothing under nohup."""
+
+    def interrupt(_: int, __: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    ends = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
+    with handled(interrupt, *ends):
+        yield
 
 
 def _here(hold: OnTestbed, blocks: Sequence[Sequence[str]]) -> Generator[Step, None, None]:

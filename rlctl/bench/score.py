@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import number_or_nan, offered_rps
@@ -115,9 +116,17 @@ def score(runs: Sequence[LiveRun], hosts: Sequence[str] = (), alone: Sequence[fl
         controller_cpu_percent=100.0 * float(np.mean([run.controller_cpu_ratio for run in runs])),
         missed_deadlines=sum(run.ticks[-1].missed_deadlines for run in runs),  # counted since each run's start
         samples=len(held),
-        request_cpu_microseconds=None if np.isnan(request).any() else mean_interval(1e6 * request, 0.0, np.inf, hosts),
-        request_cpu_ratio=None if np.isnan(ratio).any() else mean_interval(ratio, 0.0, np.inf, hosts),
+        request_cpu_microseconds=_of_known(1e6 * request, hosts),
+        request_cpu_ratio=_of_known(ratio, hosts),
     )
+
+
+def _of_known(values: Array, hosts: Sequence[str]) -> Estimate | None:
+    """The mean over the repeats in which it was measured; None: in none of them."""
+    known = np.isfinite(values)
+    if not known.any():
+        return None
+    return mean_interval(values[known], 0.0, np.inf, [host for host, there in zip(hosts, known, strict=False) if there])
 
 
 def windows_of(run: LiveRun) -> Windows:

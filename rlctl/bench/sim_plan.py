@@ -117,6 +117,12 @@ class SimPlan:
         """BE's CPU weight under a manager."""
         return catalogue.OWN_WEIGHTS.get(name, self.scenario.be.weight)
 
+    @property
+    def own_weights(self) -> str:
+        """In brackets the weights of those whose point they are, where they take part."""
+        own = [f"{name}: {self.weight(name)}" for name in catalogue.OWN_WEIGHTS if name in self.managers]
+        return f" ({', '.join(own)})" if own else ""
+
     def loads(self) -> Array:
         """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, windows)."""
         scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
@@ -134,8 +140,9 @@ class SimPlan:
             f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} seeds x "
             f"{scenario.duration_seconds:g} s{adapted}; p{100 * host.lc.quantile_ratio:g} <= "
             f"{1e3 * host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
-            f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
-            f"{shielded}; {tuned}published periods / {scenario.time_scale:g}; a published core is "
+            f"BE weight {scenario.be.weight}{self.own_weights}; "
+            f"shield {self.profile.name} ({self.profile.digest}) for those shielded: {shielded}; "
+            f"{tuned}published periods / {scenario.time_scale:g}; a published core is "
             f"{scenario.core_cpus:g} CPU. "
             "Intervals: Student's t over seeds; of QoS Wilson at the effective number of windows."
         )

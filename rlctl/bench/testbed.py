@@ -76,6 +76,11 @@ class LivePlan:
         return self.adapt_seconds > 0.0 and (policy.learns or policy.shielded)
 
     @property
+    def adapt_runs(self) -> int:
+        """Whole runs that come first, so that a load's every phase is met; `adapt_seconds` at least."""
+        return math.ceil(self.adapt_seconds / self.scenario.duration_seconds)
+
+    @property
     def weights(self) -> dict[str, str]:
         """BE's CPU weight under each manager, for the tables."""
         return {name: str(self.weight(name)) for name in self.managers}
@@ -84,7 +89,11 @@ class LivePlan:
         """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
         adapted = [name for name in self.managers if self.adapts(name)]
-        before = f"{', '.join(adapted)} had run for {self.adapt_seconds:g} s before; " if adapted else ""
+        before = (
+            f"{', '.join(adapted)} had run for {self.adapt_runs} x {scenario.duration_seconds:g} s before; "
+            if adapted
+            else ""
+        )
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
             f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
@@ -167,9 +176,15 @@ class OnTestbed:
                 run = run_once(plan, bed, policy, alone, service)
                 if manager in services:
                     services[manager] = replace(service, before=run)
-                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark))))
+                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark, unanswered(run)))))
 
             yield step
+
+
+def unanswered(run: LiveRun) -> str:
+    """In how many ticks of a run the safe allocation stood in for a policy's answer, and why first; empty: in none."""
+    why = [tick.fallback for tick in run.ticks if tick.fallback]
+    return f"no answer in {len(why)} of {len(run.ticks)} ticks, in which BE was frozen: {why[0]}" if why else ""
 
 
 def this_host() -> dict[str, str]:
@@ -209,9 +224,9 @@ def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
 
 def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Service:
     """A manager after runs that do not count, one after the other."""
-    say(f"{name} runs on the host, {plan.adapt_seconds:g} s ...")
+    say(f"{name} runs on the host, {plan.adapt_runs} x {plan.scenario.duration_seconds:g} s ...")
     service, runs = NEW, []
-    for _ in range(math.ceil(plan.adapt_seconds / plan.scenario.duration_seconds)):
+    for _ in range(plan.adapt_runs):
         runs.append(run_once(plan, bed, plan.policy(name), alone, service))
         service = Service(runs[-1])
     one = score(runs)

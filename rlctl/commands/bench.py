@@ -17,7 +17,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import changed, load_scenario, shipped_scenarios
+from rlctl.scenarios.shipped import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.work.progress import say
 
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
     parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
-    before = "let who is shielded or learns of the host run for so long before it counts"
+    before = "let who is shielded or learns of the host run for so long before it counts, on the host in whole runs"
     parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=before)
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument(
@@ -137,6 +137,7 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
             raise ConfigError(
                 f"scenario {name} is for --plant {scenario.plant}, not {plant}; `rlctl scenarios` lists the others"
             )
+    require_distinct(asked.values())
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 
@@ -147,6 +148,8 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--seeds and --jobs are the simulator's; on the host give --repeats")
     if live and args.tuned:
         raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
+    if args.be_weight == Weight.IDLE and (why := no_idle_class(live=live)):
+        raise ConfigError(f"--be-weight idle: {why}")
     if not live and args.repeats:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 

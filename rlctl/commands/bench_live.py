@@ -89,7 +89,7 @@ def _minutes(plan: LivePlan) -> int:
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
     seconds = plan.scenario.testbed().start_seconds + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
     seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
-    seconds += plan.adapt_seconds * sum(map(plan.adapts, plan.managers))
+    seconds += plan.adapt_runs * run_seconds * sum(map(plan.adapts, plan.managers))
     if needs_sweep(plan.managers, plan.scenario):
         seconds += bench_sweep(plan.scenario).measuring_seconds
     return max(1, round(seconds / 60.0))

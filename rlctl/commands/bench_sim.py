@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -30,13 +31,21 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     if args.dry_run:
         return 0
     outcomes: list[SimOutcome] = []
-    with workforce(args.jobs, args.ray, logs=args.verbose > 0) as workers:
+    with contextlib.ExitStack() as ending, workforce(args.jobs, args.ray, logs=args.verbose > 0) as workers:
+        ending.callback(_end, args, plans, outcomes)  # at an early end of what was done
         for plan in plans:
             outcome = simulated(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
                 print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
                 write_json(args.json, results_as_json(outcomes))
+    return 0
+
+
+def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[SimOutcome]) -> None:
+    """Show and write what is about all scenarios together."""
+    if not outcomes:
+        return
     if len(outcomes) > 1 and args.json != "-":
         rows = suite_rows({outcome.scenario: outcome.scores for outcome in outcomes})
         print(
@@ -55,7 +64,6 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     if args.report:
         write_suite_report(outcomes, args.report, _command(args, plans))
         say(f"report: {args.report / 'index.html'}")
-    return 0
 
 
 def simulated(plan: SimPlan, workers: Workforce) -> SimOutcome:
@@ -85,7 +93,7 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
     plan = plans[0]
     options = {
         "plant": "sim",
-        "scenario": "all" if len(plans) > 1 else plan.scenario_source,
+        "scenario": ",".join(one.scenario_source for one in plans),
         "managers": ",".join(plan.managers),
         "seeds": plan.seeds,
         "shield": plan.shield_source,
@@ -106,13 +114,7 @@ def _effective(plan: SimPlan) -> str:
         f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s"
         + (f" after {plan.adapt_ticks} that do not count\n" if plan.adapt_ticks else "\n")
         + f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
-        f"BE weight {s.be.weight}{_others(plan)}; shield {plan.profile.name} ({plan.profile.digest}); "
+        f"BE weight {s.be.weight}{plan.own_weights}; shield {plan.profile.name} ({plan.profile.digest}); "
         f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
         + (f"; constants {plan.tuned_source} ({plan.tuned.digest})" if plan.tuned else "")
     )
-
-
-def _others(plan: SimPlan) -> str:
-    """The weights of those whose weight is their point, as they are run."""
-    weights = [f"{name}: {plan.weight(name)}" for name in ("none", "weights", "cpu-idle") if name in plan.managers]
-    return f" ({', '.join(weights)})" if weights else ""

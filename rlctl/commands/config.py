@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rlctl.config.listening import Listening
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.config.sources import RedisLatency
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.serve.deciders import Configuration
 
 EXAMPLES = """examples:
@@ -19,13 +21,19 @@ EXAMPLES = """examples:
   rlctl config schema > serve.schema.json # for editors
 """
 
+HERE = "a start on this host would end with that"
+AS_USER = "a start as this user on this host would end with that"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),
-        ("check", "check a file, its policy, its shield profile, certificates, keys, tokens and be.starved.command"),
+        (
+            "check",
+            "check a file, its policy and shield profile, and what it names: certificates, tokens, platform, command",
+        ),
     ):
         one = actions.add_parser(action, help=summary)
         one.add_argument("file", type=Path, metavar="FILE")
@@ -41,11 +49,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.file)
     if args.action == "check":
         Configuration(args.file, strict=True)
-        _look_at("metrics", config.metrics)
-        for lc in config.lcs.values():
-            _look_at("lc.latency", lc.latency)
-        _look_for(config.be.starved.command)
-        _look_up(config)
+        _of_this_host(config)
     if args.json:
         print(config.model_dump_json())
     elif args.action == "show":
@@ -55,35 +59,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _look_at(name: str, section: object) -> None:
-    """Certificate, key and token; that they are not here is no mistake in a file that is checked for another host."""
-    if not isinstance(section, Listening):
-        return
-    from rlctl.serve.http_server import check_files  # with asyncio and ssl, which few files need
-
-    try:
-        check_files(name, section)
-    except (ConfigError, PermissionMissing) as error:
-        if not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
-            raise
-        print(f"rlctl: warning: {error}: a start as this user on this host would end with that", file=sys.stderr)
-
-
-def _look_up(config: ServeConfig) -> None:
-    """Group and path of the control socket; that they do not fit here is no mistake in another host's file."""
+def _of_this_host(config: ServeConfig) -> None:
+    """Look at what the file names on this host: what is missing here is no mistake in a file that is for another."""
+    from rlctl.envs.host.partition.platform import load_platform  # here, as `show` needs none of them
     from rlctl.serve.control_socket import SOCKET, check_socket
+    from rlctl.serve.secret_file import secret_of
+    from rlctl.serve.starving import check_command
 
+    for name, section in (("metrics", config.metrics), *(("lc.latency", lc.latency) for lc in config.lcs.values())):
+        if isinstance(section, Listening):
+            from rlctl.serve.http_server import check_files  # with asyncio and ssl, which few files need
+
+            _looked_at(partial(check_files, name, section), AS_USER, of_file=True)
+        elif isinstance(section, RedisLatency) and section.password_file:
+            _looked_at(partial(secret_of, f"{name}.password_file", section.password_file, 1), AS_USER, of_file=True)
+    _looked_at(partial(check_command, config.be.starved.command), "on this host nobody would be told that BE starves")
+    _looked_at(partial(check_socket, config.state_directory / SOCKET, config.control.group), HERE)
+    applications = config.be.applications
+    if applications and (platform := applications.platform_source):
+        _looked_at(partial(load_platform, platform), HERE)
+
+
+def _looked_at(check: Callable[[], object], then: str, *, of_file: bool = False) -> None:
+    """Warn of what does not fit this host; what a file that is there says is an error all the same."""
     try:
-        check_socket(config.state_directory / SOCKET, config.control.group)
-    except ConfigError as error:
-        print(f"rlctl: warning: {error}: a start on this host would end with that", file=sys.stderr)
-
-
-def _look_for(command: Sequence[str]) -> None:
-    """The program that BE's starving runs; that it is not here is no mistake in a file that is for another host."""
-    from rlctl.serve.starving import check_command  # with the loop, which `show` does not need
-
-    try:
-        check_command(command)
-    except ConfigError as error:
-        print(f"rlctl: warning: {error}: on this host nobody would be told that BE starves", file=sys.stderr)
+        check()
+    except (ConfigError, HostError, PermissionMissing) as error:
+        if of_file and not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
+            raise
+        print(f"rlctl: warning: {error}: {then}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render, span, suite_rows
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.shipped import changed, sim_scenario
+from rlctl.scenarios.shipped import changed, require_distinct, sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.statistics.intervals import Estimate as Measured
 from rlctl.work.progress import progress, say
@@ -62,15 +63,22 @@ def run(args: argparse.Namespace) -> int:
     us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
     by_shield = {shield: _plans(args, us, shield) for shield in named("--shield", args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
-    for shield, plans in by_shield.items():
-        scored[shield] = _measured(plans, args.jobs)
-        if args.json != "-":
-            _show(us, shield, scored[shield])
+    with contextlib.ExitStack() as ending:
+        ending.callback(_write, args.json, us, scored)  # at an early end of what was done
+        for shield, plans in by_shield.items():
+            scored[shield] = _measured(plans, args.jobs)
+            if args.json != "-":
+                _show(us, shield, scored[shield])
     if args.write_card:
         add_scores(args.bundle, _card_scores(us, scored))
         say(f"{args.bundle / 'card.json'}: scores written; where it was signed: `rlctl sign` it again")
-    write_json(args.json, {"schema": 1, "bundle": us, "shields": {name: _as_json(us, scored[name]) for name in scored}})
     return 0
+
+
+def _write(file: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> None:
+    if scored:
+        shields = {name: _as_json(us, outcomes) for name, outcomes in scored.items()}
+        write_json(file, {"schema": 1, "bundle": us, "shields": shields})
 
 
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
@@ -82,7 +90,9 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
 
 def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenario]]:
     names = SUITE if wanted == "all" else named("--scenario", wanted)
-    return [(name, changed(sim_scenario(name), duration_seconds=duration)) for name in names]
+    found = [(name, changed(sim_scenario(name), duration_seconds=duration)) for name in names]
+    require_distinct(scenario for _, scenario in found)
+    return found
 
 
 def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:

@@ -111,6 +111,10 @@ def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
     shield = load_profile(args.shield or fleet.shield)
     plan = RolloutPlan(fleet, args.hosts or fleet.hosts, args.old, args.new, shield, args.seed)
     check_reachable(args.ray, (plan.old, plan.new))
+    if strange := sorted({plan.old, plan.new} & (NEEDS_MODEL | catalogue.OWN_WEIGHTS.keys())):
+        raise ConfigError(
+            f"{', '.join(strange)}: of no bundle's kind: with a weight of BE or a threshold model of its own"
+        )
     with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
         outcome = roll_out(plan, workers, say if args.json == "-" else _print)
     if args.json != "-":

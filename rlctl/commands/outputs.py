@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.ticklog import LOG_NAME
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "the result as JSON") -> None:
@@ -55,6 +56,8 @@ def check_outputs(args: argparse.Namespace) -> None:
             file = Path(given)
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
+            if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read
+                raise ConfigError(f"is a tick log; name another file for {option}", file)
             _check_folder(file.resolve().parent, f"{option} file", make=make)
 
 

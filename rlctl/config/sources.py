@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from rlctl.config.fields import Described, GroupPath, Url
 from rlctl.config.listening import Listening
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys
 from rlctl.envs.host.latency.jsonl import RequestKeys
@@ -155,6 +156,18 @@ class NginxLogLatency(Described):
     path: Path
     pattern: Name | None = None
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
+
+    @field_validator("pattern")
+    @classmethod
+    def _finds_seconds(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            from rlctl.envs.host.latency.nginx_log import compiled
+
+            try:
+                compiled(pattern)
+            except ConfigError as error:
+                raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
+        return pattern
 
 
 class CyclictestLatency(Described):

@@ -152,13 +152,19 @@ def roll_out(
 
     Raises:
         PolicyError: Either side is no manager, or a bundle that is refused; it has run nowhere then.
-        ConfigError: There are so few hosts that the first stage would be all of them.
+        ConfigError: There are so few hosts that the first stage would be all of them, or that no stage could tell.
     """
     for name in (plan.old, plan.new):
         catalogue.build(name)
     roster = Roster.drawn(plan.fleet, plan.seed, range(plan.hosts))
     if hosts_of_stage(roster, plan.canary.stages_percent[0]).all():
         raise ConfigError(f"of {plan.hosts} hosts the first stage would be all, one of each kind; give more hosts")
+    stages = (hosts_of_stage(roster, percent) for percent in plan.canary.stages_percent)
+    if all(stage.all() or least_chance(stage, roster.kinds) > plan.error for stage in stages):
+        raise ConfigError(
+            f"on {plan.hosts} hosts no stage could tell a regression by misses or BE, where a look may err by "
+            f"{plan.error:.1g}: give more hosts, or in the fleet's canary fewer looks or a larger false_alarm_ratio"
+        )
     return Rollout(plan, roster, workforce, say).go()
 
 

@@ -94,7 +94,7 @@ class CanaryPlan(Strict):
         most_failure_ratio: Share of its ticks in which the policy may fail.
         most_override_ratio: Share of its ticks that the shield may override.
         most_drift_ratio: Share of its ticks that may be unlike its training.
-        after_minutes: How long the fleet is watched after the last stage or a rollback.
+        after_minutes: How long the fleet is watched after a rollback.
     """
 
     begin_hours: float = Field(6.0, ge=0.0)

@@ -234,9 +234,10 @@ def _pods(*parts: str) -> str:
 def _code(failure: Plain, status: int) -> int:
     """The status of HTTP that an answer of kind Status stands for, where that is an error."""
     code = failure.get("code")
-    if isinstance(code, int) and 400 <= code < 600:
-        return code
-    return status if status >= 400 else 500
+    if not isinstance(code, int) or not 400 <= code < 600:
+        code = status if status >= 400 else 500
+    # Told within a success, it is not the server that failed: it kept the pod, as two disruption budgets make it do.
+    return 429 if status < 300 and code >= 500 else code
 
 
 def _dry(dry_run: bool) -> dict[str, str]:

@@ -81,7 +81,7 @@ class Budget:
 
     def _keep(self, times: list[float]) -> None:
         with self._writing():
-            write_json(self._state / FILE, {"schema": 1, "times": times[-self._most :]})
+            write_json(self._state / FILE, {"schema": 1, "times": times[-self._most :]}, lasting=True)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

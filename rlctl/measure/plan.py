@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -114,10 +115,10 @@ class Log:
 
 
 def _read(path: Path, plan: Mapping[str, Any]) -> list[Record]:
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):  # torn by a crash or a full disk: that run is made again
-        path.write_text("".join(lines[:-1]), encoding="utf-8")
-        lines.pop()
+    text = path.read_bytes()
+    if (whole := text.rfind(b"\n") + 1) < len(text):  # torn by a crash or a full disk: that run is made again
+        os.truncate(path, whole)
+    lines = text[:whole].decode(errors="replace").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:

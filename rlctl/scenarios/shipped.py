@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -66,6 +67,13 @@ def changed(scenario: Scenario, be_weight: str | None = None, **given: float | N
     if one.duration_seconds < 2.0 * one.tick_seconds:
         raise ConfigError(f"a run of {one.duration_seconds:g} s has less than two ticks; make it longer")
     return one
+
+
+def require_distinct(scenarios: Iterable[LiveScenario | SimScenario]) -> None:
+    """Results go by the scenario's name; ConfigError: two have the same, as a copy has whose `name` was left."""
+    names = [one.name for one in scenarios]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two scenarios have the name {twice[0]}; give the copy another in its file (key name)")
 
 
 def scenarios_folder() -> Path:

@@ -47,7 +47,7 @@ class SimScenario(Strict):
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for.
         time_scale: Divides every published period.
         managers: Further constructor options by manager name.
-        levels: Quota levels of learned policies.
+        levels: Quota levels, for managers that count in them.
     """
 
     name: str

@@ -26,6 +26,7 @@ from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
 from rlctl.safety.signs import Sign
+from rlctl.safety.verdict import Reason
 from rlctl.serve.budget import DAY_MINUTES, HOUR_MINUTES, ErrorBudget
 from rlctl.serve.self_usage import SelfUsage, self_usage
 
@@ -83,10 +84,9 @@ class _Counts:
     slo: Counter[str] = field(default_factory=lambda: Counter(met=0, missed=0, unknown=0))
     acting: Counter[str] = field(default_factory=Counter)
     missing: Counter[tuple[str, str]] = field(default_factory=Counter)
-    bounds: Counter[tuple[str, str]] = field(default_factory=Counter)
-    events: Counter[str] = field(
-        default_factory=lambda: Counter(dict.fromkeys(KINDS, 0))
-    )  # a rate needs a 0 to rise from
+    # An alert on a rate needs a 0 to rise from.
+    bounds: Counter[tuple[str, str]] = field(default_factory=lambda: Counter({("overrun", Reason.BE_OVERRUN): 0}))
+    events: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(KINDS, 0)))
     alarms: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(Sign, 0)))
     false_alarms: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(Sign, 0)))
     overrides: int = 0

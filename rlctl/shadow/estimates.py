@@ -95,8 +95,6 @@ def share_over_blocks(values: Array, blocks: Blocks, apart: float) -> Estimate:
     """
     share, error, number = _spread(values, blocks)
     most = max(float(np.isfinite(values).sum()) / max(apart, 1.0), 1.0)
-    if number < 2:  # one block shows no spread: a share between 0 and 1 may be that of a single event
-        most, error = (1.0 if 0.0 < share < 1.0 else most), 0.0
     return clustered_share(share, error**2, number, most, least=1.0)
 
 

@@ -73,7 +73,6 @@ def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Est
         raise ValueError("a share of no windows")
     seeds, total = len(percent), float(len(percent) * windows_per_seed)
     share = float(np.mean(percent)) / 100.0
-    # Of a single seed nothing is known of the spread between seeds.
     variance = float(np.var(percent, ddof=1)) / 1e4 / seeds if seeds > 1 else 0.0
     return clustered_share(share, variance, seeds, total)
 
@@ -86,6 +85,8 @@ def clustered_share(share: float, variance: float, clusters: int, most: float, l
         most: The effective number if all trials were independent.
         least: Below it that number does not go.
     """
+    if clusters < 2:  # one shows no spread: a share between 0 and 1 may be that of a single event
+        most, variance = (1.0 if 0.0 < share < 1.0 else most), 0.0
 
     def effective(confidence: float) -> float:
         if variance <= share * (1.0 - share) / most:

@@ -8,9 +8,11 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from rlctl.agents.training.cluster.connection import connected
+from rlctl.envs.errors import HostError
 from rlctl.work.pool import pool_of
 from rlctl.work.progress import say
 
@@ -76,8 +78,11 @@ def _on_processes(
     pool: ProcessPoolExecutor, function: Callable[[Any], Any], items: Sequence[Any]
 ) -> Iterator[tuple[int, Any]]:
     places = {pool.submit(function, item): place for place, item in enumerate(items)}
-    for future in as_completed(places):
-        yield places[future], future.result()
+    try:
+        for future in as_completed(places):
+            yield places[future], future.result()
+    except BrokenProcessPool as error:
+        raise HostError("a worker was killed, for its memory perhaps; give fewer (--jobs, --workers)") from error
 
 
 @contextlib.contextmanager

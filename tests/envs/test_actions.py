@@ -13,7 +13,6 @@ from rlctl.envs.actions import (
     RISE_RATIO,
     decode,
     discrete_space,
-    multi_discrete_space,
 )
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import PolicyError
@@ -158,21 +157,18 @@ def test_asking_for_the_same_target_again_changes_nothing(case, index):
 
 
 @given(st.integers(1, 64), st.integers(1, 40), st.data())
-def test_every_action_of_both_spaces_is_an_allocation_of_this_host(cpus, levels, data):
+def test_every_move_is_an_allocation_of_this_host(cpus, levels, data):
     limits = Limits(cpus, levels=levels)
     quota = data.draw(st.one_of(st.just(UNLIMITED), st.floats(0.01, cpus)))
     current = Allocation(quota, data.draw(st.integers(1, cpus)), data.draw(st.booleans()))
-    triple = tuple(data.draw(st.integers(0, int(most) - 1)) for most in multi_discrete_space(limits).nvec)
-    for action in (data.draw(st.integers(0, int(discrete_space().n) - 1)), triple):
-        asked = decode(action, current, limits)
-        assert 1 <= asked.cpuset_cpus <= cpus
-        assert limits.clip(asked) == asked
+    asked = decode(data.draw(st.integers(0, int(discrete_space().n) - 1)), current, limits)
+    assert 1 <= asked.cpuset_cpus <= cpus
+    assert limits.clip(asked) == asked
 
 
 @pytest.mark.parametrize(
-    "bad", [-1, len(MOVES), 0.5, float("nan"), None, "freeze", True, (0, 0), (99, 0, 0), (0, 9, 0), (0, 0, 2),
-            np.array([0.0, 1.0, 0.0])]
-)  # fmt: skip
+    "bad", [-1, len(MOVES), 0.5, float("nan"), None, "freeze", True, (0, 0), np.array([0.0]), np.array([1])]
+)
 def test_what_is_no_action_is_refused(bad):
     with pytest.raises(PolicyError):
         decode(bad, LIMITS.full, LIMITS)

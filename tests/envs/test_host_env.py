@@ -3,14 +3,13 @@
 import warnings
 
 import gymnasium as gym
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
 import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
-from rlctl.envs.host_env import HostEnv, MultiDiscreteActions
+from rlctl.envs.host_env import HostEnv
 from tests.doubles.plant import FakePlant
 
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
@@ -27,7 +26,6 @@ def test_gymnasium_accepts_it_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(HostEnv(FakePlant()), skip_render_check=True)
-        check_env(MultiDiscreteActions(HostEnv(FakePlant())).unwrapped, skip_render_check=True)
 
 
 def test_it_is_known_to_gymnasium_by_id_and_truncates():
@@ -60,13 +58,6 @@ def test_masks_leave_out_what_changes_nothing(env):
     assert masks["quota-1.2%"]
     env.step(INDEX["quota-1%"])
     assert not dict(zip(INDEX, env.action_masks(), strict=True))["quota-1%"]
-
-
-def test_absolute_actions(env):
-    absolute = MultiDiscreteActions(env)
-    absolute.reset()
-    absolute.step(np.array([10, 0, 0]))
-    assert env.current.quota_cpus == pytest.approx(0.5)
 
 
 def test_closing_gives_the_host_back(env):

@@ -58,7 +58,7 @@ class NginxLog(LineSource):
         window_seconds: float = 1.0,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._pattern = _compiled(pattern)
+        self._pattern = compiled(pattern)
         super().__init__("nginx", path, slo, window_seconds)
         self._seconds = self._pattern.groupindex["seconds"] - 1
         self._msec, self._status = self._column("msec"), self._column("status")
@@ -99,11 +99,12 @@ def _has_failed(status: bytes) -> bool:
     return len(status) == 3 and status >= _FAILED
 
 
-def _compiled(pattern: str) -> re.Pattern[bytes]:
+def compiled(pattern: str) -> re.Pattern[bytes]:
+    """A log's pattern; ConfigError: it is no regular expression, or lacks the group `seconds`."""
     try:
-        compiled = re.compile(pattern.encode(), re.MULTILINE)
+        found = re.compile(pattern.encode(), re.MULTILINE)
     except re.error as error:
         raise ConfigError(f"the log pattern {pattern!r} is no regular expression: {error}") from error
-    if "seconds" not in compiled.groupindex:
+    if "seconds" not in found.groupindex:
         raise ConfigError(f"the log pattern {pattern!r} needs a group (?P<seconds>...) for $request_time")
-    return compiled
+    return found

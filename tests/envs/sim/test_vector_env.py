@@ -14,7 +14,6 @@ import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.host_env import MultiDiscreteActions
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.loads_training import training_load
@@ -86,13 +85,10 @@ def test_episodes_differ_and_are_of_their_seed_s_kind():
     assert kinds == [seeds.Kind.TRAINING] * 3 + [seeds.Kind.EVALUATION] * 2 + [seeds.Kind.TRAINING] * 2
 
 
-@pytest.mark.parametrize("variant", ["moves", "triples", "minimum-weight"])
-def test_vector_and_single_agree_number_for_number_over_episodes(variant):
-    options = {"weight": Weight.MINIMUM} if variant == "minimum-weight" else {}
-    vector = _vector(multi_discrete=variant == "triples", **options)
-    singles = [_single(**options) for _ in range(HOSTS)]
-    if variant == "triples":
-        singles = [MultiDiscreteActions(one) for one in singles]
+@pytest.mark.parametrize("weight", [Weight.EQUAL, Weight.MINIMUM])
+def test_vector_and_single_agree_number_for_number_over_episodes(weight):
+    vector = _vector(weight=weight)
+    singles = [_single(weight=weight) for _ in range(HOSTS)]
     seen, infos = vector.reset(seed=70)
     for host, one in enumerate(singles):
         assert np.array_equal(one.reset(seed=70 + host)[0], seen[host])
@@ -102,9 +98,7 @@ def test_vector_and_single_agree_number_for_number_over_episodes(variant):
         masks = vector.action_masks()
         single_masks = [one.get_wrapper_attr("action_masks")() for one in singles]
         assert np.array_equal(masks, single_masks)
-        actions = rng.integers(
-            0, vector.single_action_space.nvec if variant == "triples" else len(MOVES), _shape(variant)
-        )
+        actions = rng.integers(0, len(MOVES), HOSTS)
         seen, total, terminated, truncated, infos = vector.step(actions)
         assert not terminated.any()
         assert truncated.all() == ((step + 1) % STEPS == 0)
@@ -113,10 +107,6 @@ def test_vector_and_single_agree_number_for_number_over_episodes(variant):
     for one in singles:
         one.close()
     vector.close()
-
-
-def _shape(variant):
-    return (HOSTS, 3) if variant == "triples" else (HOSTS,)
 
 
 def _agrees(single, came, host, vector):

@@ -86,8 +86,6 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
     before = left_behind()
     text = (scenarios_folder() / "live-network.yaml").read_text()
     changes = {
-        # BE compresses what it sends: on a slow CPU that is 200 Mbit/s, which has to be more than is left of the link.
-        "link:": "link: {rates: [[0, 150]]}",
         "knee:": "knee: {start_rps: 1000, step_rps: 100, top_rps: 1000}",
         "load:": "load: {kind: constant, rate: 0.6}",  # at .3 a full link has two states, of which one holds the LC
         "managers:": "managers:\n  static: {quota_ratio: 0.12}",

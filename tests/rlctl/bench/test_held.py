@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.table import Table
-from rlctl.bench.held import Tried, bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
+from rlctl.bench.held import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.envs.sim.surface import Cell, Measured
 from rlctl.envs.workload import Weight
@@ -16,7 +16,7 @@ INF = math.inf
 
 
 def tried(*cells):
-    return [Tried(*cell) for cell in cells]
+    return {(load, cpus, quota): held for load, quota, cpus, held in cells}
 
 
 def test_a_quota_holds_where_all_smaller_ones_do():

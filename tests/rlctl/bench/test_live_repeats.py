@@ -110,7 +110,7 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
 
 @pytest.mark.parametrize(
     ("scenario", "fast", "slow", "doubted"),
-    [("live-network", 37.4e6, 25e6, True), ("live-disk", 29.9e6, 21e6, True), ("live-nginx", 9.0, 1.0, False)],
+    [("live-network", 18.7e6, 12e6, True), ("live-disk", 29.9e6, 21e6, True), ("live-nginx", 9.0, 1.0, False)],
 )
 def test_a_be_too_slow_for_what_it_shares_is_said_at_once_and_under_the_table(scenario, fast, slow, doubted, capsys):
     _, *on_fast = repeat("fast", 0, "frozen", 0.0, 0.5)

@@ -140,6 +140,26 @@ def test_a_command_for_starving_be_that_is_not_here_is_a_warning(capsys, serve_y
     assert "warning: be.starved.command: /no/such/program: no such program: on this host" in said(capsys)[1]
 
 
+@pytest.mark.parametrize("pattern", ["'(\\d+'", "'(\\d+)'"])
+def test_a_log_pattern_without_seconds_is_78_with_its_line(capsys, serve_yaml, pattern):
+    path = serve_yaml()
+    lines = [f"    latency: {{kind: nginx-log, path: /x.log, pattern: {pattern}}}\n" if "latency:" in line else line
+             for line in path.read_text().splitlines(keepends=True)]  # fmt: skip
+    path.write_text("".join(lines))
+    assert main(["config", "check", str(path)]) == 78
+    assert_one_line(said(capsys)[1], f"{path}:", "the log pattern")
+
+
+def test_a_platform_file_that_is_wrong_is_a_warning(capsys, serve_yaml, tmp_path):
+    (tmp_path / "platform.yaml").write_text("colour: red\n")
+    path = serve_yaml()
+    text = "be:\n  applications: {platform: %s}\n" % (tmp_path / "platform.yaml")
+    path.write_text("".join([*(line for line in path.read_text().splitlines(keepends=True)
+                               if "be:" not in line and "workloads" not in line), text]))  # fmt: skip
+    assert main(["config", "check", str(path)]) == 0
+    assert "platform.yaml:1: colour" in said(capsys)[1]
+
+
 @pytest.mark.parametrize(
     ("section", "told"),
     [
@@ -186,14 +206,30 @@ def test_scenarios_are_listed_with_their_descriptions(capsys):
     assert "live-nginx" in said(capsys)[0]
 
 
-def test_a_reader_who_leaves_is_no_error():
+def test_a_reader_who_leaves_ends_the_work_as_a_signal_would():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
         [sys.executable, "-m", "rlctl", "config", "schema"], stdout=writing, stderr=subprocess.PIPE, check=False
     )
     os.close(writing)
-    assert (done.returncode, done.stderr) == (0, b"")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("command", [["managers"], ["managers", "--json"], ["--help"]])
+def test_a_full_disk_behind_stdout_is_one_line(command):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rlctl", *command], stdout=full, stderr=subprocess.PIPE, check=False, text=True
+        )
+    assert done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
+    assert done.returncode == 75
+
+
+def test_closed_streams_are_no_error():
+    done = subprocess.run(["sh", "-c", f"{sys.executable} -m rlctl managers >&- 2>&-"], check=False)
+    assert done.returncode == 0
 
 
 def loaded(code, *modules):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES
-from rlctl.envs.errors import BundleError
+from rlctl.envs.errors import BundleError, ConfigError
 from rlctl.fleet.canary import Look, hosts_of_stage, judge, roll_out
 from rlctl.fleet.compare import Effect, compare, least_chance
 from rlctl.fleet.config import CanaryPlan, load_fleet
@@ -179,6 +179,21 @@ def test_ray_comes_to_the_same(always, ray_cluster):
 def test_a_fleet_without_hosts_to_compare_with_is_refused(capsys):
     assert main(["fleet", "canary", "--from", "frozen", "--to", "static", "--hosts", "4"]) == 78
     assert "give more hosts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "hosts"), [({"false_alarm_ratio": 0.0001}, 60), ({"check_minutes": 0.5, "soak_minutes": 600}, 60)]
+)
+def test_a_fleet_that_could_never_tell_a_regression_is_refused(changes, hosts):
+    never = FLEET.model_copy(update={"canary": QUICK.model_copy(update=changes)})
+    with pytest.raises(ConfigError, match="no stage could tell a regression"):
+        roll_out(plan("static", old="frozen", hosts=hosts, fleet=never))
+
+
+@pytest.mark.parametrize("name", ["weights", "none", "prm-eris"])
+def test_who_is_more_than_a_policy_is_not_rolled_out(name, capsys):
+    assert main(["fleet", "canary", "--from", name, "--to", "static", "--hosts", "60"]) == 78
+    assert f"{name}: of no bundle's kind" in capsys.readouterr().err
 
 
 def test_a_bundle_that_is_refused_runs_nowhere(always, tmp_path):

@@ -163,11 +163,20 @@ def test_where_a_disruption_budget_keeps_the_newest_the_next_newest_goes(server,
     assert taken_off.body["metadata"]["annotations"] == {BECAUSE: None}
 
 
-def test_two_disruption_budgets_are_an_error_although_the_status_is_201(server, kube, budget):
+def test_where_two_disruption_budgets_keep_the_newest_within_a_201_the_next_newest_goes(server, kube, budget):
     said = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
-    server.answers["evict"] = 201, failure(500, said)
-    with pytest.raises(HostError, match=f"500 when asked to evict pod batch/new: {said}"):
+    answer, refused = server.answer, (201, failure(500, said))
+    server.answer = lambda call: refused if call.path.endswith("/new/eviction") else answer(call)
+    assert hand_off(kube, budget, asked()).pod == "batch/middle"
+    assert starved(server) == ["middle"]
+
+
+def test_where_two_disruption_budgets_keep_them_all_nothing_is_spent(server, kube, budget):
+    server.answers["evict"] = 201, failure(500, "This pod has more than one PodDisruptionBudget")
+    with pytest.raises(Declined, match="more than one PodDisruptionBudget"):
         hand_off(kube, budget, asked())
+    assert starved(server) == []
+    assert budget.left() == 1
 
 
 @pytest.mark.parametrize(

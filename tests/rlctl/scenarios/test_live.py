@@ -58,11 +58,11 @@ def test_a_wrong_scenario_says_where(tmp_path, change, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("link: {rates: [[0, 300]]}", "# no link"), "an upload needs a link"),
-        (("[[0, 300]]", "[[5, 300]]"), "the first is at 0"),
-        (("[[0, 300]]", "[[0, 0.3]]"), "a link of 0.3 Mbit/s"),
-        (("[[0, 300]]", "[300]"), "rates"),
-        (("rates: [[0, 300]]", "rates: [[0, 300]], burst: 3"), "burst"),
+        (("link: {rates: [[0, 150]]}", "# no link"), "an upload needs a link"),
+        (("[[0, 150]]", "[[5, 150]]"), "the first is at 0"),
+        (("[[0, 150]]", "[[0, 0.3]]"), "a link of 0.3 Mbit/s"),
+        (("[[0, 150]]", "[150]"), "rates"),
+        (("rates: [[0, 150]]", "rates: [[0, 150]], burst: 3"), "burst"),
         (("kind: upload", "kind: uplaod"), "upload"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():
 def test_a_link_is_what_the_testbed_serves_and_uploads_over():
     spec = load_scenario("live-network-credits").testbed()
     assert spec.lc.address == ("169.254.77.1", 7001)
-    assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [300.0, 150.0, 300.0]
+    assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
     assert spec.be.connections == 32
     assert load_scenario("live-nginx").testbed().link is None
 
