@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,22 +21,6 @@ from rlctl.envs.observation import LAGS
 from rlctl.envs.telemetry import OF_EACH_LC, Missing, Quantile, Reading, Telemetry, Value, Why, worst_of
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
-
-
-class Recorded(Protocol):
-    """What a replay needs of a tick; `rlctl.loop.record.Tick` has it too."""
-
-    @property
-    def telemetry(self) -> Telemetry:
-        """The readings of the sensors."""
-
-    @property
-    def before(self) -> Allocation:
-        """The allocation that was in force then."""
-
-    @property
-    def applied(self) -> Allocation:
-        """What was in force afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +40,7 @@ class ReplayPlant:
     a reward over it pays for the BE work that was done then.
 
     Args:
-        log: A tick log, JSON lines as `rlctl serve` writes them: a file, the directory of all its files, or the ticks.
+        log: A tick log, JSON lines as `rlctl serve` writes them: a file, or the directory of all its files.
         limits: Of the host it was recorded on; None takes the largest cpuset in the log for all CPUs.
         tick_seconds: Control period; None takes the median time between two ticks.
 
@@ -65,17 +49,11 @@ class ReplayPlant:
         PermissionMissing: The log may not be read.
     """
 
-    def __init__(
-        self,
-        log: Path | str | Sequence[Recorded],
-        limits: Limits | None = None,
-        tick_seconds: float | None = None,
-    ) -> None:
-        self.ticks: Sequence[Recorded] = read_tick_log(Path(log)) if isinstance(log, (Path, str)) else log
+    def __init__(self, log: Path | str, limits: Limits | None = None, tick_seconds: float | None = None) -> None:
+        self.ticks = read_tick_log(Path(log))
         if not self.ticks:
-            where = log if isinstance(log, (Path, str)) else None
-            raise ConfigError("no tick is recorded here; give the log of a longer run", where)
-        self.limits = limits or limits_of(self.ticks)
+            raise ConfigError("no tick is recorded here; give the log of a longer run", log)
+        self.limits = limits or limits_of(one for tick in self.ticks for one in (tick.before, tick.applied))
         self.tick_seconds = tick_seconds or usual_gap([tick.telemetry.time_seconds for tick in self.ticks])
         self._current = self.limits.clip(self.ticks[0].before)
         self._place = -1
@@ -90,18 +68,13 @@ class ReplayPlant:
         """The last recorded tick has been reached; it is repeated from then on."""
         return self._place >= len(self.ticks) - 1
 
-    @property
-    def recorded(self) -> Recorded:
-        """The tick of now, with the allocations that were in force then."""
-        return self.ticks[max(self._place, 0)]
-
     def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - there is no chance in it
         """Before the first tick."""
         self._place = -1
 
     def read(self) -> Telemetry:
         """The recorded readings; before the first period those of the first tick."""
-        return self.recorded.telemetry
+        return self.ticks[max(self._place, 0)].telemetry
 
     def apply(self, allocation: Allocation) -> Allocation:
         """Remembered as `current`; the recording goes on as it is."""
@@ -185,9 +158,9 @@ def allocation_of(data: Mapping[str, Any]) -> Allocation:
     return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(data["frozen"]))
 
 
-def limits_of(ticks: Sequence[Recorded]) -> Limits:
+def limits_of(allocations: Iterable[Allocation]) -> Limits:
     """What a log without a header shows of its host: the largest cpuset is taken for all CPUs."""
-    return Limits(cpus=max(max(tick.before.cpuset_cpus, tick.applied.cpuset_cpus) for tick in ticks))
+    return Limits(cpus=max(one.cpuset_cpus for one in allocations))
 
 
 def _refuse(damage: Damage) -> None:

@@ -23,7 +23,7 @@ from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
-from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
+from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
@@ -31,7 +31,7 @@ from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, WINDOW_SECONDS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
-from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace, constant
@@ -57,7 +57,8 @@ class TestbedSpec:
     Attributes:
         lc: The LC, not started.
         lc_cpus: CPUs that it is pinned to.
-        be: The best-effort job; an upload needs a link, a writer a disk.
+        be_kind: The best-effort job: stress-ng's work, an upload, which needs a link, or a writer, which needs a disk.
+        be_workers: Number of its processes.
         be_cpus: CPUs that BE may get, the safest for the LC first.
         quantile: Which quantile, as a ratio.
         knee_rps: First load, step and top of the search for the LC's maximum load.
@@ -70,7 +71,8 @@ class TestbedSpec:
 
     lc: Service
     lc_cpus: tuple[int, ...]
-    be: StressConfig | UploadConfig | WriteConfig
+    be_kind: Literal["cpu", "memory", "mixed", "upload", "write"]
+    be_workers: int
     be_cpus: tuple[int, ...]
     target_seconds: float
     quantile: float
@@ -326,16 +328,18 @@ class Testbed:
         self.be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside, storage))
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
-        if isinstance(be_config := spec.be, StressConfig):
-            self._new_be = lambda: StressNg(be_config)
-        elif isinstance(be_config, WriteConfig) and self._disk is not None:
-            volume = Path("/dev", self._disk.volume.name)
-            self._new_be = lambda: BulkWrite(be_config, volume)
-        elif isinstance(be_config, UploadConfig) and client:
-            sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
-            self._new_be = lambda: Upload(be_config, sinks)
-        else:
-            raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
+        workers = spec.be_workers
+        match spec.be_kind:
+            case "write" if self._disk is not None:
+                volume = Path("/dev", self._disk.volume.name)
+                self._new_be = lambda: BulkWrite(workers, volume)
+            case "upload" if client:
+                sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
+                self._new_be = lambda: Upload(workers, sinks)
+            case "write" | "upload":
+                raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
+            case kind:
+                self._new_be = lambda: StressNg(StressConfig(kind, workers))
         spec.lc.start(services)
         spec.lc.ready()
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)

@@ -103,13 +103,6 @@ class Recorder(Protocol):
         ...
 
 
-class NullRecorder:
-    """Drops every tick it takes."""
-
-    def write(self, tick: Tick) -> None:
-        """Drop the tick at once."""
-
-
 class MemoryRecorder:
     """Appends every tick to its list `ticks`; `header` is what the given function says at the first one."""
 

@@ -6,16 +6,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from rlctl.envs.errors import ConfigError
-from rlctl.envs.testbed.disk.bulk import WriteConfig
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
 from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
-from rlctl.envs.testbed.network.upload import UploadConfig
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TestbedSpec
-from rlctl.envs.testbed.stress import StressConfig
 from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.testbed.workloads import Service
 from rlctl.envs.workload import Weight
@@ -68,32 +64,6 @@ class BeSection(Strict):
     workers: int = Field(2, ge=1)
     cpus: Cpus = (0,)
     weight: Weight = Weight.EQUAL
-
-
-class LinkSection(Strict):
-    """A network link between LC and BE on the one side and the client on the other, each in a namespace of its own.
-
-    Attributes:
-        rates: Pairs of a time (s since the beginning of a run) and the link's rate from then on (Mbit/s).
-        burst_kilobytes: Size of its token bucket.
-        queue_milliseconds: Longest time in its queue; what comes in addition is dropped.
-    """
-
-    rates: tuple[tuple[float, float], ...]
-    burst_kilobytes: int = 128
-    queue_milliseconds: int = 50
-
-    @model_validator(mode="after")
-    def _is_a_link(self) -> Self:
-        try:
-            self.config()
-        except ConfigError as error:
-            raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
-        return self
-
-    def config(self) -> LinkConfig:
-        """As the testbed takes it."""
-        return LinkConfig(self.rates, self.burst_kilobytes, self.queue_milliseconds)
 
 
 class DiskSection(Strict):
@@ -161,7 +131,7 @@ class LiveScenario(Strict):
     be: BeSection
     slo: SloSection
     knee: KneeSection
-    link: LinkSection | None = None
+    link: LinkConfig | None = None
     disk: DiskSection | None = None
     load: dict[str, Any]
     duration_seconds: float = Field(60.0, gt=0.0)
@@ -190,19 +160,12 @@ class LiveScenario(Strict):
 
     def testbed(self) -> TestbedSpec:
         """What the testbed has to start."""
-        kind, workers = self.be.kind, self.be.workers
-        be: StressConfig | UploadConfig | WriteConfig
-        if kind == "upload":
-            be = UploadConfig(workers)
-        elif kind == "write":
-            be = WriteConfig(workers)
-        else:
-            be = StressConfig(kind, workers)
         return TestbedSpec(
             lc=self.lc.service(None if self.link is None else (HOST_ADDRESS, LC_PORT)),
             lc_cpus=self.lc.cpus,
-            be=be,
-            link=None if self.link is None else self.link.config(),
+            be_kind=self.be.kind,
+            be_workers=self.be.workers,
+            link=self.link,
             disk_megabytes=None if self.disk is None else self.disk.megabytes,
             be_cpus=self.be.cpus,
             target_seconds=self.slo.target_milliseconds / 1e3,

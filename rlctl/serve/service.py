@@ -27,7 +27,7 @@ from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller, Totals
 from rlctl.loop.inner import InnerGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say
-from rlctl.loop.record import NullRecorder, Shares, Tee, TickLog
+from rlctl.loop.record import Shares, Tee, TickLog
 from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
 from rlctl.safety.profile import Profile
@@ -224,9 +224,8 @@ def control(
     narrator = Narrator(lines or say, plant.limits.cpus)
     budgets = around.budgets
     starving = Starving(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
-    recorder = Tee(
-        around.tick_log or NullRecorder(), narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving
-    )  # fmt: skip
+    told = (narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving)
+    recorder = Tee(*([around.tick_log] if around.tick_log else []), *told)
 
     def events() -> tuple[str, ...]:
         return (*around.events(), *starving.events())

@@ -15,7 +15,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import ReplayPlant
+from rlctl.envs.replay import limits_of, usual_gap
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict
@@ -105,10 +105,12 @@ def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Seq
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
-        plant = ReplayPlant([logged.tick for logged in run], limits_in(header), period_in(header))
-        shield = Shield(constants, plant.limits)
+        ticks = [logged.tick for logged in run]
+        limits = limits_in(header) or limits_of(one for tick in ticks for one in (tick.before, tick.applied))
+        shield = Shield(constants, limits)
+        period = period_in(header) or usual_gap([tick.telemetry.time_seconds for tick in ticks])
         for contender in contenders:
-            contender.start(shield, plant.tick_seconds)
+            contender.start(shield, period)
         _replay_run(run, shield, contenders, recheck)
     return recheck
 

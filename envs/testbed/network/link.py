@@ -14,12 +14,13 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
 
-from rlctl.envs.errors import ConfigError
+from pydantic import Field, model_validator
+
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace, require_tools
+from rlctl.envs.yaml_edge import Strict
 
 HOST_ADDRESS, CLIENT_ADDRESS = "169.254.77.1", "169.254.77.2"  # RFC 3927: no router passes them on
 LC_PORT = 7001
@@ -47,32 +48,29 @@ LEAST_MBIT = 1.0  # HTB has no rate 0
 LC_CLASS, BE_CLASS = "1:10", "1:20"
 
 
-@dataclass(frozen=True, slots=True)
-class LinkConfig:
-    """A provisioned link: its rate over time, and the token bucket that holds it to that.
+class LinkConfig(Strict):
+    """A provisioned link between LC and BE on the one side and the client on the other, each in a namespace of its own.
 
     Attributes:
-        rates: Pairs of a time (s since the beginning of a run) and the rate from then on (Mbit/s); the first is at 0.
-        burst_kilobytes: Size of the bucket: what may pass at the full speed of the machine.
-        queue_milliseconds: Longest time in the bucket's queue; what comes in addition is dropped.
-
-    Raises:
-        ConfigError: A rate or time that cannot be.
+        rates: Pairs of a time (s since the beginning of a run) and the link's rate from then on (Mbit/s); the first is
+            at 0.
+        burst_kilobytes: Size of its token bucket: what may pass at the full speed of the machine.
+        queue_milliseconds: Longest time in its queue; what comes in addition is dropped.
     """
 
     rates: tuple[tuple[float, float], ...]
-    burst_kilobytes: int = 128
-    queue_milliseconds: int = 50
+    burst_kilobytes: int = Field(128, ge=64)  # the largest packet of the kernel has 64 kB
+    queue_milliseconds: int = Field(50, ge=1)
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _is_a_link(self) -> Self:
         times, rates = [time for time, _ in self.rates], [rate for _, rate in self.rates]
         if not times or times[0] != 0.0 or sorted(set(times)) != times:
-            raise ConfigError(f"rates of a link at {times} s: the first is at 0, and each comes after the one before")
+            raise ValueError(f"rates of a link at {times} s: the first is at 0, and each comes after the one before")
         for rate in rates:
             if not 1.0 <= rate <= MOST_MBIT:
-                raise ConfigError(f"a link of {rate:g} Mbit/s: 1 to {MOST_MBIT:g} are possible")
-        if self.burst_kilobytes < 64 or self.queue_milliseconds < 1:  # the largest packet of the kernel has 64 kB
-            raise ConfigError(f"impossible link: {self}: burst_kilobytes is 64 or more, queue_milliseconds 1 or more")
+                raise ValueError(f"a link of {rate:g} Mbit/s: 1 to {MOST_MBIT:g} are possible")
+        return self
 
     def rate_mbit(self, t_seconds: float) -> float:
         """The rate in Mbit/s, so long after the beginning of a run."""

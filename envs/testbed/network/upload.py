@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher
@@ -14,26 +13,9 @@ from rlctl.envs.testbed.workloads import Program, Transfer
 
 CONNECT_SECONDS = 10.0
 
-
-@dataclass(frozen=True, slots=True)
-class UploadConfig:
-    """How the upload is spread.
-
-    Attributes:
-        workers: Processes that compress; each has its part of the connections.
-        connections: TCP connections, all told. With a few of them the kernel's limit on what a connection may queue on
-            its own host (tcp_limit_output_bytes) keeps the link's queue short, whatever BE does.
-
-    Raises:
-        ConfigError: Fewer connections than workers.
-    """
-
-    workers: int = 1
-    connections: int = 32
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.workers <= self.connections:
-            raise ConfigError(f"impossible upload: {self}: 1 or more workers, and no fewer connections")
+CONNECTIONS = 32
+"""TCP connections, all told. With a few of them the kernel's limit on what a connection may queue on its own host
+(tcp_limit_output_bytes) keeps the link's queue short, whatever BE does."""
 
 
 class Sink(Program):
@@ -70,13 +52,16 @@ class Upload(Transfer):
     """An upload that runs until it is stopped; its work is bytes delivered.
 
     Args:
+        workers: Processes that compress; each has its part of the connections.
         client: Starts the sink, at the other end of the link.
     """
 
     name = "upload"
 
-    def __init__(self, config: UploadConfig, client: Launcher) -> None:
-        self.config, self._client, self._sink = config, client, Sink()
+    def __init__(self, workers: int, client: Launcher) -> None:
+        if not 1 <= workers <= CONNECTIONS:
+            raise ConfigError(f"an upload of {workers} workers: 1 to {CONNECTIONS} are possible")
+        self._workers, self._client, self._sink = workers, client, Sink()
 
     def start(self, launcher: Launcher) -> None:
         """Start the sink, then the upload.
@@ -94,14 +79,12 @@ class Upload(Transfer):
         Raises:
             TestbedError: They do not, or it ended; with its last words.
         """
-        count = self.config.connections
-        self.await_that(
-            lambda: "connected" in self.process.output.read_text(), f"make its {count} connections", CONNECT_SECONDS
-        )
+        what = f"make its {CONNECTIONS} connections"
+        self.await_that(lambda: "connected" in self.process.output.read_text(), what, CONNECT_SECONDS)
 
     def _moved_bytes(self) -> int:
         return self._sink.stop()
 
     def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
-        numbers = (SINK_PORT, self.config.connections, self.config.workers)
+        numbers = (SINK_PORT, CONNECTIONS, self._workers)
         return [sys.executable, "-I", "-S", uploader.__file__, CLIENT_ADDRESS, *map(str, numbers)]

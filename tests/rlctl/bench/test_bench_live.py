@@ -165,6 +165,7 @@ def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
         (("--scenario", "live-disk", "--managers", "htb"), 78, "only where there is a link"),
         (("--scenario", "live-network", "--managers", "htb,io-max"), 78, "io-max: only where there is a disk"),
         (("--be-weight", "huge"), 2, "be-weight"),
+        (("--plant", "sim", "--be-weight", "idle"), 78, "--be-weight idle: the simulated hosts know no idle class"),
         (("--shield", "none"), 78, "none"),
         (("--repeats", "0"), 2, "positive"),
         (("--time-scale", "x"), 2, "time-scale"),

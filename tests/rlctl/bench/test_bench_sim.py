@@ -20,7 +20,7 @@ from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
+from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 from rlctl.work.workforce import workforce
 from tests.waiting import PATIENCE_SECONDS
 
@@ -231,6 +231,38 @@ def test_the_idle_class_came_with_a_kernel(release, told):
     reason = no_idle_class(live=True, release=release)
     assert told in reason
     assert bool(reason) == bool(told)
+
+
+def test_two_scenarios_of_one_name_are_refused_before_one_takes_the_others_place(tmp_path, capsys):
+    copy = tmp_path / "mine.yaml"
+    copy.write_text((scenarios_folder() / "noisy.yaml").read_text())
+    assert main(["bench", "--scenario", f"noisy,{copy}", "--managers", "frozen"]) == 78
+    assert "two scenarios have the name noisy" in capsys.readouterr().err
+
+
+def test_what_was_done_before_an_early_end_is_shown_and_written(tmp_path, capsys, monkeypatch):
+    def once(plan, *rest):
+        monkeypatch.setattr("rlctl.commands.bench_sim.run_sim", interrupted)
+        return run_sim(plan, *rest)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rlctl.commands.bench_sim.run_sim", once)
+    asked = ["bench", "--scenario", "noisy,bursty", "--managers", "frozen", "--seeds", "2", "--duration", "30"]
+    report = tmp_path / "report"
+    assert main([*asked, "--jobs", "1", "--json", "--report", str(report)]) == 130
+    assert json.loads(capsys.readouterr().out)["scenario"] == "noisy"
+    assert "--scenario noisy,bursty" in (report / "report.md").read_text()
+
+
+def test_of_a_single_seed_the_interval_is_not_narrower_than_of_two():
+    one, two = (run_sim(plan("none", seeds=seeds)).scores["none"].qos_guarantee_percent for seeds in (1, 2))
+    assert one.ci95[1] - one.ci95[0] > two.ci95[1] - two.ci95[0]
+
+
+def test_the_caption_says_at_which_weight_each_ran():
+    assert "BE weight minimum (none: equal); " in plan("none", "frozen", scenario="thesis").caption
 
 
 def test_cpu_idle_is_a_row_of_the_live_bench_alone(capsys):

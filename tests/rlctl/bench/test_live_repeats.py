@@ -2,18 +2,22 @@
 
 import contextlib
 import json
+import math
 import os
+import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from rlctl.agents.seat import SAFE
 from rlctl.agents.training.cluster.nodes import StepResult
-from rlctl.bench.live_repeats import collected
-from rlctl.bench.score import LiveRun
-from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
+from rlctl.bench.live_repeats import collected, live_hosts
+from rlctl.bench.score import LiveRun, score
+from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, unanswered
 from rlctl.cli import main
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
@@ -106,6 +110,36 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
     assert outcome.scores["frozen"].be_throughput_percent.mean == 0.0
     assert outcome.notes == ("runs that do not count, as their repeat was done anew: 1",)
     assert outcome.missing == {}
+
+
+def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
+    before = signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        with pytest.raises(KeyboardInterrupt), live_hosts():
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in():
+    failed = replace(tick(1), acting=SAFE, fallback="RuntimeError: no")
+    run = LiveRun("mine", (tick(0), failed), 0.5, 0.01)
+    assert unanswered(run_of("mine", 0.5).run) == ""
+    assert unanswered(run) == "no answer in 1 of 2 ticks, in which BE was frozen: RuntimeError: no"
+    came = [*repeat("", 0, "frozen", 0.0, 0.5), *repeat("", 1, "weights", 0.5, 0.0)]
+    for _, number, _, result in came:
+        if isinstance(result, Measured) and result.run.manager == "weights":
+            object.__setattr__(result, "remarks", ("always", "at first")[: 2 - number])
+    assert measured(came).remarks["weights"] == ("always", "at first")
+
+
+def test_a_repeat_in_which_the_lc_alone_was_not_measured_takes_nothing_from_the_others():
+    told = tick(0).telemetry.but(lc_cpus=Value(0.5), counters={"offered_rps": Value(250.0)})
+    ticks = tuple(replace(tick(index), telemetry=told.but(time_seconds=float(index))) for index in range(2))
+    runs = [LiveRun("weights", ticks, 0.5, 0.01)] * 2
+    assert score(runs, (), [0.001, math.nan]).request_cpu_ratio.mean == pytest.approx(2.0)
+    assert score(runs, (), [math.nan, math.nan]).request_cpu_ratio is None
+    early = measured([*repeat("", 0, "frozen", 0.0, 0.5), *repeat("", 1, "weights", 0.5)], KeyboardInterrupt())
+    assert early.as_json()["missing"] == {"frozen": 1}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.telemetry import Quantile, Telemetry, Value, worst_of
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, worst_of
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import TickLog
@@ -138,6 +138,24 @@ def learning(files, damaged):
         tick, load = logged.tick, logged.tick.telemetry.load_ratio
         if tick.index < 100 and isinstance(load, Value):
             tick = replace(tick, telemetry=tick.telemetry.but(load_ratio=Value(2.0 * load.value)))
+        yield replace(logged, tick=tick)
+
+
+def test_windows_of_failing_requests_count_as_missed(tmp_path, monkeypatch):
+    log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    monkeypatch.setattr("rlctl.advice.watched.read_log", failing)
+    found = question(log).watched
+    known = np.isfinite(found.missed)
+    assert found.missed[known][1::2].all()
+
+
+def failing(files, damaged):
+    """A log's ticks as if most of the LC's requests had failed in every second one."""
+    for logged in read_log(files, damaged):
+        tick = logged.tick
+        if tick.index % 2:
+            gone = Missing(Why.FAILING)
+            tick = replace(tick, telemetry=tick.telemetry.but(latency_seconds=gone, tail_latency_seconds=gone))
         yield replace(logged, tick=tick)
 
 

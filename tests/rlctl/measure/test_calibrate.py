@@ -21,9 +21,9 @@ from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.testbed.network.link import LinkConfig
 from rlctl.envs.workload import SLO, Weight
 from rlctl.measure.calibrate import fitted_profile, write_profile
-from rlctl.scenarios.live import LinkSection
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 
 MOST_RPS = 550.0
@@ -209,7 +209,7 @@ def arguments(**changes):
 def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeypatch, tmp_path):
     monkeypatch.setattr("rlctl.measure.calibrate.fit", functools.partial(fit, calls=12))
     network = Path(__file__).resolve().parents[2] / "fixtures/surface/network.csv"
-    fast = LinkSection(rates=((0.0, 300.0),))  # what was swept for network.csv
+    fast = LinkConfig(rates=((0.0, 300.0),))  # what was swept for network.csv
     scenario = load_scenario("live-network").model_copy(update={"link": fast})
     begin, fitted = fitted_profile(network, scenario, 2750.0, "mine")
     assert begin.link.link_bytes_per_second == fitted.link.link_bytes_per_second == 37.5e6

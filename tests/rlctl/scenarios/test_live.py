@@ -108,7 +108,7 @@ def test_the_lc_has_a_thread_or_a_worker_for_each_of_its_cpus():
 def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():
     spec = load_scenario("live-disk").testbed()
     assert (spec.disk_megabytes, spec.link, spec.lc.name) == (30.0, None, "postgres")
-    assert spec.be.depth == 32
+    assert (spec.be_kind, spec.be_workers) == ("write", 1)
     assert load_scenario("live-network").testbed().disk_megabytes is None
 
 
@@ -116,7 +116,7 @@ def test_a_link_is_what_the_testbed_serves_and_uploads_over():
     spec = load_scenario("live-network-credits").testbed()
     assert spec.lc.address == ("169.254.77.1", 7001)
     assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
-    assert spec.be.connections == 32
+    assert (spec.be_kind, spec.be_workers) == ("upload", 1)
     assert load_scenario("live-nginx").testbed().link is None
 
 

@@ -14,7 +14,7 @@ from rlctl.envs.experience import Experience
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
 from rlctl.loop.control import Controller
-from rlctl.loop.record import NullRecorder
+from rlctl.loop.record import MemoryRecorder
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
@@ -167,7 +167,7 @@ def test_what_a_file_says_frees_nobody(tmp_path):
     memory, manager = HostMemory(tmp_path, HOST), LearnedTable()
     shield = Shield(PROFILE, LIMITS)
     plant = FakePlant(LIMITS, loads=(0.99,))
-    controller = Controller(plant, manager, shield, NullRecorder(), recall=memory.recall)
+    controller = Controller(plant, manager, shield, MemoryRecorder(), recall=memory.recall)
     controller.run(ticks=5)
     assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
 

@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.disk import postgres as service
-from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
+from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.postgres import Postgres, unprivileged_user
 from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _filled, loop_device
 from rlctl.envs.testbed.generator import LoadGenerator
@@ -64,8 +64,8 @@ def test_only_in_v1_a_command_has_to_join_the_group_of_both(tmp_path: Path) -> N
 
 
 def test_impossible_spread_is_refused() -> None:
-    with pytest.raises(ConfigError, match="1 or more workers"):
-        WriteConfig(workers=33)
+    with pytest.raises(ConfigError, match="33 workers"):
+        BulkWrite(33, Path())
 
 
 def test_a_missing_postgresql_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
             for divided in (False, True):
                 if divided:
                     disk.divide(0.5)
-                job = BulkWrite(WriteConfig(workers=2, depth=8), volume)
+                job = BulkWrite(2, volume, depth=8)
                 job.start(inside)
                 job.ready()
                 assert len(job.pids()) == 1, "it has begun before it was told to"
@@ -178,7 +178,7 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
 @pytest.mark.host
 def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -> None:
     with loop_device(lambda: _filled(launcher.folder / "volume"), 0) as volume:
-        job = BulkWrite(WriteConfig(), Path("/dev", volume.name))
+        job = BulkWrite(1, Path("/dev", volume.name))
         job.start(launcher)
         job.ready()
         os.kill(job.process.pid, signal.SIGKILL)
@@ -210,7 +210,7 @@ from pathlib import Path
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.testbed.disk.bulk import BulkWrite, WriteConfig
+from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.janitor import Janitor
@@ -226,7 +226,7 @@ with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
         ProvisionedDisk(100.0, holders, group, knobs) as disk,
         Launcher(folder, group, janitor, disk.inside, disk.folder) as inside,
     ):
-        job = BulkWrite(WriteConfig(), Path("/dev", disk.volume.name))
+        job = BulkWrite(1, Path("/dev", disk.volume.name))
         job.start(inside)
         job.ready()
         job.begin()

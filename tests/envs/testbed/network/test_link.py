@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import ConfigError, PermissionMissing, RlctlError, TestbedError
+from rlctl.envs.errors import PermissionMissing, RlctlError, TestbedError
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.janitor import Janitor, sweep
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace, require_tools
 from rlctl.envs.testbed.network.link import NO_CLASSES, TOOLS, Link, LinkConfig, ceiling, classes
-from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
 from tests.waiting import until
 
-CREDITS = LinkConfig(((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
+CREDITS = LinkConfig(rates=((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
 
 
 @pytest.mark.parametrize(
@@ -35,18 +35,18 @@ CREDITS = LinkConfig(((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
         (((0.0, 300.0), (20.0, 150.0), (20.0, 300.0)), "each comes after the one before"),
         (((0.0, 300.0), (20.0, 0.0)), "a link of 0 Mbit/s"),
         (((0.0, 3e8),), "1 to 100000 are possible"),
-        (((0.0, float("nan")),), "a link of nan"),
+        (((0.0, float("nan")),), "finite number"),
     ],
 )
 def test_impossible_rates_are_refused_in_words(rates: tuple[tuple[float, float], ...], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        LinkConfig(rates)
+    with pytest.raises(ValueError, match=words):
+        LinkConfig(rates=rates)
 
 
 @pytest.mark.parametrize("one", [{"burst_kilobytes": 32}, {"queue_milliseconds": 0}])
 def test_a_bucket_that_takes_no_packet_is_refused(one: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="64 or more"):
-        LinkConfig(((0.0, 300.0),), **one)
+    with pytest.raises(ValueError, match=next(iter(one))):
+        LinkConfig(rates=((0.0, 300.0),), **one)
 
 
 def test_the_rate_is_the_last_one_that_has_begun() -> None:
@@ -129,13 +129,13 @@ def test_a_link_is_in_namespaces_of_its_own_and_gone_afterwards(tools: None, lau
 
 @pytest.mark.host
 def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(tools: None, launcher: Launcher) -> None:
-    config = LinkConfig(((0.0, 40.0), (1.0, 160.0)))
+    config = LinkConfig(rates=((0.0, 40.0), (1.0, 160.0)))
     with Link(config, launcher) as link:
         inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
 
         def delivered_mbit(t_seconds: float) -> float:
             link.set_rate_at(t_seconds)
-            job = Upload(UploadConfig(workers=2), client)
+            job = Upload(2, client)
             job.start(inside)
             job.ready()
             assert len(job.pids()) == 1, "it has begun before it was told to"
@@ -152,7 +152,7 @@ def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(too
 
 @pytest.mark.host
 def test_a_ceiling_holds_an_upload_whose_use_of_the_link_is_measured(tools: None, launcher: Launcher) -> None:
-    with Link(LinkConfig(((0.0, 160.0),)), launcher) as link:
+    with Link(LinkConfig(rates=((0.0, 160.0),)), launcher) as link:
         inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
         use = LinkUse(link)
         assert use.read(time.monotonic()) == {}
@@ -160,7 +160,7 @@ def test_a_ceiling_holds_an_upload_whose_use_of_the_link_is_measured(tools: None
             link.limit_be()
             link.hold_be(0.25)
             assert isinstance(use.read(time.monotonic())["link_ratio"], Missing)
-            job = Upload(UploadConfig(), client)
+            job = Upload(1, client)
             job.start(inside)
             job.ready()
             job.begin()
@@ -182,7 +182,7 @@ def test_an_upload_that_died_is_an_error(tools: None, launcher: Launcher) -> Non
     with Link(CREDITS, launcher) as link:
         inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
         with inside, client:
-            job = Upload(UploadConfig(), client)
+            job = Upload(1, client)
             job.start(inside)
             job.ready()
             os.kill(job.process.pid, signal.SIGKILL)
@@ -208,15 +208,15 @@ from pathlib import Path
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
-from rlctl.envs.testbed.network.upload import Upload, UploadConfig
+from rlctl.envs.testbed.network.upload import Upload
 
 with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
     folder = janitor.make_folder()
-    with Launcher(folder, None, janitor) as holders, Link(LinkConfig(((0.0, 100.0),)), holders) as link:
+    with Launcher(folder, None, janitor) as holders, Link(LinkConfig(rates=((0.0, 100.0),)), holders) as link:
         inside, client = (Launcher(folder, None, janitor, one.inside) for one in (link.host, link.client))
         with inside, client:
             link.divide(1.0)
-            job = Upload(UploadConfig(), client)
+            job = Upload(1, client)
             job.start(inside)
             job.ready()
             job.begin()
