@@ -282,7 +282,7 @@ def test_a_manager_that_is_named_and_cannot_run_is_an_error(plant, capsys, monke
 
 def test_the_plan_says_at_which_weight_the_references_run(capsys):
     assert main(["bench", "--managers", "none,weights,frozen", "--dry-run"]) == 0
-    assert "BE weight minimum (none: equal, weights: minimum);" in capsys.readouterr().err
+    assert "BE weight minimum (weights: minimum, none: equal);" in capsys.readouterr().err
     assert main(["bench", "--managers", "frozen", "--dry-run"]) == 0
     assert "BE weight minimum;" in capsys.readouterr().err
 
