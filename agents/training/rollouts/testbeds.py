@@ -1,8 +1,9 @@
 """Testbeds of a Ray cluster that act for one learner: one actor each, wherever a node offers the resource `testbed`.
 
 They join and leave as their nodes do. A node that is lost takes what it was asked for with it, and is used again when
-it is back; one whose testbed cannot be started is told about and left alone. On a live testbed that loses its actor,
-the keeper that it started (`rlctl.envs.testbed.janitor`) ends what it ran and removes its groups.
+it is back; a testbed that cannot be started is told about and left alone, whatever the others on its node do. On a live
+testbed that loses its actor, the keeper that it started (`rlctl.envs.testbed.janitor`) ends what it ran and removes its
+groups.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Testbed:
     asked_at: float = 0.0
 
     @property
+    def where(self) -> tuple[str, int]:
+        """Its node and its place there."""
+        return self.node, self.place
+
+    @property
     def idle(self) -> bool:
         """It can be asked for a segment."""
         return self.ready is not None and self.orders is None
@@ -93,7 +99,7 @@ class _Actor(Worker):
 
 
 class _Trouble(NamedTuple):
-    """A node's losses in a row, and until when it is left alone."""
+    """Losses of a testbed in a row, and until when it is left alone."""
 
     losses: int = 0
     until: float = 0.0
@@ -116,7 +122,7 @@ class Testbeds:
         self.tally = tally
         self._all: list[Testbed] = []
         self._pending: dict[Any, Testbed] = {}
-        self._trouble: dict[str, _Trouble] = {}
+        self._trouble: dict[tuple[str, int], _Trouble] = {}
         self._look_at, self._waited, self._told = 0.0, 0.0, False
 
     def __iter__(self) -> Iterator[Testbed]:
@@ -150,12 +156,13 @@ class Testbeds:
 
     def _look(self) -> None:
         """Begin on each testbed that has no actor."""
-        taken = {(one.node, one.place) for one in self._all}
+        taken = {one.where for one in self._all}
         now = time.monotonic()
         for node in self._cluster.nodes:
-            trouble = self._trouble.get(node.id, _Trouble())
             for place in range(int(node.resources.get(TESTBED, 0.0))):
-                if node.holds({"CPU": 1}) and (node.id, place) not in taken and now >= trouble.until:
+                where = node.id, place
+                left_alone = now < self._trouble.get(where, _Trouble()).until
+                if node.holds({"CPU": 1}) and where not in taken and not left_alone:
                     self._begin(node, place)
 
     def _begin(self, node: Node, place: int) -> None:
@@ -198,7 +205,7 @@ class Testbeds:
             self._say(f"testbed {testbed.name}: {came.count} {testbed.kind}")
             return None
         testbed.orders = None
-        self._trouble.pop(testbed.node, None)
+        self._trouble.pop(testbed.where, None)
         return Arrival(testbed, came, time.monotonic() - testbed.asked_at)
 
     def _failed(self, testbed: Testbed, error: RlctlError) -> None:
@@ -211,14 +218,14 @@ class Testbeds:
     def _lost(self, testbed: Testbed, why: str) -> None:
         if testbed.ready is not None:
             self.tally.lost(testbed.name, testbed.expected)
-        losses = self._trouble.get(testbed.node, _Trouble()).losses + 1
+        losses = self._trouble.get(testbed.where, _Trouble()).losses + 1
         again = losses <= RETRIES
         self._leave(testbed, _Trouble(losses, time.monotonic() + RETRY_SECONDS * losses if again else float("inf")))
         self._say(f"testbed {testbed.name} is lost{'' if again else ' and left out'}: {why}")
 
     def _leave(self, testbed: Testbed, trouble: _Trouble) -> None:
         """Do without it; its actor, if it still lives, puts back what it changed and ends when nobody holds it."""
-        self._trouble[testbed.node] = trouble
+        self._trouble[testbed.where] = trouble
         self._all.remove(testbed)
         testbed.actor.close.remote()
 

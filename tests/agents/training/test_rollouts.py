@@ -18,6 +18,7 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
+from rlctl.agents.training.cluster.nodes import Node
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import load_recipe
@@ -25,10 +26,10 @@ from rlctl.agents.training.rollouts import cluster_env as rollouts
 from rlctl.agents.training.rollouts import testbeds
 from rlctl.agents.training.rollouts.cluster_env import ClusterEnv, Rollouts, nth_seed
 from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES, extend
-from rlctl.agents.training.rollouts.segments import Transitions
+from rlctl.agents.training.rollouts.segments import Orders, Transitions
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
-from rlctl.agents.training.rollouts.testbeds import Arrival, Testbed
-from rlctl.agents.training.rollouts.worker import SimRunning, Worker
+from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
+from rlctl.agents.training.rollouts.worker import Ready, SimRunning, Worker
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError, HostError
@@ -201,6 +202,37 @@ def test_no_two_testbeds_of_a_run_share_a_host():
     count = 3000
     firsts = sorted(nth_seed(1, count, 0, number) for number in range(20))
     assert min(np.diff(firsts)) >= count
+
+
+def test_a_testbed_that_cannot_be_started_is_left_out_whatever_the_other_one_on_its_node_does(monkeypatch):
+    begun, said = [], []
+
+    def works():
+        return Ready(2, 0.0)
+
+    def broken():
+        raise HostError("nginx is not installed")
+
+    def started_on(_node, _actor, start, *_, **__):
+        begun.append(start)
+        calls = {"begin": start, "segment": lambda: "a segment", "close": None}
+        return SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, do=do: do) for name, do in calls.items()})
+
+    monkeypatch.setattr(testbeds, "started_on", started_on)
+    monkeypatch.setattr(testbeds, "answer", lambda reference: reference())
+    monkeypatch.setattr(testbeds, "ray", SimpleNamespace(wait=lambda references, **_: (references, [])))
+    monkeypatch.setattr(testbeds, "LOOK_SECONDS", 0.0)
+    planned = [Planned("simulated", works, 0), Planned("live-nginx", broken, 1, live=True)]
+    node = Node("1234", "10.0.0.1", {"CPU": 2.0, "testbed": 2.0, "live": 1.0})
+    beds = Testbeds(SimpleNamespace(nodes=[node]), lambda _, place: planned[place], Tally(), 60.0, said.append)
+    came = []
+    for _ in range(4):
+        came += beds.arrivals(0.0)
+        for one in beds:
+            beds.ask(one, Orders(1, 4), None)
+    assert len(came) == 3
+    assert begun == [works, broken]
+    assert said[-1] == "testbed 10.0.0.1-1234-2 is left out: nginx is not installed"
 
 
 def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
