@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents.served.card import ActionTable, Card, CardParts, Graph, ObservationTable, Port, Score
 from rlctl.agents.served.network import first_line, logits_of
-from rlctl.agents.served.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.onnx_graph import MOST_FILE_BYTES, GraphError, read_graph
 from rlctl.agents.served.signature import SignatureError, check, statement
 from rlctl.agents.served.signature import sign as signature_of
 from rlctl.envs.actions import MOVES
@@ -32,7 +32,7 @@ from rlctl.envs.yaml_edge import validated
 
 POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
 
-MOST_BYTES = {POLICY: 4 << 20, CARD: 1 << 20, SIGNATURE: 1 << 16}
+MOST_BYTES = {POLICY: MOST_FILE_BYTES, CARD: 1 << 20, SIGNATURE: 1 << 16}
 """Beyond it a file is no policy of ours: those that ship are many times smaller."""
 
 ANEW = "export it again with this rlctl, or use the rlctl that made it"

@@ -22,6 +22,9 @@ MOST_WIDE = 1024
 MOST_NODES = 64
 """Longest chain of operators."""
 
+MOST_FILE_BYTES = 4 << 20
+"""Largest file: the networks that ship are many times smaller."""
+
 OLDEST_OPSET = 13
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
@@ -69,6 +72,8 @@ class GraphError(ValueError):
 
 def read_graph(data: bytes) -> Graph:
     """Input, output and operators of a network; GraphError: it is no ONNX file, or more than small dense layers."""
+    if len(data) > MOST_FILE_BYTES:
+        raise GraphError(f"has more than {MOST_FILE_BYTES >> 20} MB, which no policy needs")
     model = _fields(data, "model")
     if 7 not in model:
         raise GraphError("is no ONNX model: there is no graph in it")

@@ -143,7 +143,8 @@ def _layers(model: Any) -> list[Any]:
 
 def _mean(last: nn.Linear, quantiles: int) -> nn.Linear:
     """The layer whose outputs are the means over the quantiles of the given one's."""
-    folded = nn.Linear(last.in_features, last.out_features // quantiles)
+    moves = last.out_features // quantiles
+    folded = nn.Linear(last.in_features, moves, device="meta").to_empty(device="cpu")  # no weights are drawn
     with torch.no_grad():
         folded.weight.copy_(last.weight.reshape(quantiles, -1, last.in_features).mean(dim=0))
         folded.bias.copy_(last.bias.reshape(quantiles, -1).mean(dim=0))

@@ -143,6 +143,7 @@ class _Session(BaseCallback):
         self._tally = (Tally.read(checkpoint.folder) if checkpoint else Tally()) if rollouts else None
         self.env, self._kinds, classes = self._hosts(rollouts)
         self.model: Any = make(run.algorithm, run.recipe, self.env, self._budget.left, classes)
+        self._check_exportable()
         self.model.action_space.seed(run.seed + self._block)
         self.model.set_logger(configure(str(run.folder / "tensorboard"), self._outputs()))
         self._begin(checkpoint)
@@ -317,13 +318,23 @@ class _Session(BaseCallback):
         agreed = clone(self.model, pairs, wanted.epochs)
         self._remarks.append(f"begun like {wanted.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")
 
+    def _check_exportable(self) -> None:
+        """BundleError where the network cannot become a bundle: before the budget is spent on it."""
+        if self._run.export and self._has_bundle():
+            from rlctl.agents.training.export import as_onnx
+
+            as_onnx(self.model)
+
+    def _has_bundle(self) -> bool:
+        from rlctl.agents.training.export import ALGORITHMS
+
+        return CLASSES[self._run.algorithm].__name__ in ALGORITHMS
+
     def _exported(self) -> Path | None:
         """The best model's bundle; with a remark where it cannot have one."""
-        from rlctl.agents.training.export import ALGORITHMS
         from rlctl.agents.training.run_bundle import write_bundle
 
-        algorithm = self._run.algorithm
-        if CLASSES[algorithm].__name__ not in ALGORITHMS:
-            self._remarks.append(f"no bundle: the memory of {algorithm} is nothing that a bundle holds")
+        if not self._has_bundle():
+            self._remarks.append(f"no bundle: the memory of {self._run.algorithm} is nothing that a bundle holds")
             return None
         return write_bundle(self._run, self.model, self._budget.seconds, self._tally)

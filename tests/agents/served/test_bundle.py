@@ -65,6 +65,12 @@ def test_the_card_says_what_the_files_are(good):
     assert Card.model_validate_json((good / "card.json").read_text()) == card
 
 
+def test_what_would_be_too_large_to_load_is_not_written(make_bundle, tmp_path):
+    with pytest.raises(BundleError, match=r"policy\.onnx: has more than 4 MB"):
+        make_bundle(tmp_path / "large", policy=bytes(bundle.MOST_BYTES["policy.onnx"] + 1))
+    assert not (tmp_path / "large").exists()
+
+
 def test_one_session_serves_all_policies_of_a_bundle(good):
     pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     network._session.cache_clear()

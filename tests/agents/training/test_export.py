@@ -84,9 +84,12 @@ def test_a_model_without_history(tmp_path):
     assert bundle.load(tmp_path / "b").card.lags == (0,)
 
 
-def test_the_same_weights_give_the_same_bytes():
-    model = trained()
+@pytest.mark.parametrize(("learner", "settings"), [(PPO, ON_POLICY), (QRDQN, OFF_POLICY)])
+def test_the_same_weights_give_the_same_bytes_and_learning_goes_on_as_if_nobody_had_asked(learner, settings):
+    model = trained(learner, settings)
+    before = torch.get_rng_state()
     assert as_onnx(model) == as_onnx(model)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_recorded_observations_are_the_same_every_time_and_differ_among_themselves(observations):
@@ -130,6 +133,11 @@ def test_a_layer_that_no_bundle_takes_is_refused_by_name(observations, tmp_path)
 def test_a_network_that_is_too_wide_is_refused(observations, tmp_path):
     model = trained(network={"net_arch": [2048]})
     refused(model, tmp_path / "b", observations, "weights of shape [2048")
+
+
+def test_a_network_that_is_too_large_is_refused(observations, tmp_path):
+    model = trained(network={"net_arch": [1024, 1024]})
+    refused(model, tmp_path / "b", observations, "has more than 4 MB")
 
 
 def test_other_spaces_and_too_few_observations_are_refused(observations, tmp_path):

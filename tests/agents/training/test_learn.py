@@ -24,7 +24,7 @@ from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import BundleError, ConfigError
 from rlctl.scenarios.shipped import load_scenario
 
 pytestmark = pytest.mark.train
@@ -175,6 +175,15 @@ def test_a_recurrent_policy_learns_and_says_that_it_has_no_bundle(tmp_path):
     result = learn(run_of(tmp_path, "recurrent-ppo", export=True))
     assert result.bundle is None
     assert any("no bundle" in remark for remark in result.remarks)
+
+
+def test_a_network_that_no_bundle_holds_is_refused_before_anything_is_learned(tmp_path):
+    run = run_of(tmp_path, export=True)
+    network = run.recipe.policy_kwargs.model_copy(update={"net_arch": (1024, 1024)})
+    run = replace(run, recipe=run.recipe.model_copy(update={"policy_kwargs": network}))
+    with pytest.raises(BundleError, match="has more than 4 MB"):
+        learn(run, watch=lambda _: pytest.fail("it learns"))
+    assert learn(run_of(tmp_path)).ending is Ending.BUDGET, "the folder is free"
 
 
 def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
