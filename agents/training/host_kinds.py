@@ -140,8 +140,9 @@ def load_hosts(path: Path | None = None) -> Hosts:
     source = path or configs_folder("training") / "hosts.yaml"
     data, lines = load_yaml(source)
     hosts = validated(Hosts, data, source, lines)
+    folder = source.absolute().parent  # a worker of Ray is elsewhere
     kinds = tuple(
-        kind.model_copy(update={key: beside(source.parent, getattr(kind, key)) for key in ("profile", "safety")})
+        kind.model_copy(update={key: beside(folder, getattr(kind, key)) for key in ("profile", "safety")})
         for kind in hosts.kinds
     )
     for kind in kinds:

@@ -115,13 +115,14 @@ class Job:
 
     def _hosts_of(self, values: Values, file: Path) -> Hosts:
         """The hosts; those that have the space's profile get the trial's."""
-        own = self.space.shield(values)
-        if own is None or self.space.document.shield is None:
+        plain, own = self.space.profile, self.space.shield(values)
+        if plain is None or own is None:
             file.unlink(missing_ok=True)  # left by a trial that this one was copied from
             return self.hosts
         file.write_text(json.dumps(own.model_dump(), indent=1) + "\n")  # JSON is YAML
-        named = self.space.document.shield.profile
+        tuned = {"safety": str(file)}
         kinds = tuple(
-            kind.model_copy(update={"safety": str(file)}) if kind.safety == named else kind for kind in self.hosts.kinds
+            kind.model_copy(update=tuned) if (shield := kind.shield()) and shield.digest == plain.digest else kind
+            for kind in self.hosts.kinds
         )
         return self.hosts.model_copy(update={"kinds": kinds})
