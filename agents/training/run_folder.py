@@ -137,9 +137,10 @@ def versions() -> dict[str, str]:
 
 
 def code_version() -> str:
-    """The commit that this rlctl runs from, with `+` where files were changed; its version outside of a checkout."""
+    """The commit that this rlctl runs from, with `+` where files of it were changed; its version outside of one."""
     here = Path(__file__).resolve().parent
-    commit, changed = (_git(here, *words) for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain")))
+    commit = _git(here, "rev-parse", "--short=12", "HEAD")
+    changed = _git(here, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{'+' if changed else ''}" if commit else __version__
 
 
