@@ -50,7 +50,6 @@ class _OnPolicy:
             if segment is not None:
                 segments.append(segment)
                 self.num_timesteps += segment.size
-                self._episode_num += int(segment.dones.sum())
             if not callback.on_step():
                 return False
         self._fill(rollout_buffer, segments)
@@ -113,21 +112,21 @@ class _OffPolicy:
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
         env.publish(as_onnx(self))
-        got = episodes = 0
+        got, learning_starts = 0, given.get("learning_starts", 0)
         wanted = train_freq.frequency * env.num_envs
-        epsilon = 1.0 if self.num_timesteps < given.get("learning_starts", 0) else self.exploration_rate
+        epsilon = 1.0 if self.num_timesteps < learning_starts else self.exploration_rate
         for segment in env.stream(wanted, OFF_POLICY_STEPS, epsilon):
             if segment is not None:
                 extend(replay_buffer, transitions(segment))
-                got, episodes = got + segment.size, episodes + int(segment.dones.sum())
+                got += segment.size
                 self.num_timesteps += segment.size
                 self._pass(segment.size / env.num_envs)
             if not callback.on_step():
-                return RolloutReturn(got, episodes, continue_training=False)
-        self._episode_num += episodes
-        self._updates_due += got / wanted
+                return RolloutReturn(got, n_episodes=0, continue_training=False)
+        if self.num_timesteps > learning_starts:  # else those before it would all be made at once
+            self._updates_due += got / wanted
         callback.on_rollout_end()
-        return RolloutReturn(got, episodes, continue_training=True)
+        return RolloutReturn(got, n_episodes=0, continue_training=True)
 
     def train(self: Any, gradient_steps: int, batch_size: int = 100) -> None:
         """The updates that are due."""

@@ -174,6 +174,14 @@ def test_dqn_keeps_what_any_version_did_and_makes_the_updates_of_its_recipe(scri
     assert set(counts.episode_steps) == {10}
 
 
+def test_dqn_makes_no_updates_for_what_was_collected_before_it_learns(scripted):
+    model, env = scripted("dqn", 0, learning_starts=200, gradient_steps=4)
+    while model.num_timesteps <= 200:
+        came = model.collect_rollouts(env, Going(), model.train_freq, model.replay_buffer, learning_starts=200)
+    model.train(gradient_steps=4, batch_size=48)
+    assert 0 < model._n_updates <= 4 * came.episode_timesteps / 12
+
+
 def test_a_replay_buffer_that_is_full_forgets_the_oldest():
     buffer = ReplayBuffer(5, Box(-1, 1, (1,)), Discrete(9), "cpu")
 
