@@ -239,9 +239,7 @@ class _Session(BaseCallback):
         state = State(
             timesteps=model.num_timesteps,
             seconds=self._budget.seconds,
-            updates=model._n_updates,
             calls=getattr(model, "_n_calls", 0),
-            episodes=model._episode_num,
             block=self._block,
         )
         files.write_state(into, state)
@@ -298,16 +296,16 @@ class _Session(BaseCallback):
         take_weights(model, checkpoint.folder / files.MODEL)
         state = checkpoint.state
         model.num_timesteps = self._budget.timesteps = state.timesteps
-        model._n_updates, model._episode_num = state.updates, state.episodes
         if isinstance(model, OffPolicyAlgorithm):
             model._n_calls = state.calls  # type: ignore[attr-defined]
             buffer: Any = model.replay_buffer
             kept = files.read_replay(buffer, checkpoint.folder)
             # It goes on learning once there is as much to draw from as in the beginning.
-            lacking = model.learning_starts - buffer.size() * model.n_envs
+            lacking = model.learning_starts - buffer.size() * buffer.n_envs
             model.learning_starts = max(model.learning_starts, state.timesteps + lacking)
             if not kept:
                 self._remarks.append("the replay buffer was not kept, or does not fit: it is filled anew")
+                self._tell(self._remarks[-1])
 
     def _warm_start(self) -> None:
         wanted = getattr(self._run.recipe, "warm_start", None)

@@ -22,42 +22,37 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict
 
 from rlctl import __version__
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import validated
+from rlctl.envs.yaml_edge import Strict, validated
 
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
 INIT = "init_model.zip"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
 MOST_REPLAY_BYTES = 1 << 29
-"""A larger replay buffer is not kept: a resumed run fills it anew."""
+"""Of a larger replay buffer only the newest rows are kept."""
 
 LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "onnx", "onnxruntime")
 REPLAYED = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 
-class State(BaseModel):
-    """Counters of a checkpoint.
+class State(Strict, extra="ignore"):
+    """Counters of a checkpoint; those that an older rlctl kept beside them are left out.
 
     Attributes:
         seconds: Wall-clock time that this took, over all sessions.
-        updates, calls, episodes: What Stable-Baselines3 calls `_n_updates`, `_n_calls`, `_episode_num`.
+        calls: What Stable-Baselines3 calls `_n_calls`: target networks go by it.
         block: The block of seeds that the hosts had, see `hosts.build`; the next session takes the next one.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     timesteps: int
     seconds: float
-    updates: int
     calls: int
-    episodes: int
     block: int
 
 
@@ -186,15 +181,15 @@ def drop_older(folder: Path, newest: Path) -> None:
             shutil.rmtree(one)
 
 
-def write_replay(buffer: Any, folder: Path) -> bool:
-    """Keep a replay buffer of Stable-Baselines3 as plain arrays; False when it is too large for that."""
-    rows = buffer.buffer_size if buffer.full else buffer.pos
-    arrays = {name: getattr(buffer, name)[:rows] for name in REPLAYED}
-    if sum(array.nbytes for array in arrays.values()) > MOST_REPLAY_BYTES:
-        return False
+def write_replay(buffer: Any, folder: Path) -> None:
+    """Keep a replay buffer of Stable-Baselines3 as plain arrays, oldest first: all of it, or the newest that fit."""
+    size = buffer.buffer_size
+    row_bytes = sum(getattr(buffer, name)[0].nbytes for name in REPLAYED)
+    count = min(size if buffer.full else buffer.pos, MOST_REPLAY_BYTES // row_bytes)
+    newest = (buffer.pos - count + np.arange(count)) % size
+    arrays = {name: getattr(buffer, name)[newest] for name in REPLAYED}
     with (folder / REPLAY).open("wb") as file:
-        np.savez(file, pos=buffer.pos, full=buffer.full, **arrays)
-    return True
+        np.savez(file, pos=count % size, full=count == size, **arrays)
 
 
 def read_replay(buffer: Any, folder: Path) -> bool:

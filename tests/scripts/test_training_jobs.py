@@ -37,7 +37,7 @@ def is_done(job, out, ending="budget spent"):
 def checkpoint(job, out):
     made = out / job.name / "checkpoints/10"
     made.mkdir(parents=True)
-    state = {"timesteps": 10, "seconds": 1.0, "updates": 1, "calls": 1, "episodes": 1, "block": 0}
+    state = {"timesteps": 10, "seconds": 1.0, "calls": 1, "block": 0}
     (made / "state.json").write_text(json.dumps(state))
 
 

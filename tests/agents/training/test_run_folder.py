@@ -1,6 +1,11 @@
 """What a run's folder says of the code that made it, and what it keeps of the experience that it goes on with."""
 
+import json
 import subprocess
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
 
 from rlctl.agents.training import run_folder
 
@@ -20,3 +25,30 @@ def test_only_a_change_of_what_is_checked_in_is_another_rlctl(tmp_path, monkeypa
     assert len(plain) == 12
     (tmp_path / "code.py").write_text("x = 1\n")
     assert run_folder.code_version() == f"{plain}+"
+
+
+def buffer(*rows, pos=0, full=False):
+    """A replay buffer of five rows, each array filled with the rows' numbers."""
+    arrays = {name: np.zeros((5, 1), np.float32) for name in run_folder.REPLAYED}
+    for array in arrays.values():
+        array[: len(rows), 0] = rows
+    return SimpleNamespace(buffer_size=5, pos=pos, full=full, **arrays)
+
+
+@pytest.mark.parametrize(
+    ("rows_that_fit", "kept", "pos", "full"), [(3, [4, 5, 6], 3, False), (9, [2, 3, 4, 5, 6], 0, True)]
+)
+def test_of_a_replay_buffer_the_newest_rows_that_fit_are_kept(rows_that_fit, kept, pos, full, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_folder, "MOST_REPLAY_BYTES", rows_that_fit * 4 * len(run_folder.REPLAYED))
+    run_folder.write_replay(buffer(5, 6, 2, 3, 4, pos=2, full=True), tmp_path)
+    found = buffer()
+    assert run_folder.read_replay(found, tmp_path)
+    assert (found.pos, found.full) == (pos, full)
+    assert found.rewards[: len(kept), 0].tolist() == found.actions[: len(kept), 0].tolist() == kept
+
+
+def test_a_checkpoint_of_an_older_rlctl_is_gone_on_with(tmp_path):
+    (tmp_path / "config.yml").touch()
+    older = {"timesteps": 10, "seconds": 1.0, "updates": 7, "calls": 5, "episodes": 2, "block": 3}
+    (run_folder.checkpoint_folder(tmp_path, 10) / "state.json").write_text(json.dumps(older))
+    assert run_folder.newest_checkpoint(tmp_path).state.block == 3
