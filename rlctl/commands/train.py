@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.training.plan import require_libraries
 
     _check(args)
-    plans = _plans(args)
+    plans = _checked(args, _plans(args))
     if args.dry_run:
         print("\n".join(plans[0].lines()))
         return 0
@@ -153,14 +153,22 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(f"--algo {args.algo} learns from a dataset: give --offline ID|DIR, see `rlctl dataset`")
     if not args.ray:
         refuse_given(args, ("ray_wait", "live"), "goes with --ray")
-    elif args.algo == "recurrent-ppo":
-        raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
     if not args.live:
         refuse_given(args, LIVE_ONLY, "goes with --plant host or --live; see the recipe's keys")
     elif args.algo == "ppo":
         raise ConfigError("--live allows few moves at a time, which ppo cannot learn from: give --algo maskable-ppo")
     elif not args.init:
         raise ConfigError("--live lets a policy act on a live host: give a trained one, --init MODEL.zip")
+
+
+def _checked(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[TrainingPlan]:
+    """The plans; ConfigError where a run, new or gone on with, cannot be where it is to be."""
+    asked = plans[0].options
+    if args.ray and asked.algorithm == "recurrent-ppo":
+        raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
+    if asked.live and not args.ray:
+        raise ConfigError(f"it learns on the testbeds of {asked.live}: give --ray with the cluster that has them")
+    return plans
 
 
 def _cluster(args: argparse.Namespace) -> AbstractContextManager[Cluster | None]:

@@ -25,6 +25,7 @@ from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimRunning
+from rlctl.envs.errors import ConfigError
 
 WAIT_SECONDS = 300.0
 """Without anything from any testbed after which a run ends."""
@@ -147,6 +148,8 @@ class Rollouts:
         """The environment that a learner asks; of `count` simulated hosts each testbed of now simulates its share."""
         testbeds = max(self._simulated(), 1)
         share = -(-count // testbeds)
+        if share > (most := 1 << BLOCK_BITS):
+            raise ConfigError(f"{count} hosts are {share} on each of {testbeds} testbeds; {most} are the most")
         parts = [[Group.of(kind, own, hosts) for kind, own in part] for part in dealt(hosts, share, testbeds)]
         begun, part_of = itertools.count(), dict[tuple[str, int], int]()
         live = self.live

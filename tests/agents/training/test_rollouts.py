@@ -212,6 +212,12 @@ def test_no_two_testbeds_of_a_run_share_a_host():
     assert min(np.diff(firsts)) >= count
 
 
+def test_more_hosts_than_a_testbed_has_seeds_for_are_refused_before_one_is_started():
+    node = Node("1234", "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
+    with pytest.raises(ConfigError, match="40000 hosts are 20000 on each of 2 testbeds; 16384 are the most"):
+        Rollouts(SimpleNamespace(nodes=[node])).env(HOSTS, 40_000, 0, LAGS, 0, Tally())
+
+
 def test_a_testbed_that_cannot_be_started_is_left_out_whatever_the_other_one_on_its_node_does(monkeypatch):
     begun, said = [], []
 

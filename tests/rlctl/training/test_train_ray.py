@@ -9,11 +9,12 @@ pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 from rlctl.agents.training.live.bounded import Bounds
+from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
 from rlctl.commands.arguments import command_line
 from rlctl.envs.errors import ConfigError
 from rlctl.training.live_plan import live_testbed
-from rlctl.training.plan import TrainingOptions
+from rlctl.training.plan import TrainingOptions, new_plan
 
 pytestmark = pytest.mark.train
 
@@ -32,6 +33,20 @@ pytestmark = pytest.mark.train
 )
 def test_what_does_not_go_together_is_refused(words, said, capsys):
     assert main(["train", *words]) == 78
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "said"),
+    [
+        ({"algorithm": "dqn", "live": "live-nginx"}, (), "testbeds of live-nginx: give --ray"),
+        ({"algorithm": "recurrent-ppo"}, ("--ray", "auto"), "the memory of recurrent-ppo"),
+    ],
+)
+def test_a_run_does_not_go_on_where_it_cannot(asked, words, said, tmp_path, capsys):
+    run = new_plan(TrainingOptions(**asked)).run
+    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
+    assert main(["train", "--resume", str(tmp_path / "run"), *words]) == 78
     assert said in capsys.readouterr().err
 
 
