@@ -139,8 +139,8 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     results: list[TrainingResult] = []
     with signals_noted(ENDING) as caught, _cluster(args) as cluster:
-        for plan, folder in zip(plans, _folders(args, len(plans)), strict=True):
-            results.append(_trained(args, plan, folder, caught, cluster))
+        for plan in plans:
+            results.append(_trained(args, plan, _folder(args, plan.run.seed), caught, cluster))
             if caught:
                 break
     _show(args, results)
@@ -198,16 +198,12 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
     return [new_plan(options.model_copy(update={"seed": options.seed + number})) for number in range(args.seeds or 1)]
 
 
-def _folders(args: argparse.Namespace, count: int) -> list[Path]:
-    """A folder for each run; default ones are numbered on."""
-    from rlctl.training.plan import next_folder
+def _folder(args: argparse.Namespace, seed: int) -> Path:
+    """The folder of a run with this seed; a default one is made, for the next run to have another."""
+    from rlctl.training.plan import new_folder
 
-    if args.resume:
-        return [args.resume]
-    if args.out:
-        return [args.out] if count == 1 else [args.out / f"seed-{(args.seed or 0) + one}" for one in range(count)]
-    first = next_folder(args.algo)
-    return [first.with_name(str(int(first.name) + one)) for one in range(count)]
+    folder: Path = args.resume or args.out or new_folder(args.algo)
+    return folder / f"seed-{seed}" if args.out and (args.seeds or 1) > 1 else folder
 
 
 def _trained(

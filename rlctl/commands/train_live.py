@@ -12,7 +12,7 @@ from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
-from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, next_folder, require_libraries
+from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
 from rlctl.work.progress import progress, say
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def run(args: argparse.Namespace) -> int:
     if not Path(args.init).is_file():
         raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
     require_libraries(export=True)  # on the host it acts by the network of a bundle
+    check_outputs(args)
     plan = _plan(args)
     say(_effective(plan))
-    check_outputs(args)
     if args.dry_run:
         return 0
     try:
@@ -66,7 +66,7 @@ def _plan(args: argparse.Namespace) -> LivePlan:
     kept = {name: value for name, value in given.items() if name in TrainingOptions.model_fields}
     testbed = live_testbed(TrainingOptions(algorithm="", live=given["scenario"], **kept))
     assert testbed is not None
-    folder = args.out or next_folder("live")
+    folder = args.out or (next_folder if args.dry_run else new_folder)("live")
     task = FineTuningTask(
         init=Path(args.init),
         folder=folder,

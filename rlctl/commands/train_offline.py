@@ -15,7 +15,7 @@ from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render
-from rlctl.training.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, next_folder, require_libraries
+from rlctl.training.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
@@ -75,14 +75,16 @@ def _run_of(args: argparse.Namespace, place: Place, recipe: OfflineRecipe) -> Of
         "threads": args.threads or 1,
     }
     kept = {name: value for name, value in given.items() if value is not None}
-    folder = args.out or next_folder(args.algo)
+    data = read(place)
+    courses = courses_of(TrainingOptions.of_arguments(vars(args))) if args.scenario else ()
+    folder = args.out or new_folder(args.algo)  # last, so that what is refused makes none
     return OfflineRun(
         algorithm=args.algo,
         recipe=recipe,
-        dataset=read(place),
+        dataset=data,
         folder=folder,
         seed=kept["seed"],
-        courses=courses_of(TrainingOptions.of_arguments(vars(args))) if args.scenario else (),
+        courses=courses,
         validation_seeds=VALIDATION_SEEDS,
         threads=kept["threads"],
         export=not args.no_export,

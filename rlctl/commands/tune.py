@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,13 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that no trial came to a policy. Tables go to stdout, all else to stderr."""
     from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
-    from rlctl.training.plan import next_folder, require_libraries
-    from rlctl.training.search_plan import SEARCH, begin, check_new
+    from rlctl.training.plan import new_folder, require_libraries
+    from rlctl.training.search_plan import begin, check_new
 
     _check(args, LOCAL)
-    out: Path = args.out or next_folder(f"tune-{args.algo}")
-    command = command_line("tune", {"resume": True, "out": out, "ray": None if args.ray == LOCAL else args.ray})
-    plan = _plan(args, out, command)
+    plan = _plan(args)
     if args.dry_run:
         _print_trials(plan.job)
         return 0
@@ -82,18 +81,20 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("Ray is installed without Ray Tune: pip install 'rlctl[distributed]'")
     require_libraries(export=True)
     check_outputs(args)
-    if not args.resume:
-        check_new(out)
-    say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
-    try:
-        with connected(args.ray, cpus=args.jobs) as cluster:
-            if not args.resume:
-                begin(plan)  # only now: where no cluster answers there is no search to go on with
+    if args.out and not args.resume:
+        check_new(args.out)
+    with connected(args.ray, cpus=args.jobs) as cluster:
+        out: Path = args.out or new_folder(f"tune-{args.algo}")  # only now: where no cluster answers there is no search
+        command = command_line("tune", {"resume": True, "out": out, "ray": None if args.ray == LOCAL else args.ray})
+        plan = replace(plan, job=replace(plan.job, out=out, command=command))
+        say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
+        if not args.resume:
+            begin(plan)
+        try:
             outcome = _searched(args, plan, cluster)
-    except (KeyboardInterrupt, SystemExit):
-        if (out / SEARCH).exists():
+        except (KeyboardInterrupt, SystemExit):
             say(f"go on with: {command}")
-        raise
+            raise
     _show(args, outcome, out)
     return 0
 
@@ -109,7 +110,8 @@ def _check(args: argparse.Namespace, local: str) -> None:
         raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with --out")
 
 
-def _plan(args: argparse.Namespace, out: Path, command: str) -> SearchPlan:
+def _plan(args: argparse.Namespace) -> SearchPlan:
+    """The search that goes on, or a new one, which has no folder yet."""
     from pydantic import ValidationError
 
     from rlctl.training.search_plan import SearchOptions, new_search, resumed_search
@@ -121,9 +123,9 @@ def _plan(args: argparse.Namespace, out: Path, command: str) -> SearchPlan:
     }
     given = {name: value for name, value in asked.items() if value is not None}
     if args.resume:
-        return resumed_search(out, given, command)
+        return resumed_search(args.out, given)
     try:
-        return new_search(SearchOptions(**given), out, command)
+        return new_search(SearchOptions(**given), args.out or Path())
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"--{first['loc'][0]} {first['input']}: {first['msg'].lower()}") from error

@@ -86,7 +86,7 @@ class SearchPlan:
         return content.model_dump(mode="json", by_alias=True)
 
 
-def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPlan:
+def new_search(options: SearchOptions, out: Path) -> SearchPlan:
     """The plan of a new search; a ConfigError comes before anything is started."""
     seed, trials = options.seed, options.trials
     if seed + trials > 1 << SEED_BITS:
@@ -94,10 +94,10 @@ def new_search(options: SearchOptions, out: Path, command: str = "") -> SearchPl
         raise ConfigError(f"--seed {seed}: each trial has the next one; give {most} at most")
     recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
     space = load_space(options.algorithm, recipe, Path(options.space) if options.space else None)
-    return _search(options, space, tuple(space.candidates(trials, seed)), recipe, None, out, command)
+    return _search(options, space, tuple(space.candidates(trials, seed)), recipe, None, out)
 
 
-def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> SearchPlan:
+def resumed_search(out: Path, given: Mapping[str, Any]) -> SearchPlan:
     """The plan of a search that goes on: what stands in its folder, and `given` again must be the same.
 
     Raises:
@@ -113,7 +113,7 @@ def resumed_search(out: Path, given: Mapping[str, Any], command: str = "") -> Se
     if space.digest != kept.digest:
         raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)
     options = kept.asked.model_copy(update={"config": None, "hosts": None})  # what those files said is in the folder
-    return _search(options, space, kept.trials, recipe, kept.hosts, out, command)
+    return _search(options, space, kept.trials, recipe, kept.hosts, out)
 
 
 def _search(
@@ -123,7 +123,6 @@ def _search(
     recipe: Recipe,
     hosts: Hosts | None,
     out: Path,
-    command: str,
 ) -> SearchPlan:
     plan = new_plan(_of_a_trial(options, space))
     job = Job(
@@ -140,7 +139,6 @@ def _search(
         seed=options.seed,
         out=out,
         arguments=plan.run.arguments,
-        command=command,
     )
     return SearchPlan(options, job)
 

@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 from importlib import util
+from pathlib import Path
 
 import pytest
 
 from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
-from rlctl.training.plan import TrainingOptions, new_plan
+from rlctl.training.plan import TrainingOptions, new_folder, new_plan
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -115,6 +116,15 @@ def test_two_files_of_one_name_would_overwrite_each_other(tmp_path):
     with pytest.raises(ConfigError, match=r"redis/host\.yaml: would overwrite the copy of .*nginx/host\.yaml"):
         begin(tmp_path / "run", plan.run.recipe, plan.run.hosts, {}, "")
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_that_begin_together_have_each_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert new_folder("ppo") == Path("runs/ppo/1")
+    stale = iter([Path("runs/ppo/1"), Path("runs/ppo/2")])  # as the other one, which looked before it was made
+    monkeypatch.setattr("rlctl.training.plan.next_folder", lambda _: next(stale))
+    assert new_folder("ppo") == Path("runs/ppo/2")
+    assert Path("runs/ppo/2").is_dir()
 
 
 @needs_training
