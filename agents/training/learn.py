@@ -66,7 +66,7 @@ def learn(
     """
     checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
     if not run.resume:
-        files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init)
+        files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init, run.inputs)
     try:
         session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
     except RlctlError:

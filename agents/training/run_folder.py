@@ -15,7 +15,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,10 +28,10 @@ from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import Strict, validated
+from rlctl.envs.yaml_edge import YAML, Strict, validated
 
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
-INIT = "init_model.zip"
+INIT, COPIES = "init_model.zip", "profiles"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
 MOST_REPLAY_BYTES = 1 << 29
@@ -69,22 +69,31 @@ def is_run(folder: Path) -> bool:
 
 
 def begin(
-    folder: Path, recipe: Recipe, hosts: Hosts, arguments: Mapping[str, Any], command: str, init: Path | None = None
+    folder: Path,
+    recipe: Recipe,
+    hosts: Hosts,
+    arguments: Mapping[str, Any],
+    command: str,
+    init: Path | None = None,
+    inputs: Sequence[Path] = (),
 ) -> None:
     """Make the folder of a new run with copies of files that it needs; ConfigError where there is a run already.
 
     Args:
         init: The model that it begins with.
+        inputs: Files of the user's beside those that the hosts name.
     """
     if is_run(folder):
         raise ConfigError("holds a run already; give another --out, or --resume it", folder)
-    names: dict[str, Path] = {}
-    for file in (file for kind in hosts.kinds for file in _files(kind).values()):
-        if names.setdefault(file.name, file) != file:
-            other = names[file.name]
+    sources: dict[str, Path] = {}
+    for file in (*inputs, *(file for kind in hosts.kinds for file in _files(kind).values())):
+        if (other := sources.setdefault(file.name, file.resolve())) != file.resolve():
             raise ConfigError(f"would overwrite the copy of {other} in the run's folder; rename one of the two", file)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_yaml(folder / HOSTS, _with_copies(folder, hosts).model_dump(mode="json"))
+    for name, file in sources.items():  # they may change later
+        (folder / COPIES).mkdir(exist_ok=True)
+        shutil.copyfile(file, folder / COPIES / name)
+    _write_yaml(folder / HOSTS, _with_copies(hosts).model_dump(mode="json"))
     if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
     note_origin(folder, arguments, command)
@@ -103,15 +112,18 @@ def note_origin(folder: Path, arguments: Mapping[str, Any], command: str) -> Non
     (folder / "command.txt").write_text(command + "\n")
 
 
-def _with_copies(folder: Path, hosts: Hosts) -> Hosts:
-    """The hosts with files of the user's copied beside them: those may change later."""
-    kinds = []
-    for kind in hosts.kinds:
-        files = _files(kind)
-        for file in files.values():
-            (folder / "profiles").mkdir(exist_ok=True)
-            shutil.copyfile(file, folder / "profiles" / file.name)
-        kinds.append(kind.model_copy(update={key: f"profiles/{file.name}" for key, file in files.items()}))
+def copy_of(folder: Path, name: str) -> str:
+    """A file of the user's as the folder of a run has it; whatever has no copy there as it is."""
+    copy = folder / COPIES / Path(name).name
+    return str(copy) if copy.suffix in YAML and copy.is_file() else name
+
+
+def _with_copies(hosts: Hosts) -> Hosts:
+    """The hosts with the copies of files of the user's, which stand beside them."""
+    kinds = (
+        kind.model_copy(update={key: f"{COPIES}/{file.name}" for key, file in _files(kind).items()})
+        for kind in hosts.kinds
+    )
     return hosts.model_copy(update={"kinds": tuple(kinds)})
 
 

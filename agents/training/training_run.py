@@ -31,6 +31,7 @@ class TrainingRun:
     Attributes:
         recipe: Hyperparameters, fitted to the budget; `n_timesteps` is the budget in control periods.
         seed: Decides network, hosts, loads and noise; with one thread and no time limit, every number.
+        inputs: Files of the user's that courses follow from: the folder keeps copies.
         search: The search that this is a trial of, for the card.
     """
 
@@ -43,6 +44,7 @@ class TrainingRun:
     validation_seeds: int = 16
     max_seconds: float | None = None
     init: Path | None = None
+    inputs: tuple[Path, ...] = ()
     resume: bool = False
     threads: int = 1
     export: bool = True

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import YAML, load_model
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
@@ -147,8 +148,9 @@ def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     if not files.is_run(folder):
         raise ConfigError("is no folder of a run: there is no config.yml", folder)
     options = load_model(TrainingOptions, folder / files.ARGUMENTS)
-    copies = tuple(str(folder / "profiles" / Path(file).name) for file in options.profiles)
-    kept = options.model_copy(update={"profiles": copies})
+    copied = partial(files.copy_of, folder)
+    own = {"profiles": tuple(map(copied, options.profiles)), "scenarios": tuple(map(copied, options.scenarios))}
+    kept = options.model_copy(update=own | {"shield": copied(options.shield)})
     recipe = load_recipe(options.algorithm, folder / files.CONFIG)
     # A longer budget makes no other learner: hosts, batches and evaluations stay those that the run was begun with.
     longer = recipe.model_copy(update={"n_timesteps": changes.get("total_timesteps") or recipe.n_timesteps})
@@ -188,9 +190,17 @@ def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts) -> TrainingPla
         seed=options.seed,
         validation_seeds=seeds,
         init=Path(options.init) if options.init else None,
+        inputs=_inputs(options),
         **_of_options(options),
     )
     return TrainingPlan(options, run, sources)
+
+
+def _inputs(options: TrainingOptions) -> tuple[Path, ...]:
+    """The user's files that courses follow from: shield, scenarios, and hosts beside these."""
+    hosts = (sim_scenario(name).profile for name in options.scenarios)
+    named = (options.shield, *options.scenarios, *hosts)
+    return tuple(Path(name) for name in named if Path(name).suffix in YAML)
 
 
 def _of_options(options: TrainingOptions) -> dict[str, Any]:

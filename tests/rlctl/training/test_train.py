@@ -12,7 +12,10 @@ import pytest
 from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
-from rlctl.training.plan import TrainingOptions, new_folder, new_plan
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.safety.profile import load_profile
+from rlctl.scenarios.shipped import scenarios_folder
+from rlctl.training.plan import TrainingOptions, new_folder, new_plan, resumed_plan
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
@@ -104,6 +107,23 @@ def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
     plan = new_plan(TrainingOptions(algorithm="ppo", profiles=(str(profile),), scenarios=("thesis",)))
     assert [one.name for one in plan.run.courses] == ["thesis", "mine"]
     assert plan.run.hosts.kinds[-1].name == "mine"
+
+
+def test_a_run_goes_on_by_the_shield_and_the_scenario_that_it_was_begun_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("shield.yaml").write_text(load_profile("heracles").model_dump_json())
+    Path("host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
+    text = (scenarios_folder() / "two-core.yaml").read_text()
+    Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: host.yaml"))
+    asked = TrainingOptions(algorithm="ppo", shield="shield.yaml", scenarios=("scenario.yaml", "thesis"))
+    run = new_plan(asked).run
+    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "", inputs=run.inputs)
+    for file in ("shield.yaml", "host.yaml", "scenario.yaml"):
+        Path(file).write_text("changed since")
+    again = resumed_plan(tmp_path / "run", {}).run
+    assert [one.name for one in again.courses] == ["two-core", "thesis"]
+    for one, other in zip(again.courses, run.courses, strict=True):
+        assert (one.host.digest, one.safety.digest) == (other.host.digest, other.safety.digest)
 
 
 def test_two_files_of_one_name_would_overwrite_each_other(tmp_path):
