@@ -153,7 +153,7 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
 def _ended(job: Job, candidate: Candidate, result: Any) -> TrialEnd:
     last, (clock, most) = result.metrics or {}, job.clock
     folder = Path(result.checkpoint.path) if result.checkpoint else None
-    early = result.error is None and last.get(clock, 0) < most
+    early = result.error is None and last.get(clock, 0) < most and last.get("timesteps", 0) < job.timesteps
     return TrialEnd(
         candidate=candidate,
         values=result.config["drawn"]["values"] if result.config else candidate.values,  # None before the first report

@@ -243,9 +243,22 @@ def test_a_trial_that_failed_before_its_first_report_has_the_values_that_were_dr
 
     candidate = SimpleNamespace(name="t000", values={"gamma": 0.96})
     lost = SimpleNamespace(config=None, metrics=None, checkpoint=None, error=RuntimeError("the actor died"))
-    ended = _ended(SimpleNamespace(clock=("timesteps", 300), scheduler="asha"), candidate, lost)
+    job = SimpleNamespace(clock=("timesteps", 300), timesteps=300, scheduler="asha")
+    ended = _ended(job, candidate, lost)
     assert (ended.values, ended.folder, ended.timesteps) == (candidate.values, None, 0)
     assert ended.error == "the actor died"
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("timesteps", "stopped_by"), [(300, ""), (200, "asha")])
+def test_a_trial_with_its_timesteps_spent_before_its_time_was_stopped_by_nobody(timesteps, stopped_by):
+    on_ray()
+    from rlctl.agents.training.search.tuner import _ended
+
+    last = {"timesteps": timesteps, "seconds": 20.0}
+    result = SimpleNamespace(config=None, metrics=last, checkpoint=None, error=None)
+    job = SimpleNamespace(clock=("seconds", 60.0), timesteps=300, scheduler="asha")
+    assert _ended(job, SimpleNamespace(name="t000", values={}), result).stopped_by == stopped_by
 
 
 @pytest.mark.ray
