@@ -14,6 +14,7 @@ from rlctl.agents.training.recipe import recipe_file
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
+from rlctl.loop.stopping import signals_noted
 from rlctl.report.table import render
 from rlctl.training.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
 from rlctl.work.progress import say
@@ -29,7 +30,7 @@ ONLINE_ONLY = (
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; the table goes to stdout, all else to stderr."""
+    """Run the command; 0, or 128 + n when signal n ended it early. The table goes to stdout, all else to stderr."""
     _check(args)
     require_libraries(export=not args.no_export)
     place = place_of(args.offline)
@@ -46,11 +47,12 @@ def run(args: argparse.Namespace) -> int:
     say(f"folder: {todo.folder}")
     from rlctl.agents.training.offline.training import learn_offline
 
-    outcome = learn_offline(todo, _tell)
+    with signals_noted("ending: evaluation, export; once more to end at once") as caught:
+        outcome = learn_offline(todo, _tell, lambda: bool(caught))
     write_json(args.json, outcome.as_json())
     if args.json != "-":
         print(_table(outcome))
-    return 0
+    return 128 + caught[0] if caught else 0
 
 
 def _check(args: argparse.Namespace) -> None:

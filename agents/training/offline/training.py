@@ -25,7 +25,7 @@ from stable_baselines3.common.utils import set_random_seed
 from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
-from rlctl.agents.training.evaluations import Evaluation, Judge
+from rlctl.agents.training.evaluations import Judge
 from rlctl.agents.training.offline.bc_cql import Cloner, ConservativeLearner, choices, learner_of, parted, rewards_of
 from rlctl.agents.training.offline.dataset import Dataset
 from rlctl.agents.training.offline.fqe import value_of
@@ -47,8 +47,8 @@ VALUE_UPDATES = 2000
 """Updates of the network that judges a policy by the dataset."""
 
 Learner = Cloner | ConservativeLearner
-Judging = Callable[[Any, int], tuple[float, Evaluation | None]]
-"""A model after so many updates to its criterion, the larger the better, and its evaluation in the simulator if any."""
+Judging = Callable[[Any], float]
+"""A model to its criterion, the larger the better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,6 @@ class Round:
     loss: float
     agreement: float
     criterion: float
-    evaluation: Evaluation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +119,13 @@ class OfflineOutcome:
         }
 
 
-def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: None) -> OfflineOutcome:
-    """Learn from a dataset, judge and export the best policy; ConfigError where a folder or the data are of no use."""
+def learn_offline(
+    run: OfflineRun, watch: Callable[[Round], None] = lambda _: None, stopped: Callable[[], bool] = lambda: False
+) -> OfflineOutcome:
+    """Learn from a dataset, judge and export the best policy; ConfigError where a folder or the data are of no use.
+
+    `stopped` is asked after every update: once it answers True, the policy is judged as it is, for the last time.
+    """
     if (run.folder / OFFLINE).exists() or files.is_run(run.folder):
         raise ConfigError("holds a run already; give another --out", run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
@@ -130,19 +134,21 @@ def learn_offline(run: OfflineRun, watch: Callable[[Round], None] = lambda _: No
     begun, cpu = time.monotonic(), time.process_time()
     learner = learner_of(run.dataset, run.recipe, run.seed)
     selected_by, judge = _by_the_simulator(run) if run.courses else _by_the_dataset(run)
-    rounds = _rounds(run, learner, judge, watch)
+    rounds = _rounds(run, learner, judge, watch, stopped)
     best = max(rounds, key=lambda one: one.criterion)
     take_weights(learner.model, run.folder / files.BEST)
     spent = time.monotonic() - begun, time.process_time() - cpu
-    bundle = _exported(run, learner, selected_by, spent[0]) if run.export else None
+    bundle = _exported(run, learner, rounds[-1].updates, selected_by, spent[0]) if run.export else None
     outcome = OfflineOutcome(run, tuple(rounds), best, selected_by, learner.teacher, *spent, bundle)
     files.note_origin(run.folder, run.arguments, run.command)
     write_json(run.folder / OFFLINE, outcome.as_json())
     return outcome
 
 
-def _rounds(run: OfflineRun, learner: Learner, judge: Judging, watch: Callable[[Round], None]) -> list[Round]:
-    """All updates; the best model so far is in the folder."""
+def _rounds(
+    run: OfflineRun, learner: Learner, judge: Judging, watch: Callable[[Round], None], stopped: Callable[[], bool]
+) -> list[Round]:
+    """All updates, or those until it is stopped; the best model so far is in the folder."""
     recipe, draw, rounds = run.recipe, np.random.default_rng(run.seed), list[Round]()
     rate, falls = linear(recipe.learning_rate)
     optimizer = torch.optim.Adam(learner.model.policy.parameters(), lr=rate)
@@ -157,13 +163,16 @@ def _rounds(run: OfflineRun, learner: Learner, judge: Judging, watch: Callable[[
         torch.nn.utils.clip_grad_norm_(learner.model.policy.parameters(), recipe.max_grad_norm)
         optimizer.step()
         losses.append(loss.item())
-        if update in ends:
+        last = stopped()
+        if update in ends or last:
             now = _judged(run, learner, judge, update, float(np.mean(losses)))
             if all(now.criterion > one.criterion for one in rounds):
                 save(learner.model, run.folder / files.BEST)
             rounds.append(now)
             watch(now)
             losses = []
+        if last:
+            break
     return rounds
 
 
@@ -172,11 +181,11 @@ def _judged(run: OfflineRun, learner: Learner, judge: Judging, updates: int, los
     rows = learner.held_out
     chosen = choices(learner.model, run.dataset, run.dataset.state[rows])
     agreement = float(np.mean(chosen == learner.labels[rows]))
-    criterion, evaluation = judge(learner.model, updates)
+    criterion = judge(learner.model)
     learner.model.policy.set_training_mode(True)
     if not np.isfinite(criterion):
         raise ConfigError("the learning diverged: its values are not finite; give a smaller learning_rate")
-    return Round(updates, loss, agreement, criterion, evaluation)
+    return Round(updates, loss, agreement, criterion)
 
 
 def _by_the_dataset(run: OfflineRun) -> tuple[str, Judging]:
@@ -185,9 +194,9 @@ def _by_the_dataset(run: OfflineRun) -> tuple[str, Judging]:
     _, rows = parted(data, np.arange(len(data)), recipe.held_out, run.seed)
     rewards, updates = rewards_of(data, recipe.work), min(recipe.n_updates, VALUE_UPDATES)
 
-    def judge(model: Any, _: int) -> tuple[float, None]:
+    def judge(model: Any) -> float:
         here, after = (choices(model, data, data.state[rows] + step) for step in (0, 1))
-        return value_of(data, rows, rewards, here, after, recipe.gamma, updates=updates, seed=run.seed), None
+        return value_of(data, rows, rewards, here, after, recipe.gamma, updates=updates, seed=run.seed)
 
     return f"fitted Q evaluation on {recipe.held_out:.0%} of the episodes, held out", judge
 
@@ -197,30 +206,31 @@ def _by_the_simulator(run: OfflineRun) -> tuple[str, Judging]:
     names = ", ".join(one.name for one in run.courses)
     in_simulator = Judge(run.courses, run.validation_seeds, LAGS)
 
-    def judge(model: Any, updates: int) -> tuple[float, Evaluation]:
-        found = in_simulator.evaluate(lambda: logits_of(model), updates, 0.0)
-        return found.merit, found
+    def judge(model: Any) -> float:
+        return in_simulator.evaluate(lambda: logits_of(model), 0, 0.0).merit
 
     return f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds", judge
 
 
-def _exported(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> Path:
+def _exported(run: OfflineRun, learner: Learner, updates: int, selected_by: str, seconds: float) -> Path:
     from rlctl.agents.training.export import export
 
     states, out = run.dataset.observations, run.folder / "bundle"
     which = np.linspace(0, len(states) - 1, OBSERVATIONS).astype(int)  # again and again, where there are few
-    card = _card(run, learner, selected_by, seconds)
+    card = _card(run, learner, updates, selected_by, seconds)
     export(learner.model, out, name=run.algorithm, card=card, observations=states[which])
     return out
 
 
-def _card(run: OfflineRun, learner: Learner, selected_by: str, seconds: float) -> CardParts:
+def _card(run: OfflineRun, learner: Learner, updates: int, selected_by: str, seconds: float) -> CardParts:
     data, recipe = run.dataset, run.recipe.model_dump(mode="json")
     origin = {"algorithm": run.algorithm, "recipe": recipe, "dataset": data.origin.sha256, "seed": run.seed}
     text = json.dumps({**origin, "selected_by": selected_by}, sort_keys=True)
     own: dict[str, JsonValue] = {"dataset": _in_short(data), "selected_by": selected_by}
     if learner.teacher:
         own["teacher"] = learner.teacher
+    if updates < run.recipe.n_updates:
+        own["stopped_after_updates"] = updates
     return CardParts(
         algorithm=run.algorithm.upper(),
         tick_seconds=data.origin.tick_seconds,
