@@ -156,7 +156,9 @@ class _Exploring(InMoves):
         self.move = chosen
         if self._dice.random() < self._explore:
             neighbours = mask & around(chosen, observation.current, self.limits)
-            self.move = int(self._dice.choice(np.flatnonzero(neighbours)))
+            neighbours[chosen] = False
+            if neighbours.any():
+                self.move = int(self._dice.choice(np.flatnonzero(neighbours)))
         return self.move
 
 

@@ -301,6 +301,11 @@ def test_simulated_hosts_are_recorded_under_managers_that_explore_within_the_mas
     assert record(ground(), ["feedforward"], 0.3, seed=2).source.sha256 != found.source.sha256
 
 
+def test_who_explores_takes_another_move_than_the_manager_s():
+    found = record(ground(), ["static"], 1.0, seed=1)
+    assert np.concatenate([one.explored for one in found.episodes]).mean() > 0.95
+
+
 def test_without_exploration_a_host_is_the_manager_s():
     found = record(ground(), ["heracles"], 0.0, seed=0)
     assert not any(one.explored.any() for one in found.episodes)
