@@ -46,8 +46,6 @@ def map_blocks(
     hold: Hold[Step, Result],
     blocks: Sequence[Sequence[Step]],
     say: Callable[[str], None] = lambda _: None,
-    *,
-    resources: Mapping[str, float] = LIVE_TESTBED,
 ) -> Generator[StepResult[Result], None, None]:
     """Do every block, each on one host, on as many hosts at a time as there are.
 
@@ -56,22 +54,21 @@ def map_blocks(
 
     Args:
         blocks: Steps of each block, one at least.
-        resources: What a node must offer.
 
     Yields:
         Results in order of completion; those of a block that is begun anew come again.
 
     Raises:
-        ConfigError: No node offers the resources, or a step cannot be anywhere.
+        ConfigError: No node offers a live testbed, or a step cannot be anywhere.
         HostError: No host is left, or a block was begun too often.
         Exception: What a step raised.
     """
-    if not any(node.holds(resources) for node in cluster.nodes):
-        offered = ", ".join(f'"{name}": {amount:g}' for name, amount in resources.items())
+    if not any(node.holds(LIVE_TESTBED) for node in cluster.nodes):
+        offered = ", ".join(f'"{name}": {amount:g}' for name, amount in LIVE_TESTBED.items())
         raise ConfigError(
             f"no node of the Ray cluster at {cluster.address} is such a host: ray start --resources '{{{offered}}}'"
         )
-    work = _Work(cluster, hold, blocks, say, resources)
+    work = _Work(cluster, hold, blocks, say)
     try:
         while work.left:
             yield from work.go_on()
@@ -120,10 +117,8 @@ class _Work:
         hold: Hold[Any, Any],
         blocks: Sequence[Sequence[Any]],
         say: Callable[[str], None],
-        resources: Mapping[str, float],
     ) -> None:
         self._cluster, self._hold, self._blocks, self._say = cluster, hold, blocks, say
-        self._resources = resources
         self._waiting = deque(range(len(blocks)))
         self._begun = [0] * len(blocks)
         self.left = len(blocks)
@@ -168,7 +163,7 @@ class _Work:
         """Begin on hosts that are free, as many as there are blocks for."""
         taken = {one.node for one in self._hosts}
         for node in self._cluster.nodes:
-            usable = node.holds(self._resources) and self._losses[node.id] <= LOSSES
+            usable = node.holds(LIVE_TESTBED) and self._losses[node.id] <= LOSSES
             if usable and node.id not in taken and len(self._hosts) < self.left:
                 self._begin(node)
         self._tell_busy()
@@ -185,7 +180,7 @@ class _Work:
     def _begin(self, node: Node) -> None:
         self._sessions[node.address] += 1
         count, cpus = self._sessions[node.address], node.resources.get("CPU", 0.0)
-        actor = started_on(node, _Holder, self._hold, cpus=cpus, resources=self._resources, live=True)
+        actor = started_on(node, _Holder, self._hold, cpus=cpus, resources=LIVE_TESTBED, live=True)
         host = _Host(node.address if count == 1 else f"{node.address}-{count}", node.id, actor, time.monotonic())
         self._hosts.append(host)
         self._pending[actor.begin.remote(our_version())] = host

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import ray
@@ -43,52 +42,41 @@ def map_tasks(
     cluster: Cluster,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    *,
-    cpus: float = 1.0,
-    resources: Mapping[str, float] = MappingProxyType({}),
-    retries: int = RETRIES,
     lost: Callable[[str], None] = lambda _: None,
 ) -> Generator[tuple[int, Result], None, None]:
-    """Run a function on every item.
+    """Run a function on every item, each on a CPU.
 
     Left early, by Ctrl-C too, the tasks that wait are dropped and those that run get a KeyboardInterrupt; it comes
     between two steps of Python, so after a sleep.
 
     Args:
         function: A function of a module, so that nodes import it; it must come to the same however often it is run.
-        resources: Custom resources that it takes: `{"testbed": 1}` is one at a time on each host that offers one.
-        retries: How often a task is done again when its worker or node was lost.
         lost: Called with a line for each task that was lost and is done again.
 
     Yields:
         The place of an item and its result, in order of completion.
 
     Raises:
-        ConfigError: No node can hold such a task, or one that joined has another rlctl.
-        HostError: A task was lost too often, or no node is left that could hold one.
+        ConfigError: No node has a CPU, or one that joined has another rlctl.
+        HostError: A task was lost too often, or no node with a CPU is left.
         Exception: What the function raised; an RlctlError says on which node.
     """
-    needed = {"CPU": cpus, **resources}
-    if not _has_room(cluster, needed):
-        raise ConfigError(
-            f"no node of the Ray cluster at {cluster.address} offers {_amounts(needed)}; `ray start` one that does"
-        )
-    task = ray.remote(_checked).options(
-        num_cpus=cpus, resources=dict(resources), max_retries=0, name=getattr(function, "__name__", "task")
-    )
+    if not cluster.cpus:
+        raise ConfigError(f"no node of the Ray cluster at {cluster.address} offers a CPU; `ray start` one that does")
+    task = ray.remote(_checked).options(num_cpus=1, max_retries=0, name=getattr(function, "__name__", "task"))
     submit = functools.partial(task.remote, our_version(), function)
     tries = [0] * len(items)
     running = {submit(item): place for place, item in enumerate(items)}
     try:
         while running:
-            done = _next(cluster, running, needed)
+            done = _next(cluster, running)
             place = running.pop(done)
             try:
                 result = result_of(done)
             except LOST as error:
                 said = f"task {place + 1} of {len(items)} was lost: {first_line(error)}"
                 tries[place] += 1
-                if tries[place] > retries:
+                if tries[place] > RETRIES:
                     raise HostError(f"{said}; that was the {tries[place]}. time") from error
                 lost(said)
                 running[submit(items[place])] = place
@@ -106,21 +94,20 @@ def _checked(drivers: Version, function: Callable[[Item], Result], item: Item) -
         raise told_by(ray.util.get_node_ip_address(), error) from None
 
 
-def _next(cluster: Cluster, running: Mapping[Any, int], needed: Mapping[str, float]) -> Any:
+def _next(cluster: Cluster, running: Mapping[Any, int]) -> Any:
     """The first that ends, well or not; HostError where none can, for there is no node for it."""
     deadline = None
     while True:
         ended, _ = ray.wait(list(running), timeout=LOOK_SECONDS)
         if ended:
             return ended[0]
-        if _has_room(cluster, needed):
+        if cluster.cpus:
             deadline = None
         elif deadline is None:
             deadline = time.monotonic() + ROOM_SECONDS
         elif time.monotonic() > deadline:
             raise HostError(
-                f"no node that offers {_amounts(needed)} is left or came back in {ROOM_SECONDS:g} s; "
-                f"{len(running)} tasks are not done"
+                f"no node with a CPU is left or came back in {ROOM_SECONDS:g} s; {len(running)} tasks are not done"
             )
 
 
@@ -130,11 +117,3 @@ def _cancel(running: list[Any]) -> None:
         ray.cancel(one)
     if running:
         ray.wait(running, num_returns=len(running), timeout=CANCEL_SECONDS)
-
-
-def _has_room(cluster: Cluster, needed: Mapping[str, float]) -> bool:
-    return any(node.holds(needed) for node in cluster.nodes)
-
-
-def _amounts(needed: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {amount:g}" for name, amount in needed.items() if amount)

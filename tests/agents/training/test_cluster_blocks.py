@@ -13,7 +13,7 @@ from rlctl.agents.training.cluster.blocks import map_blocks
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.envs.errors import ConfigError, HostError
 
-BED = {"bed": 1.0}
+BED = {"testbed": 1.0, "live": 1.0}
 
 
 def held(folder, refusing=False):
@@ -43,7 +43,7 @@ def test_a_block_is_done_on_one_host_and_hosts_that_join_late_or_leave_are_made_
     first = ray_cluster.add(resources=BED)
     blocks, came, said = [[0.0, 0.1, 0.1]] * 6, [], []
     with connected(ray_cluster.address) as cluster:
-        for one in map_blocks(cluster, held(tmp_path), blocks, said.append, resources=BED):
+        for one in map_blocks(cluster, held(tmp_path), blocks, said.append):
             came.append(one)
             if len(came) == 1:
                 ray_cluster.add(resources=BED)
@@ -63,10 +63,10 @@ def test_a_block_is_done_on_one_host_and_hosts_that_join_late_or_leave_are_made_
 @pytest.mark.ray
 def test_where_no_host_can_it_is_told_why_in_one_line(ray_cluster, tmp_path):
     with connected(ray_cluster.address) as cluster:
-        with pytest.raises(ConfigError, match=r"ray start --resources '\{\"moon\": 1\}'"):
-            list(map_blocks(cluster, held(tmp_path), [[0.0]], resources={"moon": 1.0}))
+        with pytest.raises(ConfigError, match=r"ray start --resources '\{\"testbed\": 1, \"live\": 1\}'"):
+            list(map_blocks(cluster, held(tmp_path), [[0.0]]))
         ray_cluster.add(resources=BED)
         with pytest.raises(ConfigError, match=r"node [\d.]+: card\.json cannot be read"):
-            list(map_blocks(cluster, held(tmp_path), [[-1.0]], resources=BED))
+            list(map_blocks(cluster, held(tmp_path), [[-1.0]]))
         with pytest.raises(HostError, match=r"no host is left to measure on: .*nginx is not installed"):
-            list(map_blocks(cluster, held(tmp_path, refusing=True), [[0.0]], resources=BED))
+            list(map_blocks(cluster, held(tmp_path, refusing=True), [[0.0]]))

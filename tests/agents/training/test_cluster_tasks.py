@@ -3,16 +3,17 @@
 Functions are nested, so that they get to the workers by value: those cannot import a test.
 """
 
-import itertools
 import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
 
+from rlctl.agents.training.cluster import tasks
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError
@@ -61,13 +62,15 @@ def test_what_a_killed_node_was_doing_is_done_elsewhere(cluster, ray_cluster, tm
     assert "\n" not in lost[0]
 
 
-def test_a_task_that_kills_its_worker_each_time_comes_to_an_end(cluster):
+def test_a_task_that_kills_its_worker_each_time_comes_to_an_end(cluster, monkeypatch):
+    monkeypatch.setattr(tasks, "RETRIES", 1)
+
     def task(item):
         os.kill(os.getpid(), signal.SIGKILL)
 
     lost = []
     with pytest.raises(HostError, match=r"task 1 of 1 was lost: .*; that was the 2\. time"):
-        list(map_tasks(cluster, task, [0], retries=1, lost=lost.append))
+        list(map_tasks(cluster, task, [0], lost=lost.append))
     assert len(lost) == 1
 
 
@@ -80,28 +83,9 @@ def test_what_a_task_raises_is_no_loss(cluster):
             list(map_tasks(cluster, task, [error], lost=lambda line: pytest.fail(line)))
 
 
-def test_what_no_node_offers_is_told_before_anything_waits_for_it(cluster):
-    with pytest.raises(ConfigError, match="offers CPU 1, moon 2"):
-        list(map_tasks(cluster, abs, [1], resources={"moon": 2}))
-    with pytest.raises(ConfigError, match="offers CPU 2"):
-        list(map_tasks(cluster, abs, [1], cpus=2))
-
-
-def test_a_testbed_does_one_task_at_a_time(cluster, tmp_path):
-    def task(item):
-        import ray
-
-        begun, node = time.monotonic(), ray.get_runtime_context().get_node_id()
-        (tmp_path / node).touch()
-        while len(list(tmp_path.iterdir())) < 3:  # until all three do one
-            time.sleep(0.02)
-        time.sleep(0.2)
-        return node, begun, time.monotonic()
-
-    done = sorted(result for _, result in map_tasks(cluster, task, list(range(6)), cpus=0, resources={"testbed": 1}))
-    assert len({node for node, _, _ in done}) == 3
-    for (node, _, end), (following, begun, _) in itertools.pairwise(done):
-        assert node != following or begun >= end
+def test_without_a_cpu_it_is_told_before_anything_waits_for_one():
+    with pytest.raises(ConfigError, match=r"at 10\.0\.0\.1:6379 offers a CPU"):
+        list(map_tasks(SimpleNamespace(address="10.0.0.1:6379", cpus=0), abs, [1]))
 
 
 def test_left_early_a_task_is_interrupted_and_cleans_up(cluster, tmp_path):
@@ -121,11 +105,11 @@ def test_left_early_a_task_is_interrupted_and_cleans_up(cluster, tmp_path):
     assert len(list(tmp_path.glob("cleaned-*"))) == 3
 
 
-def another(folder, text):
+def another(folder, text, cpus=0):
     package = folder / "elsewhere" / "rlctl"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(text)
-    return {"env_vars": {"PYTHONPATH": str(package.parent)}, "resources": {"odd": 1}, "num_cpus": 0}
+    return {"env_vars": {"PYTHONPATH": str(package.parent)}, "num_cpus": cpus}
 
 
 def test_a_node_with_another_rlctl_is_refused(ray_cluster, tmp_path, monkeypatch):
@@ -145,7 +129,7 @@ def test_a_node_without_rlctl_is_refused(ray_cluster, tmp_path, monkeypatch):
 
 
 def test_one_that_joins_late_with_another_rlctl_does_nothing(cluster, ray_cluster, tmp_path):
-    odd = ray_cluster.add(**another(tmp_path, '__version__ = "0.0.1"'))
+    odd = ray_cluster.to(0).add(**another(tmp_path, '__version__ = "0.0.1"', cpus=1))
     with pytest.raises(Exception, match="rlctl"):
-        list(map_tasks(cluster, abs, [1], cpus=0, resources={"odd": 1}))
+        list(map_tasks(cluster, abs, [1]))
     ray_cluster.kill(odd)
