@@ -87,11 +87,6 @@ class Standing:
         self._promoted = self._until = 0
 
     @property
-    def failures(self) -> int:
-        """Ticks without a usable answer in the failure window."""
-        return self._failures.count(self._tick)
-
-    @property
     def ticks_to_retry(self) -> int:
         """Ticks until it gets another try, if nothing speaks against it then; 0 while it may act."""
         return max(self._until - self._tick, 1) if self.demoted else 0

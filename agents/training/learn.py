@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 LOG_SECONDS = 5.0
 """Between two points of a curve."""
 
+CHECKPOINT_SECONDS = 120.0
+"""Between two checkpoints: what a kill costs at most."""
+
 SEEDS_OF_A_BLOCK = 1_000_003
 """Distance between the seeds of two sessions of one run: far beyond the seeds that people give."""
 
@@ -190,7 +193,7 @@ class _Session(BaseCallback):
             self._evaluated_at, self._evaluated_timesteps = time.monotonic(), self.num_timesteps
             if recipe.early_stop is not None and self._history.without_gain >= recipe.early_stop:
                 self.ending = Ending.NO_GAIN
-        if now - self._saved >= self._run.checkpoint_seconds:
+        if now - self._saved >= CHECKPOINT_SECONDS:
             self._checkpoint()
             self._saved = time.monotonic()
         if now - self._logged >= LOG_SECONDS:

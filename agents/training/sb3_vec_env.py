@@ -7,7 +7,7 @@ may have several vector environments at once, groups of hosts that differ in siz
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,9 @@ class SimVecEnv(VecEnv):
         each = [getattr(group, attr_name) for group in self.groups for _ in range(group.num_envs)]
         return [each[host] for host in self._get_indices(indices)]
 
-    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Set an attribute of all hosts at once; ValueError for some hosts only."""
-        if len(list(self._get_indices(indices))) != self.num_envs:
-            raise ValueError(f"{attr_name} is shared by all hosts and cannot be set for some")
-        for group in self.groups:
-            setattr(group, attr_name, value)
+    def set_attr(self, *_: Any, **__: Any) -> NoReturn:
+        """NotImplementedError: hosts are as they were made."""
+        raise NotImplementedError("hosts are as they were made")
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

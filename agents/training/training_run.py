@@ -48,7 +48,6 @@ class TrainingRun:
     resume: bool = False
     threads: int = 1
     export: bool = True
-    checkpoint_seconds: float = 120.0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
     search: SearchOrigin | None = None

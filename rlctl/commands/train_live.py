@@ -81,13 +81,15 @@ def _plan(args: argparse.Namespace) -> LivePlan:
 
 
 def _effective(plan: LivePlan) -> str:
+    from rlctl.agents.training.rollouts.fine_tuning import RATE_RATIO
+
     s, task, safety = plan.scenario, plan.task, plan.testbed.safety
     return (
         f"{s.name}: {s.description}\n"
         f"fine-tuning {task.init}: {task.timesteps} ticks of {s.tick_seconds:g} s in rounds, measured for "
         f"{task.evaluation_ticks} ticks before and after each, about {max(round(plan.seconds / 60), 1)} min\n"
         f"exploring in {task.bounds.probability:.0%} of the ticks, from a slack of {task.bounds.least_slack_ratio:g} "
-        f"on; {task.rate_ratio:g} of its learning rate; shield {safety.name} ({safety.digest})\n"
+        f"on; {RATE_RATIO:g} of its learning rate; shield {safety.name} ({safety.digest})\n"
         f"folder: {task.folder}"
     )
 

@@ -48,6 +48,9 @@ BATCH, TARGET_TICKS = 64, 100
 CLIP_RANGE = 0.1
 """PPO: half of what it is where hosts are cheap."""
 
+RATE_RATIO = 0.1
+"""The learning rate, as a share of the one that the model was trained with."""
+
 
 @dataclass(frozen=True, slots=True)
 class FineTuningTask:
@@ -57,7 +60,6 @@ class FineTuningTask:
         init: The model to begin with, a zip of one's own: opening it runs what it holds.
         timesteps: Control periods to learn from; a few less where they do not part into equal rounds.
         evaluation_ticks: Length of each measurement, in control periods.
-        rate_ratio: The learning rate, as a share of the one that the model was trained with.
     """
 
     init: Path
@@ -65,7 +67,6 @@ class FineTuningTask:
     timesteps: int
     evaluation_ticks: int = 60
     bounds: Bounds = field(default_factory=Bounds)
-    rate_ratio: float = 0.1
     seed: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
@@ -195,7 +196,7 @@ class FineTuning:
             "init": str(task.init),
             "kept_initial": not outcome.improved,
             "timesteps": outcome.timesteps,
-            "rate_ratio": task.rate_ratio,
+            "rate_ratio": RATE_RATIO,
             "explore": task.bounds.probability,
             "explore_slack_ratio": task.bounds.least_slack_ratio,
         }
@@ -220,7 +221,7 @@ def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks:
     """
     rate = initial.learning_rate
     arguments = {
-        "learning_rate": task.rate_ratio * float(rate(1.0) if callable(rate) else rate),
+        "learning_rate": RATE_RATIO * float(rate(1.0) if callable(rate) else rate),
         "gamma": initial.gamma,
         "policy_kwargs": initial.policy_kwargs,
         "seed": task.seed,

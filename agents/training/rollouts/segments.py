@@ -63,7 +63,6 @@ class Segment:
     happened: Mapping[str, Happened] = field(default_factory=dict)
     episode_rewards: Sequence[float] = ()
     episode_steps: Sequence[float] = ()
-    seconds: float = 0.0
 
     @property
     def size(self) -> int:

@@ -11,7 +11,6 @@ unpickles no model: the network that it gets is a `policy.onnx`, checked as that
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -134,7 +133,6 @@ class Worker:
             self._running.stand_still()
 
     def _acted(self, running: Running, orders: Orders, policy: bytes) -> Segment:
-        begun = time.monotonic()
         seen, rows, masks = [running.go_on(orders, lambda shown: _finite(policy, shown))], [], []
         for _ in range(orders.steps):
             allowed = running.allowed()
@@ -157,7 +155,6 @@ class Worker:
             happened=happened,
             episode_rewards=episode_rewards,
             episode_steps=episode_steps,
-            seconds=time.monotonic() - begun,
         )
 
     def close(self) -> None:

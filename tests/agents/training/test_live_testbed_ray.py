@@ -78,7 +78,6 @@ def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
         beds.ask(one, Orders(1, 5, epsilon=0.1), policy)
         until(lambda: came.extend(beds.arrivals(0.5)) or came)
         assert came[0].segment.happened[plan.name].ticks == came[0].segment.size == 5
-        assert came[0].segment.seconds > 4.0
         ours = groups() - others
         pids = leftovers.members(ours)
         assert ours
