@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -67,6 +68,7 @@ ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
 
 
 WHOLE = number(int, lambda value: value >= 0, "is no whole number of 0 or more")
+FINITE = number(float, math.isfinite, "is no share, such as 0.1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,10 +102,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (default: runs/ALGO/NUMBER)")
     parser.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in this folder")
     parser.add_argument(
-        "--explore", type=float, metavar="SHARE", help="live: ticks that may try a neighbouring move (default: 0.1)"
+        "--explore", type=FINITE, metavar="SHARE", help="live: ticks that may try a neighbouring move (default: 0.1)"
     )
     parser.add_argument(
-        "--explore-slack", type=float, metavar="SHARE", help="live: slack from which on they may (default: 0.5)"
+        "--explore-slack", type=FINITE, metavar="SHARE", help="live: slack from which on they may (default: 0.5)"
     )
     add_ray(parser, "learn from a Ray cluster's testbeds: local starts one here, auto is this machine's, or HOST:PORT")
     parser.add_argument(

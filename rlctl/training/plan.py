@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.host_kinds import Hosts, load_hosts, present
@@ -23,7 +23,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import YAML, load_model
+from rlctl.envs.yaml_edge import YAML, Strict, load_model
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import sim_scenario
 from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
@@ -38,7 +38,7 @@ TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
 """Evaluations while learning: their longest run and its seeds."""
 
 
-class TrainingOptions(BaseModel):
+class TrainingOptions(Strict):
     """What the user asked for, as args.yml has it.
 
     Attributes:
@@ -50,8 +50,6 @@ class TrainingOptions(BaseModel):
         live: Scenario of the live testbeds among those of a cluster, if any.
         explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.live.bounded`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithm: str
     config: str | None = None

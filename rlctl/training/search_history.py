@@ -62,7 +62,6 @@ def document(found: SearchOutcome) -> dict[str, Any]:
         "choice": {
             "seeds": list(found.seeds),
             "allowance_points": ALLOWANCE_POINTS,
-            "resolution_points": ALLOWANCE_POINTS,
             "winner": found.standings[0].name if found.standings else None,
             "ahead": found.lead.as_json() if found.lead else None,
             "winner_under_the_shield_as_it_ships": found.as_shipped.as_json() if found.as_shipped else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from rlctl.agents.training.host_kinds import SEED_BITS, Hosts
 from rlctl.agents.training.recipe import ENV_ID, Recipe, load_recipe, recipe_from
@@ -17,7 +17,7 @@ from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import Candidate, Space, load_space, space_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import load_model
+from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.sim import CAPPED, SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
@@ -27,11 +27,7 @@ SHIELD = DEFAULT
 """Under which policies are judged where the space names no shield."""
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SearchOptions(_Kept):
+class SearchOptions(Strict):
     """What the user asked for.
 
     Attributes:
@@ -52,7 +48,7 @@ class SearchOptions(_Kept):
     max_seconds: float | None = None
 
 
-class SearchFile(_Kept):
+class SearchFile(Strict):
     """`search.json`: all that a search that goes on must not take from elsewhere, and a digest of what is searched."""
 
     schema_version: Literal[1] = Field(1, alias="schema")
