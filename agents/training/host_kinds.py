@@ -41,19 +41,15 @@ VALIDATION = 1 << 40
 """First validation seed: a training seed, since what selects a policy has seen it, beyond those of all runs."""
 
 
-class Kind(Strict):
-    """One kind of host.
+class HostKind(Strict):
+    """One kind of host, among those that policies learn on or in a fleet.
 
     Attributes:
-        name: Shown in curves and in the card.
+        name: Shown in curves, tables and cards.
         profile: A host profile, by name or file.
         constants: Constants of the profile that are different here.
-        ranges: From where each episode draws constants, beside the profile's own ranges.
+        ranges: From where each host or episode draws constants, beside the profile's own ranges.
         weight: BE's CPU weight on these hosts.
-        safety: The shield's profile, by name or file; none learns without a shield.
-        absent: Optional features whose sensor these hosts lack.
-        work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
-            where sensors are late, or too shy.
         share: Share of the hosts, by the shares of the other kinds.
     """
 
@@ -62,9 +58,6 @@ class Kind(Strict):
     constants: dict[str, float] = Field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
     weight: Weight
-    safety: str | None
-    absent: tuple[str, ...] = ()
-    work: float = Field(default=WORK, gt=0.0, lt=1.0)
     share: float = Field(gt=0.0)
 
     def host(self) -> HostProfile:
@@ -75,6 +68,21 @@ class Kind(Strict):
             return validated(HostProfile, data, f"profile {plain.name}")
         except ConfigError as error:
             raise ConfigError(f"hosts {self.name}: {error}") from error
+
+
+class Kind(HostKind):
+    """One kind of host that policies learn on.
+
+    Attributes:
+        safety: The shield's profile, by name or file; none learns without a shield.
+        absent: Optional features whose sensor these hosts lack.
+        work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
+            where sensors are late, or too shy.
+    """
+
+    safety: str | None
+    absent: tuple[str, ...] = ()
+    work: float = Field(default=WORK, gt=0.0, lt=1.0)
 
     def shield(self) -> Profile | None:
         """The safety profile, if any; ConfigError where there is none of this name."""

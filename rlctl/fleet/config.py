@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.agents.training.host_kinds import Kind, load_hosts, spelt_out
+from rlctl.agents.training.host_kinds import HostKind, Kind, load_hosts, spelt_out
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads_day import DayLoad
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, beside, load_yaml, shipped_or_own, validated
 from rlctl.safety.profile import DEFAULT
@@ -37,33 +36,19 @@ class Region(Strict):
     share: float = Field(gt=0.0)
 
 
-class FleetKind(Strict):
-    """One kind of host.
+class FleetKind(HostKind):
+    """One kind of host in a fleet.
 
     Attributes:
-        name: Name in tables.
-        profile: Name or file of a host profile.
-        constants: Constants of the profile that are different here.
-        ranges: Ranges that each host draws constants from, beside the profile's own ranges.
-        weight: BE's CPU weight.
-        share: Weight of this kind when hosts are drawn, relative to the other kinds.
         load: How the load goes over a day.
     """
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    profile: str
-    constants: dict[str, float] = Field(default_factory=dict)
-    ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    weight: Weight
-    share: float = Field(gt=0.0)
     load: DayLoad
 
     @cached_property
-    def host(self) -> HostProfile:
-        """The profile with these constants and ranges; ConfigError: there is no such profile, constant or range."""
-        plain = load_host(self.profile).but(**self.constants)
-        data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
-        return validated(HostProfile, data, f"profile {plain.name}")
+    def drawn_from(self) -> HostProfile:
+        """Its `host()`, read once."""
+        return self.host()
 
     @cached_property
     def untrained(self) -> tuple[str, ...]:
@@ -71,7 +56,7 @@ class FleetKind(Strict):
 
         Empty when the policies that ship have learnt on such hosts.
         """
-        own = _spans(self.host, self.weight)
+        own = _spans(self.drawn_from, self.weight)
         leaving = [
             tuple(name for name, (low, high) in own.items() if not theirs[name][0] <= low <= high <= theirs[name][1])
             for theirs in (_spans(kind.host(), kind.weight) for kind in _training_kinds())
@@ -159,9 +144,9 @@ class Fleet(Strict):
     def _are_hosts(cls, kinds: tuple[FleetKind, ...]) -> tuple[FleetKind, ...]:
         for kind in kinds:
             try:
-                quantile = kind.host.lc.quantile_ratio
+                quantile = kind.drawn_from.lc.quantile_ratio
             except ConfigError as error:
-                raise ValueError(f"{kind.name}: {error}") from error
+                raise ValueError(str(error)) from error
             if quantile != QUANTILE:
                 raise ValueError(f"{kind.name}: quantile_ratio is {quantile:g}; a fleet's hosts all have {QUANTILE:g}")
         return kinds
@@ -170,7 +155,7 @@ class Fleet(Strict):
     def digest(self) -> str:
         """Hash of all that decides which hosts there are and how loaded they are."""
         text = self.model_dump_json(exclude={"name", "description", "hosts", "hours", "machine_cpus", "canary"})
-        hosts = "".join(kind.host.digest for kind in self.kinds)
+        hosts = "".join(kind.drawn_from.digest for kind in self.kinds)
         return hashlib.sha256((text + hosts).encode()).hexdigest()[:12]
 
 

@@ -198,7 +198,7 @@ def as_json(outcome: FleetOutcome) -> dict[str, object]:
         "machine_cpus": fleet.machine_cpus,
         "rlctl": __version__,
         "kinds": {
-            kind.name: {"cpus": kind.host.be.host_cpus, "untrained": list(kind.untrained)} for kind in fleet.kinds
+            kind.name: {"cpus": kind.drawn_from.be.host_cpus, "untrained": list(kind.untrained)} for kind in fleet.kinds
         },
         "managers": {name: _manager_as_json(outcome, name, figures) for name, figures in figures_by_manager(outcome)},
         "cost": cost_as_json(outcome),

@@ -78,7 +78,7 @@ class FleetHosts(SimHosts):
 
     def __init__(self, fleet: Fleet, roster: Roster, begin_seconds: float = 0.0, manager: str = "") -> None:
         kinds = [fleet.kinds[kind] for kind in roster.kinds]
-        self.limits = VectorLimits([kind.host.limits(kind.weight) for kind in kinds])
+        self.limits = VectorLimits([kind.drawn_from.limits(kind.weight) for kind in kinds])
         constants = _constants(fleet, roster)
         weights = weight_ratios([catalogue.OWN_WEIGHTS.get(manager, kind.weight) for kind in kinds], constants)
         self._fleet, self._roster, self._begin_seconds = fleet, roster, begin_seconds
@@ -103,6 +103,6 @@ def _constants(fleet: Fleet, roster: Roster) -> Constants:
     """Constants of each host, drawn from the ranges of its kind."""
     columns: dict[str, Array] = {}
     for kind, here in roster.by_kind():
-        for name, column in vars(Constants.drawn(fleet.kinds[kind].host, roster.keys[here])).items():
+        for name, column in vars(Constants.drawn(fleet.kinds[kind].drawn_from, roster.keys[here])).items():
             columns.setdefault(name, np.zeros(len(roster.places)))[here] = column
     return Constants(**columns)

@@ -154,8 +154,8 @@ def test_hosts_of_a_fleet_have_the_sizes_and_constants_of_their_kind():
     hosts = FleetHosts(FLEET, roster)
     for place, kind in enumerate(FLEET.kinds):
         mine = roster.kinds == place
-        assert {one.cpus for one in np.array(hosts.limits.each, object)[mine]} == {round(kind.host.be.host_cpus)}
-        for name, (low, high) in kind.host.ranges.items():
+        assert {one.cpus for one in np.array(hosts.limits.each, object)[mine]} == {round(kind.drawn_from.be.host_cpus)}
+        for name, (low, high) in kind.drawn_from.ranges.items():
             values = getattr(hosts.constants, name)[mine]
             assert (values >= low).all()
             assert (values <= high).all()
@@ -289,4 +289,4 @@ def test_a_profile_of_ones_own_stands_beside_the_fleet(tmp_path):
     (tmp_path / "mine.yaml").write_text(shipped.read_text())
     path = tmp_path / "fleet.yaml"
     path.write_text(SMALL.replace("like: large", "profile: mine.yaml\n    weight: equal"))
-    assert load_fleet(str(path)).kinds[0].host.lc.max_load_rps == 550
+    assert load_fleet(str(path)).kinds[0].drawn_from.lc.max_load_rps == 550
