@@ -302,8 +302,8 @@ def test_simulated_hosts_are_recorded_under_managers_that_explore_within_the_mas
 
 
 def test_who_explores_takes_another_move_than_the_manager_s():
-    found = record(ground(), ["static"], 1.0, seed=1)
-    assert np.concatenate([one.explored for one in found.episodes]).mean() > 0.95
+    found = record(ground(), ["feedforward"], 1.0, seed=1)
+    assert all(one.explored.all() for one in found.episodes)
 
 
 def test_without_exploration_a_host_is_the_manager_s():
