@@ -199,6 +199,7 @@ class _Pending:
 
     def _put_back(self, entry: Entry) -> bool:
         """One write; True when it has changed anything, be it one of many disks."""
+        text = ""
         try:
             if is_made_class(entry.path):
                 with contextlib.suppress(FileNotFoundError):
@@ -212,7 +213,7 @@ class _Pending:
             return own_value(self._kernel, entry.path) != now
         except OSError as error:
             self._why[entry.path] = str(refusal(error, entry.path, f"write {entry.original.strip()!r}"))
-            if error.errno == errno.ENODEV:
+            if error.errno == errno.ENODEV and text:  # met reading, it tells of the group and of no disk
                 return self._without_device(entry, text)
             return error.errno == errno.ENOSPC and self._widen(entry)
 

@@ -252,6 +252,26 @@ def test_restoring_without_permission_says_so(fake: Bench) -> None:
     assert not report.ok
 
 
+def test_a_file_that_fails_while_it_is_put_back_keeps_no_other_from_it(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = fake.group()
+    before = {path: path.read_text() for path in group.knob_files("quota", "cpus", "frozen")}
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    seen, read = list[Path](), fake.kernel.read
+
+    def failing(path: Path) -> str:
+        seen.append(path)
+        if path.name == "cpuset.cpus" and seen.count(path) == 2:  # it was there a moment ago
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return read(path)
+
+    monkeypatch.setattr(fake.kernel, "read", failing)
+    report = fake.restore()
+    assert report.ok, report
+    assert {path: path.read_text() for path in before} == before
+
+
 @pytest.mark.parametrize("fake", ["v2"], indirect=True)  # v1 has nothing to enable
 def test_enabled_controllers_are_switched_off_again(fake: Bench) -> None:
     control = fake.layout.mounts["cpu"].path / "cgroup.subtree_control"
