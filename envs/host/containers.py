@@ -8,6 +8,7 @@ group may have any name (runc with its own `cgroupsPath`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -58,7 +59,8 @@ def find_container(
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", spec.name):
         raise ConfigError(f"{spec.name!r} is no name or id of a container")
     if _ID.fullmatch(spec.name):
-        return _by_id(spec.name, spec.name, layout)
+        with contextlib.suppress(HostError):  # no id then, but a name of such digits
+            return _by_id(spec.name, spec.name, layout)
     answers = {}
     for program, question in _QUESTIONS.items():
         tool = shutil.which(program, path=search_path)
@@ -92,7 +94,13 @@ def _ask(command: list[str]) -> tuple[str, bool]:
     """The tool's answer, and whether it knew the container."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"no answer in {ANSWER_SECONDS:g} s", False

@@ -81,7 +81,8 @@ class Namespace(Program):
         for command in commands:
             try:
                 words = subprocess.run(
-                    [*self.inside, *command], check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS,
+                    [*self.inside, *command], check=True, capture_output=True, text=True, errors="replace",
+                    timeout=COMMAND_SECONDS,
                     env={**os.environ, "PATH": f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{SYSTEM_PROGRAMS}"},
                 ).stdout  # fmt: skip
             except subprocess.CalledProcessError as error:

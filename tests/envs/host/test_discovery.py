@@ -182,6 +182,20 @@ def test_container_name_is_asked_of_the_tools_in_turn(v2: Layout, tmp_path: Path
     assert pids(discover(ByContainer("web"), v2, search_path=tools), v2) == {31}
 
 
+def test_a_name_may_have_nothing_but_the_digits_of_an_id(v2: Layout, tmp_path: Path) -> None:
+    make_groups(root(v2), {f"docker/{ID}": [31]})
+    tools = write_tool(tmp_path / "bin", "docker", f'[ "$4" = feedfacecafe ] && echo {ID}')
+    assert discover(ByContainer("feedfacecafe"), v2, search_path=tools) == (f"/docker/{ID}",)
+    with pytest.raises(HostError, match="no runtime knows a container deadbeefcafe"):
+        discover(ByContainer("deadbeefcafe"), v2, search_path=tools)
+
+
+def test_a_tool_may_speak_any_encoding(v2: Layout, tmp_path: Path) -> None:
+    tools = write_tool(tmp_path / "bin", "docker", r"printf 'introuvable: \351t\351\n' >&2; exit 1")
+    with pytest.raises(HostError, match=r"docker: introuvable: .t.; podman"):
+        discover(ByContainer("web"), v2, search_path=tools)
+
+
 def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 41}'""")
     proc = write_membership(tmp_path / "proc", 41, "0::/batch/whatever\n")

@@ -76,6 +76,13 @@ def test_under_a_ceiling_the_lc_has_neither_limit_nor_precedence() -> None:
     assert not any("prio" in command for command in commands)
 
 
+def test_what_runs_inside_may_speak_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Namespace, "inside", ())
+    assert Namespace("here").run([["printf", r"\351t\351"]]) == "\ufffdt\ufffd"
+    with pytest.raises(TestbedError, match=r"in here: .t."):
+        Namespace("here").run([["sh", "-c", r"printf '\351t\351' >&2; exit 1"]])
+
+
 def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
