@@ -205,7 +205,8 @@ def _file(folder: Path, name: str) -> bytes:
     try:
         if file.resolve().parent != folder.resolve():
             raise BundleError("is a link out of the bundle; put the file itself there", file)
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:  # a pipe must not hold us up
+        # a pipe must not hold us up
+        with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise BundleError("is no file; copy the bundle again", file)
             data = stream.read(most + 1)

@@ -44,7 +44,7 @@ def named(key: str, path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
     """A regular file that the configuration names; a FIFO in its place is not waited for."""
-    with named(key, path), os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+    with named(key, path), open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ConfigError(f"{key}: {path}: is no regular file")
         yield file

@@ -148,7 +148,7 @@ class Registry:
 def _loaded(path: Path) -> Registration | None:
     """One file; None if it is gone."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:

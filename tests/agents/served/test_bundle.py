@@ -116,7 +116,9 @@ class TestFiles:
     def test_a_folder_or_a_pipe(self, name, good):
         (good / name).unlink()
         (good / name).mkdir()
-        refused(good, name)
+        before = len(os.listdir("/proc/self/fd"))
+        refused(good, f"{name}: cannot be read: Is a directory")
+        assert len(os.listdir("/proc/self/fd")) == before
         (good / name).rmdir()
         os.mkfifo(good / name)
         refused(good, f"{name}: is no file")

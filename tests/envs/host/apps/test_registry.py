@@ -70,6 +70,15 @@ def test_a_file_that_is_none_of_ours_is_said_and_left_out(registry, text, caplog
     assert "not an application" in caplog.text
 
 
+def test_a_directory_in_a_files_place_is_said_and_no_descriptor_stays_open(registry, caplog):
+    registry.add(a_registration())
+    registry.path("5:other").mkdir()
+    before = len(os.listdir("/proc/self/fd"))
+    assert list(registry.read()) == [a_registration().key]
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert "Is a directory" in caplog.text
+
+
 def test_a_registration_counts_only_under_its_own_name_and_below_the_root(registry):
     one = a_registration()
     registry.add(one)
