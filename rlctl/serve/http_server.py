@@ -236,7 +236,7 @@ class _Secrets:
         self._seen = seen
         try:
             self.tls, self.token = self._read()
-        except RlctlError as error:
+        except (OSError, RlctlError) as error:  # a file may go between two looks at it
             log.error("%s: the old certificate and token stay in effect: %s", self._name, error)
         else:
             log.info("%s: certificate and token are read again", self._name)

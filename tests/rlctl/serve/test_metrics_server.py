@@ -1,6 +1,7 @@
 """The endpoint: whoever may, gets the metrics; whoever would hold it up, holds up nothing."""
 
 import asyncio
+import contextlib
 import http.client
 import logging
 import os
@@ -321,6 +322,13 @@ def test_a_secret_that_is_a_fifo_is_not_waited_for(serve, tmp_path, what):
         serve(MetricsSection(listen="127.0.0.1:0", **files))
 
 
+def test_a_directory_in_a_secrets_place_is_said_and_no_descriptor_stays_open(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ConfigError, match=r"metrics.bearer_token_file: .*: Is a directory"):
+        look_at(MetricsSection(bearer_token_file=tmp_path))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("content", ["", "short", "two words that are long enough", "x" * 5000])
 def test_a_token_is_one_long_word(serve, token, content):
     token.chmod(0o600)
@@ -416,6 +424,19 @@ def test_a_certificate_that_is_rotated_is_shown_once_its_key_is_there_too(serve,
     assert shown(new[0]) == 200
     with pytest.raises(ssl.SSLCertVerificationError):
         shown(certificate[0])
+
+
+def test_a_key_that_goes_while_it_is_read_leaves_the_old_one_and_the_peer_its_answer(
+    serve, tmp_path, certificate, caplog, monkeypatch
+):
+    now, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    exchange(now, certificate[0].read_text())
+    exchange(key, certificate[1].read_text())
+    server = serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=now, tls_key=key))
+    monkeypatch.setattr(rlctl.serve.http_server, "opened", lambda *_: contextlib.nullcontext())  # a moment ago it was
+    key.unlink()
+    assert ask(server, tls=ssl.create_default_context(cafile=certificate[0]))[0] == 200
+    assert "stay in effect" in caplog.text
 
 
 def test_what_a_start_would_refuse_is_said_before_it(serve_yaml, certificate, token, capsys):
