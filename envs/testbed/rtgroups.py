@@ -21,7 +21,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.partition.apply import apply
 from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.undo import undo
-from rlctl.envs.host.resources.blockio import Disk, disks, io_of
+from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from rlctl.envs.testbed.janitor import Janitor
 
 log = logging.getLogger(__name__)
@@ -185,12 +185,12 @@ class Rig:
         """Weights where a disk heeds them, else a limit for the load."""
         try:
             for group, weight in ((rt, IO_SHARE * LOAD_WEIGHT), (load, LOAD_WEIGHT)):
-                io_of(group, self.knobs).set_weight(weight)
+                set_io_weight(group, self.knobs, weight)
         except CgroupError as unheeded:
             if self.disk is None or not self.io_bytes_per_second:
                 raise CgroupError(f"{unheeded}; and the files of the I/O load are on no disk to be limited") from None
             limit = round(self.io_bytes_per_second / IO_SHARE)
-            io_of(load, self.knobs).limit(self.disk, None, limit)
+            limit_io(load, self.knobs, self.disk, "write", limit)
             yield f"io: {unheeded}; instead the load may write {limit / 1e6:.3g} MB/s, a tenth of what it did freely"
 
 

@@ -6,20 +6,20 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rlctl.config.sections import ResourcesSection
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.resources.blockio import disks, io_of
+from rlctl.envs.host.resources.blockio import disks, limit_io, set_io_weight
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.host_memory import HostMemory
-from rlctl.envs.host.resources.memory import memory_of
+from rlctl.envs.host.resources.memory import set_memory
 from rlctl.envs.host.resources.node_power import NodePower, power_source
 from rlctl.envs.host.resources.powercap import Rapl, rapl_zones
-from rlctl.envs.host.resources.resctrl import Classes, Shares, task_ids, why_no_resctrl
+from rlctl.envs.host.resources.resctrl import Classes, task_ids, why_no_resctrl
 from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading
@@ -36,15 +36,15 @@ Put = Callable[[Group, Knobs, Any], object]
 """Puts the value of a key into effect for one group."""
 
 OF_LC: Mapping[str, Put] = {
-    "lc_memory_min_bytes": lambda group, knobs, least: memory_of(group, knobs).keep(guaranteed_bytes=least),
-    "lc_memory_low_bytes": lambda group, knobs, preferred: memory_of(group, knobs).keep(preferred_bytes=preferred),
+    "lc_memory_min_bytes": lambda group, knobs, least: set_memory(group, knobs, "min", least),
+    "lc_memory_low_bytes": lambda group, knobs, preferred: set_memory(group, knobs, "low", preferred),
 }
 OF_BE: Mapping[str, Put] = {
-    "be_memory_high_bytes": lambda group, knobs, high: memory_of(group, knobs).cap(high_bytes=high),
-    "be_memory_max_bytes": lambda group, knobs, most: memory_of(group, knobs).cap(most_bytes=most),
-    "be_io_weight": lambda group, knobs, weight: io_of(group, knobs).set_weight(weight),
-    "be_disk_read_bytes_per_second": lambda group, knobs, rate: _limit_disks(group, knobs, rate, None),
-    "be_disk_write_bytes_per_second": lambda group, knobs, rate: _limit_disks(group, knobs, None, rate),
+    "be_memory_high_bytes": lambda group, knobs, high: set_memory(group, knobs, "high", high),
+    "be_memory_max_bytes": lambda group, knobs, most: set_memory(group, knobs, "max", most),
+    "be_io_weight": set_io_weight,
+    "be_disk_read_bytes_per_second": lambda group, knobs, rate: _limit_disks(group, knobs, "read", rate),
+    "be_disk_write_bytes_per_second": lambda group, knobs, rate: _limit_disks(group, knobs, "write", rate),
 }
 """Keys of the section that are settings of each LC's and of each BE group, in the order in which they are written."""
 
@@ -129,13 +129,14 @@ class Caretaker:
         """Make the classes of cache and memory bandwidth, if there are to be any."""
         if (section := self._section.resctrl) is None:
             return
-        bandwidth = section.be_bandwidth_percent, section.be_bandwidth_megabytes_per_second
         try:
             classes = Classes(self._knobs)
             classes.make()
             self._classes = classes  # they count, even where they cannot be divided
             self._gather(classes)
-            classes.divide(Shares(section.be_cache_ratio, *bandwidth))
+            classes.divide(
+                section.be_cache_ratio, section.be_bandwidth_percent, section.be_bandwidth_megabytes_per_second
+            )
         except (CgroupError, PermissionMissing) as error:
             yield "resctrl", error
 
@@ -147,10 +148,9 @@ class Caretaker:
             self._classes = None
 
 
-def _limit_disks(group: Group, knobs: Knobs, read: int | None, write: int | None) -> None:
-    driver = io_of(group, knobs)
+def _limit_disks(group: Group, knobs: Knobs, direction: Literal["read", "write"], bytes_per_second: int) -> None:
     for disk in disks():
-        driver.limit(disk, read, write)
+        limit_io(group, knobs, disk, direction, bytes_per_second)
 
 
 def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[Sensor]:

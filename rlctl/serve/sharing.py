@@ -25,7 +25,7 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import see
 from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.resources.memory import memory_of
+from rlctl.envs.host.resources.memory import set_memory
 
 log = logging.getLogger(__name__)
 
@@ -227,11 +227,7 @@ class Sharing:
             return
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
         try:
-            memory = memory_of(member.group, self._knobs)
-            if wanted_bytes:
-                memory.cap(high_bytes=wanted_bytes)
-            else:
-                memory.uncap_high()
+            set_memory(member.group, self._knobs, "high", wanted_bytes or None)
         except CgroupGone:
             pass
         except RlctlError as error:

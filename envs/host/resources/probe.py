@@ -54,7 +54,7 @@ def _io_weight(layout: Layout, sys: Path) -> Capability:
         ", ".join(f"{disk.name} under {disk.scheduler}" for disk in all_disks) or "this host has no disk of its own"
     )
     costed = "enable=1" in text_of(layout.mounts[Controller.IO].path / "io.cost.qos")
-    heeded = any(disk.scheduler in ("bfq", "cfq") for disk in all_disks) or costed
+    heeded = any(disk.scheduler == "bfq" for disk in all_disks) or costed
     way_out = "" if heeded or not all_disks else f": write bfq to /sys/block/{all_disks[0].name}/queue/scheduler"
     return Capability(name, heeded, listed + way_out, disables)
 

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -31,21 +30,6 @@ from rlctl.envs.host.mounted import mounted
 _AMD_MEGABYTES = 125.0
 
 LC_CLASS, BE_CLASS = "rlctl-lc", "rlctl-be"
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What BE's class may use; None for all.
-
-    Attributes:
-        cache_ratio: Share of the ways of each last-level cache.
-        bandwidth_percent: Of each socket's memory bandwidth: Intel's unit.
-        bandwidth_megabytes_per_second: Of each socket: the unit of a mount with mba_MBps, and of AMD.
-    """
-
-    cache_ratio: float | None = None
-    bandwidth_percent: float | None = None
-    bandwidth_megabytes_per_second: float | None = None
 
 
 class Classes:
@@ -86,17 +70,26 @@ class Classes:
                     raise refusal(error, folder, "make it", group=True) from error
             self._knobs.remember([folder / "schemata"])
 
-    def divide(self, shares: Shares) -> None:
+    def divide(
+        self,
+        cache_ratio: float | None = None,
+        bandwidth_percent: float | None = None,
+        bandwidth_megabytes_per_second: float | None = None,
+    ) -> None:
         """Write what each class may use; call `make` first.
+
+        Args:
+            cache_ratio: BE's share of the ways of each last-level cache; None for all, as below.
+            bandwidth_percent: BE's share of each socket's memory bandwidth: Intel's unit.
+            bandwidth_megabytes_per_second: The same in the unit of a mount with mba_MBps, and of AMD.
 
         Raises:
             CgroupError: The processor cannot do one of them; nothing is written then.
             PermissionMissing: Not root.
         """
-        be = self._of_be(shares)
-        lc = Schemata(
-            {name: {at: self._rest(name, mask) for at, mask in one.items()} for name, one in be.caches.items()}
-        )
+        caches = self._caches(cache_ratio)
+        be = Schemata(caches, self._bandwidth(bandwidth_percent, bandwidth_megabytes_per_second))
+        lc = Schemata({name: {at: self._rest(name, mask) for at, mask in one.items()} for name, one in caches.items()})
         for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):
             if text := str(wanted):
                 self._knobs.write(self.root / name / "schemata", text)
@@ -123,19 +116,17 @@ class Classes:
             return False  # it has ended
         return True
 
-    def _of_be(self, shares: Shares) -> Schemata:
-        caches: Mapping[str, Mapping[int, int]] = {}
-        if shares.cache_ratio is not None:
-            if not self.full.caches:
-                raise CgroupError(f"{self.root}: this processor divides no last-level cache (cat_l3)")
-            caches = {
-                name: dict.fromkeys(domains, high_ways(self._mask(name), shares.cache_ratio, self._min_ways(name)))
-                for name, domains in self.full.caches.items()
-            }
-        return Schemata(caches, self._bandwidth(shares))
+    def _caches(self, ratio: float | None) -> Mapping[str, Mapping[int, int]]:
+        if ratio is None:
+            return {}
+        if not self.full.caches:
+            raise CgroupError(f"{self.root}: this processor divides no last-level cache (cat_l3)")
+        return {
+            name: dict.fromkeys(domains, high_ways(self._mask(name), ratio, self._min_ways(name)))
+            for name, domains in self.full.caches.items()
+        }
 
-    def _bandwidth(self, shares: Shares) -> Mapping[int, int]:
-        percent, mbps = shares.bandwidth_percent, shares.bandwidth_megabytes_per_second
+    def _bandwidth(self, percent: float | None, mbps: float | None) -> Mapping[int, int]:
         if percent is None and mbps is None:
             return {}
         if not self.full.bandwidth:

@@ -27,7 +27,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
-from rlctl.envs.host.resources.blockio import Disk, io_of
+from rlctl.envs.host.resources.blockio import Disk, limit_io
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace, require_tools
 
@@ -83,7 +83,7 @@ class ProvisionedDisk:
         self._megabytes, self._holders = megabytes, holders
         mount = group.layout.mount(Controller.IO)
         self._joined = group.paths[Controller.IO] / "cgroup.procs" if mount.version == 1 else None
-        self._io = io_of(group, knobs)
+        self._group, self._knobs = group, knobs
         self._place = Namespace("namespace of the disk", "mount")
         self._stack = contextlib.ExitStack()
         self.folder = holders.folder / "disk"
@@ -143,7 +143,7 @@ class ProvisionedDisk:
         self._limit(self.volume, MOST_MEGABYTES)
 
     def _limit(self, disk: Disk, megabytes: float) -> None:
-        self._io.limit(disk, None, round(megabytes * 1e6))
+        limit_io(self._group, self._knobs, disk, "write", round(megabytes * 1e6))
 
 
 @contextlib.contextmanager

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Mount
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.resources.blockio import Disk, IoDriver, IoV1, IoV2, disks, io_of
+from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from tests.waiting import PATIENCE_SECONDS
 
 Bench = Any
@@ -58,9 +59,10 @@ def folder(bench: Bench) -> Iterator[Path]:
         yield path
 
 
-def driver_of(bench: Bench, folder: Path, sys: Path) -> IoDriver:
+def at(bench: Bench, folder: Path) -> tuple[Group, Knobs]:
+    """A group in one hierarchy, and what writes to it."""
     knobs = bench.knobs()
-    return io_of(Group("own", {Controller.IO: folder}, bench.layout, knobs), knobs, sys)
+    return Group("own", {Controller.IO: folder}, bench.layout, knobs), knobs
 
 
 def text_of(folder: Path) -> dict[str, str]:
@@ -80,9 +82,9 @@ def test_only_disks_that_are_hardware_count(tmp_path: Path) -> None:
 def test_a_weight_that_no_disk_heeds_is_missing_with_the_way_out(bench: Bench, folder: Path, tmp_path: Path) -> None:
     before = text_of(folder)
     with pytest.raises(CgroupError, match=r"vda \(mq-deadline\); write bfq to /sys/block/vda/queue/scheduler"):
-        driver_of(bench, folder, sys_with(tmp_path / "sys", VDA)).set_weight(10)
+        set_io_weight(*at(bench, folder), 10, sys_with(tmp_path / "sys", VDA))
     with pytest.raises(CgroupError, match="no disk of its own"):
-        driver_of(bench, folder, tmp_path / "nowhere").set_weight(10)
+        set_io_weight(*at(bench, folder), 10, tmp_path / "nowhere")
     assert text_of(folder) == before
 
 
@@ -91,7 +93,7 @@ def test_a_weight_is_written_where_bfq_schedules_and_goes_back(bench: Bench, fol
     if not names:
         pytest.skip("this kernel has no bfq weights")
     before = text_of(folder)
-    driver_of(bench, folder, sys_with(tmp_path / "sys", VDB)).set_weight(5000)
+    set_io_weight(*at(bench, folder), 5000, sys_with(tmp_path / "sys", VDB))
     assert (folder / names[0]).read_text().split()[-1] == "1000", "the most that bfq takes"
     assert bench.restore().ok
     assert text_of(folder) == before
@@ -104,24 +106,11 @@ def test_io_cost_heeds_a_weight_where_it_is_enabled(fake: Bench, tmp_path: Path)
     (mount.path / "io.cost.qos").write_text("254:0 enable=1 ctrl=auto\n")
     with own_group(fake, mount) as folder:
         before = text_of(folder)
-        driver_of(fake, folder, sys_with(tmp_path / "sys", VDA)).set_weight(5000)
+        set_io_weight(*at(fake, folder), 5000, sys_with(tmp_path / "sys", VDA))
         assert (folder / "io.weight").read_text() == "default 5000\n"
         assert (folder / "io.bfq.weight").read_text() == "default 100\n"
         assert fake.restore().ok
         assert text_of(folder) == before
-
-
-def test_cfq_counts_in_other_numbers(fake: Bench, tmp_path: Path) -> None:
-    mount = fake.layout.mounts[Controller.IO]
-    if mount.version == 2:
-        return
-    with own_group(fake, mount) as folder:
-        (folder / "blkio.bfq.weight").rename(folder / "blkio.weight")
-        old = Disk("sda", "8:0", "cfq")
-        knobs = fake.knobs()
-        fake.fake._rules["blkio.weight"] = lambda _, text: text
-        IoV1(knobs, folder, sys_with(tmp_path / "sys", old)).set_weight(20)
-        assert (folder / "blkio.weight").read_text() == "100\n"
 
 
 @pytest.mark.host
@@ -145,13 +134,11 @@ def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) ->
     found = disks() if bench.real else (VDA,)
     if not found:
         pytest.skip("this host has no disk of its own")
-    before, driver = text_of(folder), driver_of(bench, folder, Path("/sys"))
+    before, (group, knobs) = text_of(folder), at(bench, folder)
     for disk in found:
-        driver.limit(disk, None, None)
-        assert text_of(folder) == before
-        driver.limit(disk, 1 << 20, None)
-        driver.limit(disk, None, 2 << 20)
-        driver.limit(disk, None, 4 << 20)
+        limit_io(group, knobs, disk, "read", 1 << 20)
+        limit_io(group, knobs, disk, "write", 2 << 20)
+        limit_io(group, knobs, disk, "write", 4 << 20)
     during = " ".join(text_of(folder).values())
     assert str(1 << 20) in during
     assert str(4 << 20) in during
@@ -166,10 +153,9 @@ def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
     with own_group(fake, mount) as folder:
         before = "".join(f"254:{minor} rbps=5 wbps=max riops=max wiops=max\n" for minor in range(1000, 1100))
         (folder / "io.max").write_text(before)
-        knobs = fake.knobs()
-        driver = IoV2(knobs, folder, mount.path)
+        group, knobs = at(fake, folder)
         for disk in (VDA, VDB):
-            driver.limit(disk, 1 << 20, 1 << 20)
+            limit_io(group, knobs, disk, "read", 1 << 20)
         (folder / "io.max").write_text("")  # whoever else lifted the limits of all the other disks
         fake.close_journal()
         assert restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, patience_seconds=PATIENCE_SECONDS).ok
@@ -183,7 +169,7 @@ def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: 
     with own_group(fake, mount) as folder:
         limits = "rbps=5 wbps=max riops=max wiops=max"
         (folder / "io.max").write_text(f"179:0 {limits}\n179:8 {limits}\n254:7 {limits}\n")
-        IoV2(fake.knobs(), folder, mount.path).limit(VDB, 1 << 20, 1 << 20)
+        limit_io(*at(fake, folder), VDB, "read", 1 << 20)
         fake.fake.detached = {"179:0", "179:8"}
         (folder / "io.max").write_text("".join((folder / "io.max").read_text().splitlines(keepends=True)[3:]))
         fake.close_journal()
@@ -233,11 +219,10 @@ def test_whatever_was_limited_writing_line_by_line_ends_at_the_original(
     assert now == before
 
 
-def test_a_group_whose_parent_shares_no_io_says_what_to_write(fake: Bench, tmp_path: Path) -> None:
+def test_a_group_whose_parent_shares_no_io_says_what_to_write(fake: Bench) -> None:
     mount = fake.layout.mounts[Controller.IO]
     if mount.version == 1:
         return
     fake.kernel.make_group(mount.path / "bare")
-    driver = driver_of(fake, mount.path / "bare", sys_with(tmp_path / "sys", VDB))
     with pytest.raises(CgroupError, match=r"write \+io to "):
-        driver.set_weight(10)
+        set_io_weight(*at(fake, mount.path / "bare"), 10)

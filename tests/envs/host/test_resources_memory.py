@@ -18,7 +18,7 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Mount
-from rlctl.envs.host.resources.memory import MemoryV2, memory_of
+from rlctl.envs.host.resources.memory import set_memory
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.memory_guards import MemoryPressureGuard
@@ -87,8 +87,9 @@ def group_at(bench: Bench, folder: Path, knobs: Knobs) -> Group:
 
 def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
-    driver.cap(high_bytes=64 * MIB, most_bytes=96 * MIB)
+    group = group_at(bench, folder, knobs)
+    set_memory(group, knobs, "high", 64 * MIB)
+    set_memory(group, knobs, "max", 96 * MIB)
     during = text_of(folder)
     high, most = (
         ("memory.soft_limit_in_bytes", "memory.limit_in_bytes") if mount.version == 1 else ("memory.high", "memory.max")
@@ -99,9 +100,19 @@ def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder
     assert text_of(folder) == before
 
 
+def test_one_setting_goes_back_by_itself(bench: Bench, folder: Path) -> None:
+    before, knobs = text_of(folder), bench.knobs()
+    group = group_at(bench, folder, knobs)
+    set_memory(group, knobs, "high", None)
+    assert text_of(folder) == before, "never written, so nothing to undo"
+    set_memory(group, knobs, "high", 64 * MIB)
+    set_memory(group, knobs, "high", None)
+    assert text_of(folder) == before
+
+
 def test_what_is_no_whole_number_of_pages_is_rounded_as_the_kernel_does(bench: Bench, folder: Path) -> None:
     knobs = bench.knobs()
-    memory_of(group_at(bench, folder, knobs), knobs).cap(most_bytes=64 * MIB + 4095)
+    set_memory(group_at(bench, folder, knobs), knobs, "max", 64 * MIB + 4095)
     assert f"{64 * MIB}\n" in text_of(folder).values()
 
 
@@ -109,14 +120,13 @@ def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
     bench: Bench, mount: Mount, folder: Path
 ) -> None:
     before, knobs = text_of(folder) | text_of(folder.parent), bench.knobs()
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
     if mount.version == 1:
         with pytest.raises(CgroupError, match="cgroup v1 protects no memory"):
-            driver.keep(preferred_bytes=32 * MIB)
-        driver.keep()
+            set_memory(group_at(bench, folder, knobs), knobs, "low", 32 * MIB)
         assert text_of(folder) | text_of(folder.parent) == before
         return
-    driver.keep(guaranteed_bytes=16 * MIB, preferred_bytes=32 * MIB)
+    set_memory(group_at(bench, folder, knobs), knobs, "min", 16 * MIB)
+    set_memory(group_at(bench, folder, knobs), knobs, "low", 32 * MIB)
     for group in (folder, folder.parent):
         assert (group / "memory.min").read_text() == f"{16 * MIB}\n", "a protection counts as far as all above have one"
         assert (group / "memory.low").read_text() == f"{32 * MIB}\n"
@@ -131,7 +141,7 @@ def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
     with own_group(fake, mount) as folder:
         (folder.parent / "memory.low").write_text("max\n")
         knobs = fake.knobs()
-        MemoryV2(knobs, folder, mount.path).keep(preferred_bytes=MIB)
+        set_memory(group_at(fake, folder, knobs), knobs, "low", MIB)
         assert (folder.parent / "memory.low").read_text() == "max\n"
 
 
@@ -140,26 +150,26 @@ def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
     if mount.version == 1:
         bare = Group("bare", {}, fake.layout, knobs)
         with pytest.raises(CgroupError, match="bare has no group in the memory hierarchy"):
-            memory_of(bare, knobs)
+            set_memory(bare, knobs, "max", MIB)
         return
     fake.kernel.make_group(mount.path / "bare")
     with pytest.raises(CgroupError, match=r"write \+memory to .*/cgroup.subtree_control"):
-        MemoryV2(knobs, mount.path / "bare", mount.path).cap(most_bytes=MIB)
+        set_memory(group_at(fake, mount.path / "bare", knobs), knobs, "max", MIB)
 
 
 def test_a_dry_run_writes_nothing(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder), bench.knobs(dry_run=True)
-    driver = memory_of(group_at(bench, folder, knobs), knobs)
-    driver.cap(most_bytes=32 * MIB)
+    set_memory(group_at(bench, folder, knobs), knobs, "max", 32 * MIB)
     assert text_of(folder) == before
 
 
 def test_a_group_that_went_is_told_as_gone(bench: Bench, mount: Mount) -> None:
     with own_group(bench, mount) as folder:
-        driver = memory_of(group_at(bench, folder, bench.knobs()), bench.knobs())
+        knobs = bench.knobs()
+        group = group_at(bench, folder, knobs)
         remove(bench.kernel, folder)
         with pytest.raises((CgroupGone, CgroupError)):
-            driver.cap(most_bytes=MIB)
+            set_memory(group, knobs, "max", MIB)
 
 
 READER = """
@@ -203,15 +213,16 @@ def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(r
             psi = unified.path / folder.parent.name
             psi.mkdir()
             leaving.callback(remove, real.kernel, psi)
-        driver = memory_of(group_at(real, folder, knobs), knobs)
+        lc = group_at(real, folder, knobs)
         command = [sys.executable, "-S", "-c", GROWER]
         if mount.version == 1:
-            driver.cap(most_bytes=24 * MIB)
+            set_memory(lc, knobs, "max", 24 * MIB)
             path = Path("/var/tmp", f"rlctl-test-{os.getpid()}")
             leaving.callback(path.unlink, missing_ok=True)
             command[-1:] = [READER, str(path)]
         else:
-            driver.cap(high_bytes=24 * MIB, most_bytes=128 * MIB)
+            set_memory(lc, knobs, "high", 24 * MIB)
+            set_memory(lc, knobs, "max", 128 * MIB)
         hog = subprocess.Popen(command, stdin=subprocess.PIPE)
         leaving.callback(hog.wait)
         leaving.callback(hog.kill)

@@ -23,7 +23,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
-from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS, Classes, Shares, mount_options, why_no_resctrl
+from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS, Classes, mount_options, why_no_resctrl
 from rlctl.envs.host.resources.resctrl_monitor import LOOK_SECONDS, ResctrlMonitor
 from rlctl.envs.telemetry import Missing, Value, Why
 
@@ -123,39 +123,39 @@ def schemata(kernel: Resctrl, name: str) -> dict[str, str]:
     [
         (
             "xeon",
-            Shares(0.2, 25.0),
+            (0.2, 25.0),
             {"L3": "0=f0000;1=f0000", "MB": "0=30;1=30"},  # in steps of ten, rounded up as the kernel would
             {"L3": "0=ffff;1=ffff", "MB": "0=100;1=100"},
         ),
         (
             "cdp",
-            Shares(0.2, 5.0),
+            (0.2, 5.0),
             {"L3CODE": "0=600;1=600", "L3DATA": "0=600;1=600", "MB": "0=10;1=10"},
             {"L3CODE": "0=1ff;1=1ff", "L3DATA": "0=1ff;1=1ff", "MB": "0=100;1=100"},
         ),
         (
             "mbps",
-            Shares(0.5, None, 5000.0),
+            (0.5, None, 5000.0),
             {"L3": "0=7c0;1=7c0", "MB": "0=5000;1=5000"},
             {"L3": "0=3f;1=3f", "MB": "0=4294967295;1=4294967295"},
         ),
         (
             "epyc",
-            Shares(0.01, None, 8000.0),
+            (0.01, None, 8000.0),
             {"L3": "0=8000;1=8000", "MB": "0=64;1=64"},  # eighths of a GB/s
             {"L3": "0=7fff;1=7fff", "MB": "0=2048;1=2048"},
         ),
     ],
 )
 def test_be_gets_the_highest_ways_and_so_much_bandwidth_and_the_lc_the_rest(
-    tmp_path: Path, tree: str, shares: Shares, be: dict[str, str], lc: dict[str, str]
+    tmp_path: Path, tree: str, shares: tuple[float | None, ...], be: dict[str, str], lc: dict[str, str]
 ) -> None:
     kernel = Resctrl(tmp_path, tree)
     before = {path: path.read_text() for path in kernel.root.rglob("*") if path.is_file()}
     classes, journal = classes_on(kernel, tmp_path / "state")
     classes.make()
     assert classes.gather(lc=[7, 70], be=[1, 99]) == 4
-    classes.divide(shares)
+    classes.divide(*shares)
     assert (schemata(kernel, BE_CLASS), schemata(kernel, LC_CLASS)) == (be, lc)
     assert (kernel.root / LC_CLASS / "tasks").read_text() == "7\n70\n"
     assert classes.gather(lc=[7, 70], be=[1, 99]) == 0, "they are in it"
@@ -173,7 +173,7 @@ def test_classes_without_shares_only_count_and_are_removed_too(tmp_path: Path) -
     kernel = Resctrl(tmp_path, "xeon")
     classes, journal = classes_on(kernel, tmp_path / "state")
     classes.make()
-    classes.divide(Shares())
+    classes.divide()
     assert schemata(kernel, BE_CLASS) == schemata(kernel, "")
     journal.close()
     assert restore(tmp_path / "state", kernel=kernel, proc=kernel.proc).ok
@@ -184,11 +184,11 @@ def test_a_predecessors_classes_are_taken_over(tmp_path: Path) -> None:
     kernel = Resctrl(tmp_path, "xeon")
     first, journal = classes_on(kernel, tmp_path / "state")
     first.make()
-    first.divide(Shares(0.5))
+    first.divide(0.5)
     journal.close()
     second, journal = classes_on(kernel, tmp_path / "state")
     second.make()
-    second.divide(Shares(0.2))
+    second.divide(0.2)
     assert schemata(kernel, BE_CLASS)["L3"] == "0=f0000;1=f0000"
     assert len(journal.entries) == 2
     journal.close()
@@ -197,21 +197,21 @@ def test_a_predecessors_classes_are_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tree", "shares", "told"),
     [
-        ("l3 only", Shares(None, 20.0), "divides no memory bandwidth"),
-        ("mb only", Shares(0.2), "divides no last-level cache"),
-        ("xeon", Shares(None, None, 1000.0), "in percent here, not in MB/s"),
-        ("mbps", Shares(None, 20.0), "in MB/s here, not in percent"),
-        ("epyc", Shares(None, 20.0), "in MB/s here, not in percent"),
+        ("l3 only", (None, 20.0), "divides no memory bandwidth"),
+        ("mb only", (0.2,), "divides no last-level cache"),
+        ("xeon", (None, None, 1000.0), "in percent here, not in MB/s"),
+        ("mbps", (None, 20.0), "in MB/s here, not in percent"),
+        ("epyc", (None, 20.0), "in MB/s here, not in percent"),
     ],
 )
 def test_what_a_processor_cannot_do_is_told_and_nothing_is_written(
-    tmp_path: Path, tree: str, shares: Shares, told: str
+    tmp_path: Path, tree: str, shares: tuple[float | None, ...], told: str
 ) -> None:
     kernel = Resctrl(tmp_path, tree)
     classes, journal = classes_on(kernel, tmp_path / "state")
     classes.make()
     with pytest.raises(CgroupError, match=told):
-        classes.divide(shares)
+        classes.divide(*shares)
     assert schemata(kernel, BE_CLASS) == schemata(kernel, "")
     journal.close()
 
@@ -245,7 +245,7 @@ def test_a_dry_run_makes_no_class(tmp_path: Path) -> None:
     kernel = Resctrl(tmp_path, "xeon")
     classes, journal = classes_on(kernel, tmp_path / "state", dry_run=True)
     classes.make()
-    classes.divide(Shares(0.5, 50.0))
+    classes.divide(0.5, 50.0)
     assert classes.gather([5], [6]) == 0
     assert not (kernel.root / BE_CLASS).exists()
     journal.close()
