@@ -14,19 +14,6 @@ from rlctl.envs.workload import SLO
 
 
 @dataclass(frozen=True, slots=True)
-class BucketQuantile:
-    """A quantile as far as a histogram knows it.
-
-    Attributes:
-        value: Its estimate; the histogram's last finite bound when it lies beyond.
-        beyond: True when it lies above the last finite bound: `value` is then a lower limit and no estimate.
-    """
-
-    value: float
-    beyond: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Histogram:
     """How many requests took at most so long.
 
@@ -63,18 +50,23 @@ class Histogram:
         grown = list(self.counts) if min(grown) < 0.0 else grown
         return Histogram(self.bounds, tuple(accumulate(grown, max)))
 
-    def quantile(self, q: float) -> BucketQuantile | None:
-        """A quantile by linear interpolation inside the bucket that holds it; None when there were no requests."""
+    def quantile(self, q: float) -> tuple[float, bool] | None:
+        """A quantile by linear interpolation inside the bucket that holds it.
+
+        Returns:
+            Its estimate and False; the last finite bound and True where it lies beyond that, which is a lower limit
+            and no estimate; None when there were no requests.
+        """
         if self.total <= 0.0:
             return None
         rank, lower, below = q * self.total, 0.0, 0.0
         for bound, count in zip(self.bounds, self.counts, strict=True):
             if count >= rank and count > below and not math.isinf(bound):
                 share = max(rank - below, 0.0) / (count - below)
-                return BucketQuantile(lower + (bound - min(lower, bound)) * share, beyond=False)
+                return lower + (bound - min(lower, bound)) * share, False
             if not math.isinf(bound):
                 lower, below = bound, max(count, below)
-        return BucketQuantile(lower, beyond=True)
+        return lower, True
 
     def figures(self, name: str, unit: TimeUnit, slo: SLO, end_seconds: float, window_seconds: float) -> Figures:
         """What the requests of one window say.
@@ -90,7 +82,7 @@ class Histogram:
             window_seconds=window_seconds,
             samples=round(self.total),
             tail_seconds=_tail(quantile, name, unit, slo),
-            tail_is_lower_limit=quantile is not None and quantile.beyond,
+            tail_is_lower_limit=quantile is not None and quantile[1],
             done_rps=self.total / window_seconds,
         )
 
@@ -104,12 +96,13 @@ def together(parts: Collection[Histogram]) -> Histogram:
     return Histogram(tuple(bounds), tuple(sum(part.at_most(bound) for part in parts) for bound in bounds))
 
 
-def _tail(quantile: BucketQuantile | None, name: str, unit: TimeUnit, slo: SLO) -> float | Missing:
+def _tail(quantile: tuple[float, bool] | None, name: str, unit: TimeUnit, slo: SLO) -> float | Missing:
     """A lower limit beyond the target is a violation for certain; one below the target says nothing."""
     if quantile is None:
         return Missing(Why.NO_DATA, "no request completed")
-    seconds = quantile.value * unit.seconds
-    if quantile.beyond and seconds <= slo.target_seconds:
+    value, beyond = quantile
+    seconds = value * unit.seconds
+    if beyond and seconds <= slo.target_seconds:
         return Missing(
             Why.NOT_SUPPORTED,
             f"the quantile is above the histogram's last bound, {seconds:g} s: give {name} buckets beyond the target",

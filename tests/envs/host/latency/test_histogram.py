@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.latency.histogram import BucketQuantile, Histogram, together
+from rlctl.envs.host.latency.histogram import Histogram, together
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 
@@ -30,9 +30,10 @@ def test_a_quantile_lies_in_the_bucket_that_holds_it(rows: list[tuple[float, int
         assert found is None
         return
     assert found is not None
-    below = [count for bound, count in buckets if bound < found.value]
+    value, beyond = found
+    below = [count for bound, count in buckets if bound < value]
     assert max(below, default=0.0) <= q * (total + above) + 1e-9
-    assert found.beyond == (total < q * (total + above))
+    assert beyond == (total < q * (total + above))
 
 
 def test_what_was_added_is_told_from_what_started_anew() -> None:
@@ -78,7 +79,7 @@ def test_together_no_request_seems_faster_than_it_was(one: list[tuple[int, int]]
 
 def test_of_requests_in_no_finite_bucket_only_their_number_is_known() -> None:
     only = Histogram((math.inf,), (7.0,))
-    assert only.quantile(0.95) == BucketQuantile(0.0, beyond=True)
+    assert only.quantile(0.95) == (0.0, True)
     figures = only.figures("h", TimeUnit.SECONDS, SLO(0.010), 1.0, 1.0)
     assert isinstance(figures.tail_seconds, Missing)
     assert figures.tail_seconds.why is Why.NOT_SUPPORTED
