@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -57,7 +57,7 @@ class Process:
         self.pid = popen.pid
         self.output, self.errors = _log_files(folder, name)
         self._popen = popen
-        self._group = group
+        self._directories = () if group is None else group.directories
 
     @property
     def exit_code(self) -> int | None:
@@ -114,27 +114,13 @@ class Process:
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)  # not reaped, so the number is its own
-            self._thaw()
+            leftovers.thaw(self._directories)
             self.wait(grace_seconds)
-            self._kill_session()
+            _kill(self.name, self.pids, self._directories)
             self._popen.wait()
         assert self._popen.stdin is not None
         self._popen.stdin.close()
         return self._popen.returncode
-
-    def _kill_session(self) -> None:
-        deadline = time.monotonic() + KILL_SECONDS
-        while pids := leftovers.session(self.pid):
-            if time.monotonic() > deadline:
-                raise TestbedError(f"{self.name}: processes {sorted(pids)} do not die: frozen, or stuck in the kernel")
-            self._thaw()
-            for pid in pids:
-                leftovers.kill(pid)
-            time.sleep(PAUSE_SECONDS)
-
-    def _thaw(self) -> None:
-        if self._group is not None:
-            leftovers.thaw(self._group.directories)
 
 
 class Launcher:
@@ -213,7 +199,9 @@ class Launcher:
             TestbedError: A process does not die.
         """
         with contextlib.ExitStack() as stopping:
-            stopping.callback(self._empty_group)
+            if self.group is not None:  # processes that left their session, as daemons do, are still in it
+                groups = self.group.directories
+                stopping.callback(_kill, self.group.name, lambda: leftovers.members(groups), groups)
             for process in self._processes:
                 stopping.callback(process.stop)
             self._processes.clear()
@@ -271,19 +259,6 @@ class Launcher:
         except OSError as error:
             raise TestbedError(f"cannot start {name}: {error.strerror}: {error.filename}") from error
 
-    def _empty_group(self) -> None:
-        """Processes that left their session, as daemons do, are still in the group."""
-        if self.group is None:
-            return
-        deadline = time.monotonic() + KILL_SECONDS
-        while pids := leftovers.members(self.group.directories):
-            if time.monotonic() > deadline:
-                raise TestbedError(f"processes {sorted(pids)} in {self.group.directories[0]} do not die")
-            leftovers.thaw(self.group.directories)
-            for pid in pids:
-                leftovers.kill(pid)
-            time.sleep(PAUSE_SECONDS)
-
 
 @contextlib.contextmanager
 def _interrupts_waiting() -> Iterator[None]:
@@ -305,6 +280,18 @@ def _make_ordinary(pid: int) -> None:
     with contextlib.suppress(PermissionError):  # less nice than now: root only
         os.setpriority(os.PRIO_PROCESS, pid, 0)
     os.sched_setaffinity(pid, range(MOST_CPUS))  # CPUs that are not there are ignored
+
+
+def _kill(whose: str, alive: Callable[[], Collection[int]], groups: Sequence[Path]) -> None:
+    """Kill until none is alive; the groups are thawed for it, as a frozen process of v1 does not even die."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while pids := alive():
+        if time.monotonic() > deadline:
+            raise TestbedError(f"{whose}: processes {sorted(pids)} do not die: frozen, or stuck in the kernel")
+        leftovers.thaw(groups)
+        for pid in pids:
+            leftovers.kill(pid)
+        time.sleep(PAUSE_SECONDS)
 
 
 def _log_files(folder: Path, name: str) -> tuple[Path, Path]:

@@ -322,15 +322,13 @@ def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:
     """Remove a group, its descendants first; what stands in the way, if anything."""
-    try:
-        for child in kernel.subgroups(group):
-            if (error := _remove_tree(kernel, child)) is not None:
-                return error
-        kernel.remove_group(group)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return error
+    for one in tree(kernel, group):
+        try:
+            kernel.remove_group(one)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            return error
     return None
 
 

@@ -36,6 +36,7 @@ class Recorder:
     refuse: Exception | None = None
     attached: list[tuple[int, str]] = field(default_factory=list)
     directories: tuple[Path, ...] = ()
+    name: str = "recorder"
 
     def attach(self, pid: int) -> None:
         # empty for a moment while the kernel is exchanging the program
