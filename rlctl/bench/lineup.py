@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
@@ -14,7 +15,6 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.cgroup.layout import kernel_version
 from rlctl.loop.record import Tick, write_ticks
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
@@ -72,7 +72,8 @@ def no_idle_class(*, live: bool, release: str = platform.release()) -> str:
     """Why `cpu-idle` would show nothing here; empty where the kernel has `cpu.idle`."""
     if not live:
         return "the simulated hosts know no idle class: it would be the row of weights again"
-    return "" if kernel_version(release) >= (5, 15) else f"cpu.idle came with Linux 5.15, this is {release}"
+    version = [int(number) for number in re.findall(r"\d+", release)[:2]]
+    return "" if version >= [5, 15] else f"cpu.idle came with Linux 5.15, this is {release}"
 
 
 def left_out(names: Collection[str], *, live: bool) -> dict[str, str]:

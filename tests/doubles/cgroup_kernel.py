@@ -208,7 +208,6 @@ class FakeKernel:
         files = {
             "self/mountinfo": "\n".join(lines),
             "pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0",
-            "sys/kernel/osrelease": "6.18.0",
             "sys/kernel/random/boot_id": "11111111-2222-3333-4444-555555555555",
             "cgroups": "\n".join(f"{name} {int(kind != 'v2')} 1 1" for name in _V1_FILES),
         }

@@ -69,7 +69,7 @@ SENSED = {
     "mountinfo": (
         b"30 1 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", b"3 1 0:3 / /sys/fs/cgroup/cpu rw - cgroup c rw,cpu\n",
     ),
-    "cgroups": (b"#subsys_name hierarchy num enabled\ncpu 3 1 1\n",), "release": (b"6.18.0\n",),
+    "cgroups": (b"#subsys_name hierarchy num enabled\ncpu 3 1 1\n",),
 }  # fmt: skip
 TOKENS = (
     b"max",
@@ -314,7 +314,6 @@ def _sensed_tree(folder: Path) -> Callable[[Mapping[str, bytes]], None]:
         "package": ("sys/devices/system/cpu/cpu0/topology/physical_package_id",
                     "sys/devices/system/cpu/cpu0/cache/index0/level"),
         "cgroup": ("proc/12/cgroup",), "mountinfo": ("proc/self/mountinfo",), "cgroups": ("proc/cgroups",),
-        "release": ("proc/sys/kernel/osrelease",),
     }  # fmt: skip
     files = {name: [folder / place for place in all_] for name, all_ in places.items()}
     for path in [path for all_ in files.values() for path in all_]:

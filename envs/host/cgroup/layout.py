@@ -18,8 +18,6 @@ from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.mounted import mounted
 
 SYS_CGROUP = Path("/sys/fs/cgroup")
-# cgroup.freeze came with Linux 5.2; it belongs to no controller, so no file lists it.
-FIRST_WITH_V2_FREEZER = (5, 2)
 
 
 class Controller(StrEnum):
@@ -151,10 +149,8 @@ def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Moun
         return None
     if name is Controller.PRESSURE:
         return unified if (proc / "pressure/cpu").exists() else None
-    if name is Controller.FREEZER:
-        return unified if kernel_version(text_of(proc / "sys/kernel/osrelease")) >= FIRST_WITH_V2_FREEZER else None
-    # cpu.stat has the usage of every group, whether the controller is enabled or not (cgroup-v2.rst, "cpu.stat").
-    if name is Controller.CPUACCT:
+    # Every v2 group can be frozen and has its CPU usage in cpu.stat: no file lists either (cgroup-v2.rst, "cpu.stat").
+    if name in (Controller.FREEZER, Controller.CPUACCT):
         return unified
     return unified if name in text_of(unified.path / "cgroup.controllers").split() else None
 
@@ -181,9 +177,3 @@ def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     return {
         row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and re.fullmatch(r"[0-9]{1,9}", row[1])
     }
-
-
-def kernel_version(release: str) -> tuple[int, int]:
-    """Major and minor number of a kernel's release; 0.0 where there is none in it."""
-    numbers = re.match(r"(\d{1,9})\.(\d{1,9})", release)
-    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
