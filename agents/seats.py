@@ -153,9 +153,9 @@ class Seats:
         proposed = proposed.clipped(self._limits)
         if shield is None:
             return Decisions(proposed, proposed, np.zeros_like(failed), failed, strange)
-        verdict, shielded = shield.rule(readings, current, proposed), self._shielded[self._policy_of]
-        allocations = verdict.allocations.where(shielded, proposed)
-        return Decisions(proposed, allocations, verdict.overridden & shielded, failed, strange)
+        ruled, shielded = shield.rule(readings, current, proposed), self._shielded[self._policy_of]
+        allocations = ruled.where(shielded, proposed)
+        return Decisions(proposed, allocations, proposed.differ(allocations), failed, strange)
 
     def _answers(self, seen: Seen) -> Answer:
         """The answer of each host's own policy; a policy without a host has nothing to answer."""

@@ -9,7 +9,7 @@ from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.sim_env import as_profile
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from rlctl.safety.many.shield import BatchShield, BatchVerdict
+from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
 
@@ -39,10 +39,4 @@ class ShieldedVectorEnv(SimHostVectorEnv):
     ) -> None:
         host = as_profile(profile)
         guards = load_profile(safety) if isinstance(safety, str) else safety
-        self.batch_shield = BatchShield(guards, host.limits(), num_envs)
-        super().__init__(num_envs, host, load, shield=self.batch_shield, **options)
-
-    @property
-    def verdict(self) -> BatchVerdict | None:
-        """The verdict of the last step, also on hosts whose episodes ended in it; `decisive` says by which guards."""
-        return self.batch_shield.verdict
+        super().__init__(num_envs, host, load, shield=BatchShield(guards, host.limits(), num_envs), **options)

@@ -59,22 +59,17 @@ class Cohort:
         return Readings(*made)
 
 
-class VectorVerdict(Protocol):
-    """A shield's ruling on n hosts."""
-
-    @property
-    def allocations(self) -> Allocations:
-        """What may be written: never freer than what was proposed, and within the hosts' limits."""
-
-
 class VectorShield(Protocol):
     """Whoever has the last word on every host; see `rlctl.safety`."""
 
     def reset(self, which: Flags) -> None:
         """Forget everything about the hosts in `which`, shape (n,): their episodes begin."""
 
-    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> VectorVerdict:
-        """What may be written on each host. The same Readings object is the same tick."""
+    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Allocations:
+        """What may be written: never freer than what was proposed, and within the hosts' limits.
+
+        The same Readings object is the same tick.
+        """
 
     def mask(self, readings: Readings, current: Allocations) -> Flags:
         """Moves that `rule` lets through unchanged, shape (n, len(MOVES))."""
@@ -180,7 +175,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """
         before, readings = self.current, self._read()
         proposed = decoded(actions, before, self.limits)
-        self.current = self.shield.rule(readings, before, proposed).allocations if self.shield else proposed
+        self.current = self.shield.rule(readings, before, proposed) if self.shield else proposed
         truncated = self._advance()
         after, readings = self.current, self._read()
         terms = rewards(

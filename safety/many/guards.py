@@ -11,21 +11,18 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.gates import NOISE_TIMES, NOISE_WEIGHT, LoadGate, SlackGate
-from rlctl.safety.growth import SAVED, Ceiling, GrowthRate, SlackFloor, SlackHold
+from rlctl.safety.gates import NOISE_TIMES, NOISE_WEIGHT
+from rlctl.safety.growth import SAVED, Ceiling, SlackFloor
 from rlctl.safety.guard import POLL_TOLERANCE
 from rlctl.safety.many.readings import Beliefs
 from rlctl.safety.profile import Profile
-from rlctl.safety.shield import bounds
-from rlctl.safety.trust import SensorGuard, Trust
-
-GUARDS = tuple(guard.name for guard in (SensorGuard, LoadGate, SlackGate, SlackFloor, SlackHold, GrowthRate, Ceiling))
-"""The guards that are repeated here, in the order of `Profile.guards`."""
+from rlctl.safety.trust import Trust
 
 NEAR_HALF, LARGEST_NANOS = 1e-3, 2.0**43
 """A product with 1e9 that is this near to a half, or this large, may round to another nano-CPU than the number."""
@@ -109,29 +106,12 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
         strikes,
         clean,
         remaining,
-        now + np.zeros_like(memory.seen_seconds),
+        now,
         passed,
         well,
     )
     known = np.isfinite(now)
     return after if known.all() else after.where(known, memory)
-
-
-class Bounds(NamedTuple):
-    """The most that each guard allows on each host, shape (len(GUARDS), n); no objection is infinite and not frozen."""
-
-    quota_cpus: Array
-    cpuset_cpus: Array
-    frozen: Flags
-
-    def put(self, guard: str, where: Flags, most: Allocation | Allocations) -> None:
-        """Set what a guard allows on the hosts in `where`: the same on all of them, or host by host."""
-        if not where.any():
-            return
-        row = GUARDS.index(guard)
-        np.copyto(self.quota_cpus[row], most.quota_cpus, where=where)
-        np.copyto(self.cpuset_cpus[row], most.cpuset_cpus, where=where)
-        np.copyto(self.frozen[row], most.frozen, where=where)
 
 
 class Bounding:
@@ -144,29 +124,32 @@ class Bounding:
         floor = SlackFloor(p.slack_floor_ratio, p.poll_seconds, trust, p.floor_cpus, p.floor_ratio)
         self._floor = _of_each(limits, floor.floor)
         # The ceiling follows from the limits alone, so it is computed once.
-        self._ceiling = _of_each(limits, lambda one: _ceiling(p.ceiling_ratio, one))
+        ceiling, unread = Ceiling(p.ceiling_ratio), Telemetry(0.0, 1.0)
+        self._ceiling = _of_each(limits, lambda one: ceiling.bound(None, unread, one.safe, one).most)
 
-    def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Bounds:
-        """Every guard's bound of a tick, whatever is proposed."""
-        p, shape = self.profile, (len(GUARDS), len(memory.closed))
-        most = Bounds(np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape, bool))
-        slack = memory.slack_ratio
-        struck = slack < p.slack_suspend_ratio
+    def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Allocations:
+        """The most that all guards together allow on each host, whatever is proposed."""
+        p, limits, slack = self.profile, self.limits, memory.slack_ratio
         # SlackGate: a strike takes BE to the minimum; one strike too many suspends it for the cool-down.
+        struck = slack < p.slack_suspend_ratio
         suspended = (memory.remaining_seconds > 0.0) | (struck & (memory.strikes >= p.suspend_after_strikes))
-        most.put(SensorGuard.name, beliefs.complaint, self.limits.safe)
-        most.put(LoadGate.name, memory.closed, self.limits.safe)
-        most.put(SlackGate.name, struck, self.limits.minimum)
-        most.put(SlackGate.name, suspended, self.limits.safe)
+        # SensorGuard and LoadGate leave the safe allocation as well.
+        suspended |= beliefs.complaint | memory.closed
         # SlackFloor and SlackHold. Not "below": a slack that was never seen (NaN) is too small as well.
-        most.put(SlackFloor.name, ~(slack >= p.slack_floor_ratio), self._floor)
-        most.put(SlackHold.name, ~(slack >= p.slack_hold_ratio), current)
-        growth, ceiling = GUARDS.index(GrowthRate.name), GUARDS.index(Ceiling.name)
-        most.quota_cpus[growth], most.cpuset_cpus[growth] = self._grown(memory, current)
-        most.quota_cpus[ceiling], most.cpuset_cpus[ceiling] = self._ceiling.quota_cpus, self._ceiling.cpuset_cpus
-        return most
+        floored, held = ~(slack >= p.slack_floor_ratio), ~(slack >= p.slack_hold_ratio)
+        objections = (struck, limits.minimum), (suspended, limits.safe), (floored, self._floor), (held, current)
+        quota_cpus, cpuset_cpus = self._grown(memory, current)
+        quota_cpus = quota_cpus + 0
+        cpuset_cpus = np.minimum(cpuset_cpus, self._ceiling.cpuset_cpus)
+        frozen = np.zeros(len(slack), np.bool_)
+        for where, most in objections:
+            if where.any():
+                np.minimum(quota_cpus, most.quota_cpus, out=quota_cpus, where=where)
+                np.minimum(cpuset_cpus, most.cpuset_cpus, out=cpuset_cpus, where=where)
+                frozen |= where & most.frozen
+        return Allocations(quota_cpus, cpuset_cpus, frozen)
 
-    def _grown(self, memory: Memory, current: Allocations) -> tuple[Array, Array]:
+    def _grown(self, memory: Memory, current: Allocations) -> tuple[Array, NDArray[np.int64]]:
         """GrowthRate: quota and cpuset in force and a step more for the time passed; frozen BE resumes at least."""
         # most = in force + rate * time, in CPUs; as `GrowthRate.bound`, to the same nano-CPU.
         p, limits, least, passed_seconds = self.profile, self.limits, self.limits.minimum, memory.passed_seconds
@@ -179,7 +162,8 @@ class Bounding:
         cpuset_cpus = np.where(current.frozen, least.cpuset_cpus, current.cpuset_cpus)
         step_cpus = np.where(well, np.floor(rate * limits.cpus * passed_seconds), 0.0)
         step_cpus = np.maximum(p.growth_cpuset_cpus, step_cpus) * (passed_seconds > 0.0)
-        return np.where(lifted, UNLIMITED, np.maximum(quota_cpus, base_cpus)), cpuset_cpus + step_cpus
+        grown_cpus = np.where(lifted, UNLIMITED, np.maximum(quota_cpus, base_cpus))
+        return grown_cpus, (cpuset_cpus + step_cpus).astype(np.int64)
 
 
 def _of_each(limits: Limits | VectorLimits, rule: Callable[[Limits], Allocation]) -> Allocation | Allocations:
@@ -188,11 +172,6 @@ def _of_each(limits: Limits | VectorLimits, rule: Callable[[Limits], Allocation]
         return rule(limits)
     by_limits = {limits_of_host: rule(limits_of_host) for limits_of_host in set(limits.each)}
     return Allocations.of([by_limits[limits_of_host] for limits_of_host in limits.each])
-
-
-def _ceiling(ratio: float, limits: Limits) -> Allocation:
-    (bound,) = bounds((Ceiling(ratio),), (None,), Telemetry(0.0, 1.0), limits.safe, limits)
-    return bound.most
 
 
 def _counted(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rlctl.envs.actions import MOVES
+from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.sim_env import SimHost
 from rlctl.safety.profile import load_profile
@@ -40,12 +41,10 @@ def test_it_is_so_many_shielded_environments_across_episodes(safety):
             np.testing.assert_array_equal(masks[index], env.action_masks())
             observation, reward, _, over, info = env.step(int(actions[index]))
             assert (reward, over) == (rewards[index], truncated[index])
-            assert info["overridden"] == told["overridden"][index] == together.verdict.overridden[index]
-            assert info["executed"].quota_cpus == told["executed"]["quota_cpus"][index]
+            assert info["overridden"] == told["overridden"][index]
+            assert info["executed"] == Allocations(**told["executed"]).host(index)
             assert {name: told["reward"][name][index] for name in info["reward"]} == info["reward"]
-            assert info["proposed"].quota_cpus == told["proposed"]["quota_cpus"][index]
-            decisive = {name for name, where in together.verdict.decisive.items() if where[index]}
-            assert decisive == {bound.guard for bound in info["verdict"].decisive}
+            assert info["proposed"] == Allocations(**told["proposed"]).host(index)
             overridden += info["overridden"]
             if over:
                 observation, _ = env.reset()
@@ -62,5 +61,4 @@ def test_a_host_that_begins_anew_forgets_and_the_others_do_not():
         env.step(thaws)
     env.reset(options={"reset_mask": np.array([True, False])})
     assert env.current.frozen.tolist() == [True, False]
-    mine = env.batch_shield
-    assert np.isnan(mine._memory.slack_ratio).tolist() == [True, False]
+    assert np.isnan(env.shield._memory.slack_ratio).tolist() == [True, False]

@@ -38,7 +38,7 @@ class Bed:
     def apply(self, proposed, *, shielded):
         self.current = proposed
         if shielded:
-            self.current = self.shield.rule(self.readings, self.current, proposed).allocations
+            self.current = self.shield.rule(self.readings, self.current, proposed)
 
 
 def same(one, other):

@@ -1,7 +1,6 @@
 """The vector environment: each host lives exactly the episodes that it would live alone."""
 
 import warnings
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -51,7 +50,7 @@ class Frugal:
     def rule(self, readings, current, proposed):
         self.ruled_at.append(readings.time_seconds.tolist())
         frozen = proposed.frozen | (readings.load_ratio > 0.5)
-        return SimpleNamespace(allocations=proposed._replace(frozen=frozen))
+        return proposed._replace(frozen=frozen)
 
     def mask(self, readings, current):
         return np.repeat(readings.load_ratio[:, None] <= 0.5, len(MOVES), axis=1)
