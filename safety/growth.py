@@ -191,7 +191,7 @@ class Ceiling(Memoryless):
     ratio: float
     name: ClassVar[str] = "ceiling"
 
-    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound:
         """That share of the host, in every tick."""
         quota_cpus = max(round(self.ratio * limits.cpus, 9), limits.min_quota_cpus)
         most = limits.full if self.ratio >= 1.0 else limits.full.but(quota_cpus=quota_cpus)

@@ -105,10 +105,11 @@ def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Seq
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
-        ticks = [logged.tick for logged in run]
-        limits = limits_in(header) or limits_of(one for tick in ticks for one in (tick.before, tick.applied))
-        shield = Shield(constants, limits)
-        period = period_in(header) or usual_gap([tick.telemetry.time_seconds for tick in ticks])
+        own = [logged.tick for logged in run]
+        shield = Shield(
+            constants, limits_in(header) or limits_of(one for tick in own for one in (tick.before, tick.applied))
+        )
+        period = period_in(header) or usual_gap([tick.telemetry.time_seconds for tick in own])
         for contender in contenders:
             contender.start(shield, period)
         _replay_run(run, shield, contenders, recheck)
