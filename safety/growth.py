@@ -191,8 +191,12 @@ class Ceiling(Memoryless):
     ratio: float
     name: ClassVar[str] = "ceiling"
 
-    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound:
+    def bound(self, memory: None, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """That share of the host, in every tick."""
-        quota_cpus = max(round(self.ratio * limits.cpus, 9), limits.min_quota_cpus)
-        most = limits.full if self.ratio >= 1.0 else limits.full.but(quota_cpus=quota_cpus)
+        most = self.most(limits)
         return Bound(self.name, Reason.CEILING, most, f"at most {most}")
+
+    def most(self, limits: Limits) -> Allocation:
+        """What BE may ever have on this host."""
+        quota_cpus = max(round(self.ratio * limits.cpus, 9), limits.min_quota_cpus)
+        return limits.full if self.ratio >= 1.0 else limits.full.but(quota_cpus=quota_cpus)

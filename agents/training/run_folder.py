@@ -34,7 +34,7 @@ BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "a
 INIT, COPIES = "init_model.zip", "profiles"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
-MOST_REPLAY_BYTES = 1 << 29
+MOST_REPLAY_BYTES = 1 << 27
 """Of a larger replay buffer only the newest rows are kept."""
 
 LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "onnx", "onnxruntime")

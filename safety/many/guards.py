@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.gates import NOISE_TIMES, NOISE_WEIGHT
 from rlctl.safety.growth import SAVED, Ceiling, SlackFloor
 from rlctl.safety.guard import POLL_TOLERANCE
@@ -122,10 +121,9 @@ class Bounding:
         p = profile
         trust = Trust(p.max_age_seconds, p.min_samples)
         floor = SlackFloor(p.slack_floor_ratio, p.poll_seconds, trust, p.floor_cpus, p.floor_ratio)
+        # Floor and ceiling follow from the limits alone, so they are computed once.
         self._floor = _of_each(limits, floor.floor)
-        # The ceiling follows from the limits alone, so it is computed once.
-        ceiling, unread = Ceiling(p.ceiling_ratio), Telemetry(0.0, 1.0)
-        self._ceiling = _of_each(limits, lambda one: ceiling.bound(None, unread, one.safe, one).most)
+        self._ceiling = _of_each(limits, Ceiling(p.ceiling_ratio).most)
 
     def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Allocations:
         """The most that all guards together allow on each host, whatever is proposed."""
@@ -139,7 +137,7 @@ class Bounding:
         floored, held = ~(slack >= p.slack_floor_ratio), ~(slack >= p.slack_hold_ratio)
         objections = (struck, limits.minimum), (suspended, limits.safe), (floored, self._floor), (held, current)
         quota_cpus, cpuset_cpus = self._grown(memory, current)
-        quota_cpus = quota_cpus + 0
+        quota_cpus = np.minimum(quota_cpus, self._ceiling.quota_cpus)
         cpuset_cpus = np.minimum(cpuset_cpus, self._ceiling.cpuset_cpus)
         frozen = np.zeros(len(slack), np.bool_)
         for where, most in objections:

@@ -431,5 +431,5 @@ def test_misses_that_its_hosts_do_not_have_are_told(tmp_path, few):
     advice = asked(log, ("frozen",))
     line = "alone the LC missed 10.0 % of windows in this log, and at least "
     assert line not in text(sections("log", advice))
-    latency = np.where(np.arange(TICKS) % 10, advice.watched.latency_ratio, 3.0)
-    assert line in text(sections("log", replace(advice, watched=replace(advice.watched, latency_ratio=latency))))
+    missed = np.where(np.arange(TICKS) % 10, advice.watched.missed, 1.0)
+    assert line in text(sections("log", replace(advice, watched=replace(advice.watched, missed=missed))))

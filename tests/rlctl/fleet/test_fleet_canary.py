@@ -162,7 +162,7 @@ def patient():
 
 @pytest.mark.slow
 def test_no_number_depends_on_the_pieces_or_on_who_does_them(always):
-    asked = plan(always("freeze"), hosts=15)
+    asked = plan(always("freeze"), hosts=20)
     expected = roll_out(asked).as_json()
     assert roll_out(asked, Workforce(3, lambda function, items: enumerate(map(function, items)))).as_json() == expected
     with workforce(2) as workers:

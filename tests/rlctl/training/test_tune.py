@@ -16,6 +16,7 @@ from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
 from rlctl.envs.errors import HostError
+from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.safety.profile import load_profile
 from rlctl.training.search_plan import SearchOptions, begin, new_search
 
@@ -145,9 +146,10 @@ def test_when_a_trial_ends_is_the_scheduler_s_to_say(tmp_path, space):
 def test_a_shield_is_tightened_by_whatever_path_hosts_name_it_and_wherever_a_worker_runs(tmp_path, space, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(load_profile("measured").model_dump_json())
-    kind = "{name: one, profile: thesis-host, weight: minimum, safety: mine.yaml, share: 1}"
+    (tmp_path / "host.yaml").write_text(load_host("thesis-host").model_dump_json())
+    kind = "{name: one, profile: host.yaml, weight: minimum, safety: mine.yaml, share: 1}"
     (tmp_path / "hosts.yaml").write_text(f"kinds:\n  - {kind}\n")
-    space.write_text(SPACE.replace("measured", "mine.yaml"))
+    space.write_text(SPACE.replace("measured", str(tmp_path / "mine.yaml")))
     asked = SearchOptions(algorithm="ppo", space=str(space), hosts="hosts.yaml", trials=3, scenarios=("two-core",))
     job = new_search(asked, tmp_path / "search").job
     (tmp_path / "worker").mkdir()
@@ -155,6 +157,7 @@ def test_a_shield_is_tightened_by_whatever_path_hosts_name_it_and_wherever_a_wor
     tuned = job.candidates[1]
     (kind,) = job.run_of(tuned.name, tuned.values, tmp_path / "worker").hosts.kinds
     assert kind.shield().slack_hold_ratio == tuned.values["shield.slack_hold_ratio"]
+    assert kind.host() == load_host("thesis-host")
 
 
 def on_ray():
