@@ -113,11 +113,17 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
 
 
 def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
-    before = signal.getsignal(signal.SIGTERM)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        with pytest.raises(KeyboardInterrupt), live_hosts():
-            os.kill(os.getpid(), number)
-    assert signal.getsignal(signal.SIGTERM) is before
+    before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with pytest.raises(KeyboardInterrupt), live_hosts():
+                os.kill(os.getpid(), number)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        with live_hosts():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before[1])
+    assert signal.getsignal(signal.SIGTERM) is before[0]
 
 
 def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in():

@@ -155,7 +155,7 @@ def failing(files, damaged):
         tick = logged.tick
         if tick.index % 2:
             gone = Missing(Why.FAILING)
-            tick = replace(tick, telemetry=tick.telemetry.but(latency_seconds=gone, tail_latency_seconds=gone))
+            tick = replace(tick, telemetry=tick.telemetry.but(tail_latency_seconds=gone))
         yield replace(logged, tick=tick)
 
 

@@ -40,7 +40,7 @@ def test_each_host_is_ruled_by_its_own_size(name):
 
 
 def test_limits_of_many_hosts_are_those_of_each():
-    each = [kind.host.limits() for kind in load_fleet().kinds]
+    each = [kind.host().limits() for kind in load_fleet().kinds]
     limits = VectorLimits(each)
     for host, one in enumerate(each):
         assert limits.safe.host(host) == one.safe
