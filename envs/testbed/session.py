@@ -49,6 +49,9 @@ SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 SINK_PRIORITY = 45  # the client is a machine of its own: its side waits for nobody but the generator
 
+BeKind = Literal["cpu", "memory", "mixed", "upload", "write"]
+"""A best-effort job: what stress-ng does, an upload over the link, a bulk writer on the disk."""
+
 
 @dataclass(frozen=True, slots=True)
 class TestbedSpec:
@@ -71,7 +74,7 @@ class TestbedSpec:
 
     lc: Service
     lc_cpus: tuple[int, ...]
-    be_kind: Literal["cpu", "memory", "mixed", "upload", "write"]
+    be_kind: BeKind
     be_workers: int
     be_cpus: tuple[int, ...]
     target_seconds: float

@@ -7,16 +7,13 @@ import math
 import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import NoReturn
 
-from rlctl.agents.training.cluster.connection import connected, require_ray
+from rlctl.agents.training.cluster.connection import connected, ended_as_interrupted, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.score import LiveRun, Score, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
-from rlctl.loop.stopping import handled
 from rlctl.work.progress import say
 
 FULL_RATIO = 0.9
@@ -232,7 +229,12 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
         HostError: Nobody answers there.
     """
     if address is None:
-        with _ended_as_by_ctrl_c():
+        ends = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+        ends = {one: handler for one, handler in ends.items() if handler is not signal.SIG_IGN}  # as nohup has it
+        with contextlib.ExitStack() as stack:
+            for one, handler in ends.items():
+                stack.callback(signal.signal, one, handler)
+            stack.enter_context(ended_as_interrupted(ends))
             yield lambda plan, done: collected(plan, lambda blocks, _: _here(OnTestbed(plan), blocks), done)
         return
     require_ray()
@@ -251,18 +253,6 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
             return collected(plan, lambda blocks, note: map_blocks(cluster, OnTestbed(plan), blocks, note), done)
 
         yield measure
-
-
-@contextlib.contextmanager
-def _ended_as_by_ctrl_c() -> Iterator[None]:
-    """A stop, a time limit or a closed terminal keeps what was measured, too; the last ends nothing under nohup."""
-
-    def interrupt(_: int, __: FrameType | None) -> NoReturn:
-        raise KeyboardInterrupt
-
-    ends = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is not signal.SIG_IGN]
-    with handled(interrupt, *ends):
-        yield
 
 
 def _here(hold: OnTestbed, blocks: Sequence[Sequence[str]]) -> Generator[Step, None, None]:

@@ -11,7 +11,7 @@ from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
 from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
 from rlctl.envs.testbed.nginx import Nginx
-from rlctl.envs.testbed.session import TestbedSpec
+from rlctl.envs.testbed.session import BeKind, TestbedSpec
 from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.testbed.workloads import Service
 from rlctl.envs.workload import Weight
@@ -60,7 +60,7 @@ class BeSection(Strict):
             deployed.
     """
 
-    kind: Literal["cpu", "memory", "mixed", "upload", "write"]
+    kind: BeKind
     workers: int = Field(2, ge=1)
     cpus: Cpus = (0,)
     weight: Weight = Weight.EQUAL

@@ -116,27 +116,33 @@ def connected(
         except Exception as error:  # some of Ray's are of that class itself
             raise HostError(f"Ray at {address}: {_why_not(error)}") from error
         cluster = Cluster(address)
-        with _terminated_as_interrupted(handler):
+        with ended_as_interrupted({signal.SIGTERM: handler}):
             check_nodes(cluster)
             yield cluster
 
 
 @contextlib.contextmanager
-def _terminated_as_interrupted(handler: Any) -> Iterator[None]:
-    """SIGTERM as Ctrl-C, unless it was handled before: Ray aborts at it, and at a SystemExit within its own code."""
-    terminated = False
+def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Signals as Ctrl-C, so that what was measured is kept; the exit code is the signal's all the same.
 
-    def interrupt(_: int, __: FrameType | None) -> NoReturn:
-        nonlocal terminated
-        terminated = True
+    Ray aborts at SIGTERM, and at a SystemExit within its own code.
+
+    Args:
+        before: The handler of each signal until now; one that somebody wrote stays. The caller puts them back.
+    """
+    caught: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        caught.append(number)
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, handler if callable(handler) else interrupt)
+    for number, handler in before.items():
+        signal.signal(number, handler if callable(handler) else interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        if terminated:
-            sys.exit(128 + signal.SIGTERM)
+        if caught:
+            sys.exit(128 + caught[0])
         raise
 
 

@@ -112,18 +112,28 @@ def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
     assert outcome.missing == {}
 
 
+def stopped_by(number):
+    with live_hosts():
+        with pytest.raises(KeyboardInterrupt):  # within, where `collected` keeps what was measured
+            os.kill(os.getpid(), number)
+        raise KeyboardInterrupt
+
+
 def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
-    before = signal.getsignal(signal.SIGTERM), signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    ends = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ends}
     try:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            with pytest.raises(KeyboardInterrupt), live_hosts():
-                os.kill(os.getpid(), number)
+        for number in ends:
+            with pytest.raises(SystemExit) as left:
+                stopped_by(number)
+            assert left.value.code == 128 + number
+            assert signal.getsignal(number) is signal.SIG_DFL
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
         with live_hosts():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
-        signal.signal(signal.SIGHUP, before[1])
-    assert signal.getsignal(signal.SIGTERM) is before[0]
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in():
