@@ -13,7 +13,7 @@ import numpy as np
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.experience import Experience
-from rlctl.envs.observations import load_and_latency
+from rlctl.envs.observations import book
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.many.shield import BatchShield
@@ -103,13 +103,20 @@ class Seats:
         policies: All hosts begin under the first.
         shield: Constants of the shield; None where nothing is ruled on, as when a trial runs bare.
         limits: Of each host.
+        tick_seconds: Length of the control period, which ages are held against.
         always: Shield those too that are judged bare, as a service does.
     """
 
     def __init__(
-        self, policies: Sequence[BatchPolicy], shield: Profile | None, limits: VectorLimits, *, always: bool = False
+        self,
+        policies: Sequence[BatchPolicy],
+        shield: Profile | None,
+        limits: VectorLimits,
+        tick_seconds: float,
+        *,
+        always: bool = False,
     ) -> None:
-        self._policies, self._limits = tuple(policies), limits
+        self._policies, self._limits, self._tick_seconds = tuple(policies), limits, tick_seconds
         self._shielded = np.array([shield is not None and (always or policy.shielded) for policy in policies])
         count = len(limits.each)
         self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
@@ -149,7 +156,7 @@ class Seats:
             mask = shield.mask(readings, current)
         proposed, failed, strange = self._answers(Seen(readings, current, mask, telemetry, self._taught))
         if self._taught is not None:
-            self._taught.see(readings.time_seconds, *load_and_latency(readings), readings.be_cpus, current)
+            book(self._taught, readings, current, self._tick_seconds)
         proposed = proposed.clipped(self._limits)
         if shield is None:
             return Decisions(proposed, proposed, np.zeros_like(failed), failed, strange)

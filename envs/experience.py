@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,9 @@ at a load that was not seen yet."""
 CALM_LOW, CALM_HIGH, ABOVE_HIGH = 1e-3, 10.0, 100.0
 """Ranges of these two, on a logarithmic scale: CALM_LOW to CALM_HIGH, and 1 to ABOVE_HIGH."""
 
+MOST_PERIODS, FEWEST_LEVELS = 3600, 8
+"""Periods ago that a latency can be of, and of how many levels are kept; of more once a latency is of longer."""
+
 SHIFTED_BINS, MOST_RPS = 0.75, 1e15
 """A maximum load that is so much of a bin off moves what is known: more than half of one, or it would go to and fro."""
 
@@ -105,6 +108,7 @@ class Experience:
         self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
         self._missed_load, self._missed_ratio = np.full(count, np.nan), np.full(count, np.nan)
         self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
+        self._levels = np.full((FEWEST_LEVELS, count), -1)  # of the last ticks, this one's first
         self._calm = np.full((count, BINS), np.nan)
         self._max_load_rps = 0.0
 
@@ -113,7 +117,7 @@ class Experience:
         self.evidence.forget(which)
         for name in NUMBERS:
             getattr(self, name)[which] = np.nan
-        self._before_level[which] = self._missed_level[which] = -1
+        self._before_level[which] = self._missed_level[which] = self._levels[:, which] = -1
         self._calm[which] = np.nan
 
     def take(self, other: Experience, mine: Flags | int, theirs: Flags | int) -> None:
@@ -126,6 +130,16 @@ class Experience:
         self.evidence.take(other.evidence, mine, theirs)
         for name in (*NUMBERS, "_calm", "_before_level", "_missed_level"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
+        self._levels[:, mine] = -1
+        both = min(len(self._levels), len(other._levels))
+        self._levels[:both, mine] = other._levels[:both, theirs]
+
+    def rest(self, seconds: float) -> None:
+        """Nobody has looked for so long: what is known of the first host is so much older, whatever clock goes on."""
+        self.evidence.age(np.array([seconds]))
+        self._seen_seconds[0] = self._missing_since[0] = np.nan
+        self._before_level[0] = self._missed_level[0] = self._levels[:, 0] = -1
+        self._before_load[0] = self._earlier_load[0] = np.nan
 
     def rated(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.
@@ -146,7 +160,7 @@ class Experience:
 
     def see(
         self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
-        which: Flags | None = None,
+        which: Flags | None = None, periods: Periods | None = None,
     ) -> None:  # fmt: skip
         """Book the window that ended, a miss one window later.
 
@@ -154,43 +168,63 @@ class Experience:
             load: Share of the LC's maximum; NaN where it is missing, as in the other readings.
             latency_ratio: Latency by the target.
             be_cpus: What BE used.
-            current: What was in force in the window.
+            current: What was in force in the period that ended.
             which: Hosts that this is about; None for all.
+            periods: Which periods the latency is of, see `periods_of`; None for the one that ended.
         """
         here = _ALL if which is None else which
         told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        level = levels_reached(current, self.limits)
+        lowest, highest = self._levels_in(periods, current, here)
+        passed = np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0)
+        settled_seconds = SETTLED_SECONDS if periods is None else SETTLED_SECONDS + periods.first * passed
         self._see_calm(told.nonzero()[0], load, latency_ratio)
-        self.evidence.age(np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0))
+        self.evidence.age(passed)
         self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
 
         # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
         # the one before as well: a miss belongs to the highest load and the highest level around it.
         booked = (here & (self._missed_level >= 0)).nonzero()[0]  # also where an overload has blinded this window
         if len(booked):
-            highest = np.fmax(self._missed_load[booked], load[booked])
+            most = np.fmax(self._missed_load[booked], load[booked])
             badly = np.fmax(self._missed_ratio[booked], latency_ratio[booked]) >= BAD_RATIO
-            self.evidence.add_missed(booked, highest, self._missed_level[booked], badly, self._apart[booked])
+            self.evidence.add_missed(booked, most, self._missed_level[booked], badly, self._apart[booked])
 
         holds, well = told & (latency_ratio <= HOLD_RATIO), np.isnan(self._missing_since)
         idle = be_cpus < IDLE_RATIO * _usable_cpus(current)  # and a BE whose use is unknown is not idle
-        sound = (holds & well & (level >= 0) & ~idle).nonzero()[0]
+        sound = (holds & well & (lowest >= 0) & ~idle).nonzero()[0]
         if len(sound):
-            self.evidence.add_held(sound, load[sound], level[sound])
+            self.evidence.add_held(sound, load[sound], lowest[sound])
 
-        misses = told & ~holds & (well | (now_seconds - self._missing_since >= SETTLED_SECONDS))
-        alone = (level < 0) & (self._before_level < 0) & ~np.isnan(self._before_load)  # and nothing was blind
+        misses = told & ~holds & (well | (now_seconds - self._missing_since >= settled_seconds))
+        alone = (highest < 0) & (self._before_level < 0) & ~np.isnan(self._before_load)  # and nothing was blind
         if alone.any():
             self.evidence.add_alone(holds & well & alone, misses & alone)
         self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
         self._missed_level = np.where(here, -1, self._missed_level)
         if misses.any():
-            np.copyto(self._missed_level, np.maximum(self._before_level, level), where=misses)
+            np.copyto(self._missed_level, np.maximum(self._before_level, highest), where=misses)
             np.copyto(self._missed_load, np.fmax(self._before_load, load), where=misses)
             np.copyto(self._missed_ratio, latency_ratio, where=misses)
         self._earlier_load = np.where(here, self._before_load, self._earlier_load)
         self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
-        self._before_level = np.where(here, level, self._before_level)
+        self._before_level = np.where(here, highest, self._before_level)
+
+    def _levels_in(
+        self, periods: Periods | None, current: Allocations, here: Flags | np.bool_
+    ) -> tuple[Places, Places]:
+        """The lowest and the highest level that BE had in the periods that the latency is of."""
+        level = levels_reached(current, self.limits)
+        first = 0 if periods is None else int(periods.first.max(initial=0))
+        if first >= len(self._levels):
+            unknown = np.full((first + 1 - len(self._levels), len(level)), -1)  # so nothing counts as held at first
+            self._levels = np.concatenate([self._levels, unknown])
+        self._levels[1:] = np.where(here, self._levels[:-1], self._levels[1:])
+        self._levels[0] = np.where(here, level, self._levels[0])
+        if periods is None or not first:
+            return level, level
+        ago, levels = np.arange(first + 1)[:, None], self._levels[: first + 1]
+        within = (ago >= periods.last) & (ago <= periods.first)
+        return np.where(within, levels, TOP).min(axis=0), np.where(within, levels, -1).max(axis=0)
 
     def _see_calm(self, hosts: Places, load: Array, latency_ratio: Array) -> None:
         """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""
@@ -316,6 +350,21 @@ def _is_calm(pair: object) -> bool:
 def _usable_cpus(allocations: Allocations) -> Array:
     """CPUs that BE can keep busy; 0 where it is frozen."""
     return np.where(allocations.frozen, 0.0, np.minimum(allocations.quota_cpus, allocations.cpuset_cpus))
+
+
+class Periods(NamedTuple):
+    """The first and the last control period that the latency of each host is of, as numbers of periods ago."""
+
+    first: Places
+    last: Places
+
+
+def periods_of(age_seconds: Array, window_seconds: Array | float, tick_seconds: float) -> Periods:
+    """The periods that windows of such an age and length lie in; half of one does not count."""
+    ages = np.where(np.isfinite(age_seconds), age_seconds, 0.0)
+    first = np.ceil((ages + window_seconds) / tick_seconds - 1.5).clip(0.0, MOST_PERIODS)
+    last = np.minimum(np.floor(ages / tick_seconds + 0.5), first)
+    return Periods(first.astype(int), last.astype(int))
 
 
 def levels_reached(allocations: Allocations, limits: Limits | VectorLimits) -> Places:

@@ -21,9 +21,9 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, moved_one
 from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, Experience, levels_reached
+from rlctl.envs.experience import TOLD, Experience, levels_reached, periods_of
 from rlctl.envs.features import FRAME_SIZE, Sensed, frames
-from rlctl.envs.telemetry import MAX_LOAD, Telemetry, Value, number
+from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, SeveralTelemetry, Telemetry, Value, number
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -41,6 +41,9 @@ MOST_PRICE = 4.0
 
 OLD_PERIODS = 2.0
 """A latency of so many control periods ago was booked when it was new. One period is what a sensor may be late."""
+
+RATED_APART = 1.25
+"""Where the learned maximum load of one of several LCs is so many times what it was, all that is known is forgotten."""
 
 _LOG_MOST_PRICE = np.log(MOST_PRICE)
 TAIL_SIZE = TOLD + 1
@@ -139,6 +142,7 @@ class Observer:
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
         self.experience = Experience(limits)
+        self._rated: dict[str, float] = {}
         self.price = 1.0
 
     @property
@@ -178,14 +182,35 @@ class Observer:
             latency, ratio = telemetry.latency_seconds, telemetry.latency_ratio
             if ratio is None and telemetry.missed:
                 ratio = math.inf  # requests fail, or another LC than the one that rules misses its target
+            tail, window_seconds = telemetry.tail_latency_seconds, self.tick_seconds
+            if isinstance(tail, Quantile):
+                window_seconds = tail.window_seconds
+                if tail.samples < FEW_SAMPLES and (latency is tail or not telemetry.missed):
+                    ratio = None
+            age_seconds = latency.age_seconds if isinstance(latency, Value) and ratio is not None else 0.0
             # That a window held says nothing of what BE had if it was cut in its midst, nor if the source has said so
             # before, which is older: as little as where BE had next to nothing to do.
-            old = isinstance(latency, Value) and latency.age_seconds >= OLD_PERIODS * self.tick_seconds
+            old = age_seconds >= OLD_PERIODS * self.tick_seconds
             used = as_array(0.0 if cut or old else number(telemetry.be_cpus))
-            if isinstance(most := telemetry.counters.get(MAX_LOAD), Value) and type(telemetry) is Telemetry:
-                self.experience.rated(most.value)  # with several LCs the load is of one and the maximum of another
-            self.experience.see(now, load, as_array(ratio), used, here)
+            self._rate(telemetry)
+            fresh = age_seconds + window_seconds <= 1.5 * self.tick_seconds  # the usual case, and cheaper so
+            periods = None if fresh else periods_of(as_array(age_seconds), window_seconds, self.tick_seconds)
+            self.experience.see(now, load, as_array(ratio), used, here, periods=periods)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
+
+    def _rate(self, telemetry: Telemetry) -> None:
+        """Have what is known go along with a maximum load that is learned."""
+        if not isinstance(telemetry, SeveralTelemetry):
+            if isinstance(most := telemetry.counters.get(MAX_LOAD), Value):
+                self.experience.rated(most.value)
+            return
+        # Of several LCs the load is that of whichever is nearest its own maximum: shares of others cannot go along.
+        for name, lc in telemetry.lcs.items():
+            if isinstance(most := lc.counters.get(MAX_LOAD), Value):
+                known = self._rated.setdefault(name, most.value)
+                if not 1.0 / RATED_APART < most.value / known < RATED_APART:
+                    self._rated[name] = most.value
+                    self.experience.forget(np.array([True]))
 
 
 def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:

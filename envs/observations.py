@@ -14,10 +14,11 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, UNTOLD, Experience, levels_reached
+from rlctl.envs.experience import TOLD, UNTOLD, Experience, levels_reached, periods_of
 from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
 from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
 from rlctl.envs.readings import Readings
+from rlctl.envs.telemetry import FEW_SAMPLES
 
 _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
 """Features that go when another one's sensor is absent."""
@@ -101,10 +102,8 @@ class VectorObserver:
         price = np.broadcast_to(told_price(self.prices), len(history))[:, None].astype(np.float32)
         if not self._learns:
             return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
+        book(self.experience, readings, current, self.tick_seconds, self._hidden, which)
         load, ratio = self._known(readings)
-        used = np.full(len(load), np.nan) if "be_cpus" in self._hidden else readings.be_cpus
-        used = np.where(readings.age_seconds >= OLD_PERIODS * self.tick_seconds, 0.0, used)
-        self.experience.see(readings.time_seconds, load, ratio, used, current, which)
         told = self.experience.told(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
         return np.concatenate([history, self._told, price], axis=1)
@@ -118,9 +117,7 @@ class VectorObserver:
 
     def _known(self, readings: Readings) -> tuple[Array, Array]:
         """The load, and latency by the target; NaN where they are lost or have no sensor."""
-        load, ratio = load_and_latency(readings)
-        nothing = np.full(len(load), np.nan)
-        return nothing if "load" in self._hidden else load, nothing if "latency" in self._hidden else ratio
+        return load_and_latency(readings, self._hidden)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         frame = frames(Sensed.of(readings), current, self.limits, self.tick_seconds)
@@ -129,10 +126,33 @@ class VectorObserver:
         return frame
 
 
-def load_and_latency(readings: Readings) -> tuple[Array, Array]:
-    """The load, and latency by the target; NaN where they are lost."""
+def load_and_latency(readings: Readings, hidden: Collection[str] = ()) -> tuple[Array, Array]:
+    """The load, and latency by the target; NaN where they are lost or are features that are hidden."""
     sensed = Sensed.of(readings)
-    return sensed.load_ratio, 1.0 - sensed.slack_ratio
+    nothing = np.full(len(sensed.load_ratio), np.nan)
+    load, ratio = sensed.load_ratio, 1.0 - sensed.slack_ratio
+    return nothing if "load" in hidden else load, nothing if "latency" in hidden else ratio
+
+
+def book(
+    experience: Experience, readings: Readings, current: Allocations, tick_seconds: float,
+    hidden: Collection[str] = (), which: Flags | None = None,
+) -> None:  # fmt: skip
+    """Have hosts teach what `Observer.observe` books of one: of old figures no hold, of few requests nothing.
+
+    Args:
+        hidden: Features that these hosts have no sensor for.
+        which: Hosts that this is about; None for all.
+    """
+    load, ratio = load_and_latency(readings, hidden)
+    tail, oldest = readings.tail_latency_seconds, readings.oldest_request_seconds
+    ratio = np.where(
+        (readings.samples < FEW_SAMPLES) & ~(oldest > np.fmax(tail, readings.target_seconds)), np.nan, ratio
+    )
+    used = np.full(len(load), np.nan) if "be_cpus" in hidden else readings.be_cpus
+    used = np.where(readings.age_seconds >= OLD_PERIODS * tick_seconds, 0.0, used)
+    periods = periods_of(np.where(np.isnan(ratio), 0.0, readings.age_seconds), tick_seconds, tick_seconds)
+    experience.see(readings.time_seconds, load, ratio, used, current, which, periods)
 
 
 def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -193,6 +193,9 @@ def _missed(telemetry: Telemetry) -> bool | None:
     return None if math.isnan(slack) else slack < 0.0
 
 
+FEW_SAMPLES = 20
+"""Of fewer completed requests the 95th percentile is their maximum: such a window teaches nothing."""
+
 MAX_LOAD = "max_load_rps"
 """The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
 

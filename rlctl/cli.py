@@ -68,7 +68,8 @@ EXAMPLES = """examples:
   rlctl restore
 
 `rlctl COMMAND --help` shows a command's options and examples.
-exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 missing permission, 78 bad configuration
+exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 missing permission, 78 bad configuration,
+128 + n ended by signal n
 """
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

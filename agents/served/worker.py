@@ -71,7 +71,9 @@ class Worker(Generic[T]):
         """Let the thread end, now or when its call returns; there are no more calls then. Idempotent."""
         if self._thread is not None:
             self._questions.put(None)
-            if not self.busy:
+            if self.busy:
+                sys.setswitchinterval(SWITCH_SECONDS)  # nobody waits for it any more
+            else:
                 self._thread.join()
         self._thread, self._out = None, False
 

@@ -96,7 +96,7 @@ def score(
         course.host, seeds, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
     )
     policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
-    seats = Seats([policy], course.safety, limits)
+    seats = Seats([policy], course.safety, limits, course.tick_seconds)
     windows = Windows.none(course.ticks, count)
     returns, current = np.zeros(count), seats.begin()
     changed = overridden = np.zeros(count, np.bool_)

@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.steps import Step
 from rlctl.envs.host.events import BE_VANISHED, Events
-from rlctl.envs.host.max_load import MaxLoad, is_held
+from rlctl.envs.host.max_load import MaxLoad, is_held, window_of
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
@@ -156,8 +156,10 @@ class LiveHost:
         return self._current
 
     def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - a live host has none
-        """Let the next period begin now; rates and windows of what was before are read and dropped."""
-        self.read()
+        """Let the next period begin now; rates and windows of what was before are read, and nobody learns of them."""
+        now = time.monotonic()
+        for lc in (self._first, *self._others):
+            _readings(lc, now)
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
@@ -341,7 +343,10 @@ class LiveHost:
         if (max_load := lc.max_load) is None:
             return telemetry
         rps, held = offered_rps(readings), is_held(self._verdict, self.limits)
-        max_load.see(telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
+        max_load.see(
+            telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio,
+            be_held=held, window_seconds=window_of(telemetry),
+        )  # fmt: skip
         if math.isinf(lc.slo.max_load_rps):
             counters = dict(telemetry.counters)
             if (most := max_load.cautious_rps) is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import Missing, Reading, Value, Why
+from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,9 @@ SETTLED_SECONDS = 10.0
 
 MISSED_RATIO = 0.95
 """Of a load at which the LC alone misses its target: the most that may count as its maximum."""
+
+SAME_SECONDS = 1e-3
+"""Figures whose windows end so close to each other are the same: sources are polled in their own time."""
 
 LEAST_USE_CPUS = 0.01
 """A use below it is housekeeping, whatever the requests."""
@@ -73,6 +76,7 @@ class MaxLoad:
     windows: int = 0
     _remembered: float = 0.0
     _last_held_rps: float = 0.0
+    _seen_until: float = -math.inf
     _missing_since: float | None = None
     _told_rps: float = 0.0
     _told_borne_out: bool = False
@@ -105,7 +109,14 @@ class MaxLoad:
         return max(self.lc_cpus / demand, self.held_rps or 0.0) if demand else None
 
     def see(
-        self, now_seconds: float, rps: Reading, use_cpus: Reading, latency_ratio: float | None, *, be_held: bool
+        self,
+        now_seconds: float,
+        rps: Reading,
+        use_cpus: Reading,
+        latency_ratio: float | None,
+        *,
+        be_held: bool,
+        window_seconds: float = 0.0,
     ) -> None:
         """Learn from a window.
 
@@ -114,13 +125,17 @@ class MaxLoad:
             use_cpus: CPUs that the LC kept busy.
             latency_ratio: Its tail latency by the target; None where it is not known.
             be_held: BE had its minimum at most.
+            window_seconds: How long the latency is of: so long what BE did before stays in it.
         """
         if isinstance(rps, Missing) or latency_ratio is None or not rps.value > 0.0:
-            self._last_held_rps, self._missing_since = 0.0, None
+            self._last_held_rps, self._missing_since, self._seen_until = 0.0, None, -math.inf
             return
+        if now_seconds - rps.age_seconds <= self._seen_until + SAME_SECONDS:
+            return  # the source has said so before: it is no second window
+        self._seen_until = now_seconds - rps.age_seconds
         if latency_ratio > 1.0:
             self._last_held_rps = 0.0
-            self._miss(now_seconds, rps.value, be_held=be_held)
+            self._miss(now_seconds, rps.value, SETTLED_SECONDS + window_seconds, be_held=be_held)
             return
         self._missing_since = None
         # An LC that misses has less CPU time than it needs, and would teach too small a demand.
@@ -189,12 +204,12 @@ class MaxLoad:
         else:
             self.cpu_seconds_per_request = known + (RISE if demand > known else FALL) * (demand - known)
 
-    def _miss(self, now_seconds: float, rps: float, *, be_held: bool) -> None:
+    def _miss(self, now_seconds: float, rps: float, settled_seconds: float, *, be_held: bool) -> None:
         if not be_held:
             self._missing_since = None
         elif self._missing_since is None:
             self._missing_since = now_seconds
-        elif now_seconds - self._missing_since >= SETTLED_SECONDS:
+        elif now_seconds - self._missing_since >= settled_seconds:
             self.missed_rps = min(self.missed_rps or math.inf, rps)
             if self.held_rps and self.held_rps > self.missed_rps:
                 self.held_rps = None  # it was another LC or host that held it
@@ -211,6 +226,12 @@ def _known(number: object) -> bool:
     if number is None:
         return True
     return isinstance(number, (int, float)) and not isinstance(number, bool) and 1.0 / MOST < number < MOST
+
+
+def window_of(telemetry: Telemetry) -> float:
+    """How long the tail latency is of; 0 where it is not known."""
+    tail = telemetry.tail_latency_seconds
+    return tail.window_seconds if isinstance(tail, Quantile) else 0.0
 
 
 def is_held(allocation: Allocation, limits: Limits) -> bool:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
-LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost")
+LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "done_rps", "lost")
 """What comes from the LC's side and may arrive late or not at all."""
 
 # The LC's PSI with BE frozen (.001-.003: docs/measured/simulator.md, 9); the host's own work is never nothing.
 QUIET_PRESSURE_RATIO = 0.002
+
+SILENCE = "no figures in this window"
 
 _ALIVE = Value(1.0)
 
@@ -22,7 +27,7 @@ class Sensors:
     """The sensors of n hosts: the LC's figures may arrive late or never, the host's own come at once.
 
     Attributes:
-        seen: The readings of `LATE` as they arrived last, shape (5, n), in that order; `lost` is 1.0 where the latest
+        seen: The readings of `LATE` as they arrived last, shape (6, n), in that order; `lost` is 1.0 where the latest
             did not arrive.
         age_ticks: Age of what arrived last, shape (n,).
     """
@@ -46,7 +51,14 @@ class Sensors:
         samples = np.floor(window.done_rps * self.tick_seconds)
         lost = window.missing | (samples < 1.0)  # without a completed request there is no quantile
         latest = np.stack(
-            (window.tail_latency_seconds, window.oldest_request_seconds, load, samples, lost.astype(float))
+            (
+                window.tail_latency_seconds,
+                window.oldest_request_seconds,
+                load,
+                samples,
+                window.done_rps,
+                lost.astype(float),
+            )
         )
         if self._depth == 1:
             arrived = latest
@@ -62,7 +74,7 @@ class Sensors:
     def readings(self, window: Window, time_seconds: float) -> Readings:
         """What the sensors of all hosts measured."""
         c = self.constants
-        tail, oldest, load, samples, lost = self.seen
+        tail, oldest, load, samples, done, lost = self.seen
         # PSI "some": share of the time in which a task of the LC waits for a CPU. It does while BE competes and the LC
         # has work; the run delay is the same summed over the LC's CPUs.
         waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
@@ -76,7 +88,8 @@ class Sensors:
             lost=lost != 0.0,
             age_seconds=self.age_ticks * self.tick_seconds,
             cpi=window.cpi,
-            lc_cpu_seconds_per_request=window.lc_cpus / np.maximum(window.done_rps, 1e-9),
+            # As on a live host: CPU time of now by requests that the LC's side told of, or nothing where it is silent.
+            lc_cpu_seconds_per_request=np.where(lost != 0.0, np.nan, window.lc_cpus / np.maximum(done, 1e-9)),
             lc_cpus=window.lc_cpus,
             be_cpus=window.be_cpus,
             host_cpus=window.host_cpus,
@@ -90,13 +103,19 @@ class Sensors:
         """The same host by host, and the counters that a host of its own has besides."""
         r = self.readings(window, time_seconds)
         late = (r.tail_latency_seconds, r.samples, r.oldest_request_seconds, r.load_ratio, r.age_seconds, r.lost)
-        own = (r.cpi, r.lc_cpu_seconds_per_request, r.lc_cpus, r.be_cpus, r.host_cpus, r.be_work_rate)
+        own = (r.cpi, r.lc_cpus, r.be_cpus, r.host_cpus, r.be_work_rate)
         waiting = (r.lc_pressure_ratio, r.lc_run_delay_ratio)
-        counted = (window.offered_rps, window.done_rps, window.watts)
+        counted = (
+            r.load_ratio * self.constants.max_load_rps,
+            self.seen[LATE.index("done_rps")],
+            r.lc_cpu_seconds_per_request,
+        )
+        told = (_told(column, r.lost, r.age_seconds) for column in counted)
         rows = zip(
             r.target_seconds.tolist(),
             zip(*(column.tolist() for column in late), strict=True),
-            *(map(Value, column.tolist()) for column in (*own, *waiting, *counted)),
+            *(map(Value, column.tolist()) for column in (*own, *waiting, window.watts)),
+            *told,
             strict=True,
         )
         return [
@@ -115,7 +134,7 @@ class Sensors:
                 be_work_rate=work,
                 counters={"offered_rps": offered, "done_rps": done, "power_watts": watts},
             )
-            for target, lc_side, cpi, per_request, lc, be, host, work, pressure, delay, offered, done, watts in rows
+            for target, lc_side, cpi, lc, be, host, work, pressure, delay, watts, offered, done, per_request in rows
         ]
 
     def _late(
@@ -129,7 +148,13 @@ class Sensors:
     ) -> tuple[Reading, Reading, Reading]:
         """One host's tail latency, oldest request and load: all of them or none."""
         if lost:
-            silence = Missing(Why.NO_DATA, "no figures in this window", age_seconds)
+            silence = Missing(Why.NO_DATA, SILENCE, age_seconds)
             return silence, silence, silence
         tail = Quantile(tail_seconds, age_seconds, int(samples), self.tick_seconds)
         return tail, Value(oldest_seconds, age_seconds), Value(load_ratio, age_seconds)
+
+
+def _told(column: Array, lost: Flags, age_seconds: Array) -> Iterator[Reading]:
+    """What the LC's side counts, host by host, missing where it is silent."""
+    for value, silent, age in zip(column.tolist(), lost.tolist(), age_seconds.tolist(), strict=True):
+        yield Missing(Why.NO_DATA, SILENCE, age) if silent else Value(value, age)

@@ -30,40 +30,11 @@ PRICE_STREAM = 7
 """Number of the random stream that prices come from, beside those of the hosts."""
 
 
-class Cohort:
-    """Hosts of a vector environment that began their episodes together, so that one clock serves them all.
-
-    A host that is reset before the others leaves for a new cohort; its place here computes on in vain until the others'
-    episode ends. So each host lives exactly the run that it would live alone.
-    """
-
-    def __init__(self, places: NDArray[np.int64], batch: SimHosts) -> None:
-        self.places, self.batch = places, batch
-        self.here = np.ones(len(places), np.bool_)
-
-    @property
-    def steps(self) -> int:
-        """Of the episode; the period before the first step, which a reset lets pass, does not count."""
-        return self.batch.hosts.tick - 1
-
-    def leave(self, which: NDArray[np.bool_]) -> None:
-        """Some hosts of the environment, shape (n,), belong elsewhere from now on."""
-        self.here &= ~which[self.places]
-
-    def spread(self, over: Readings) -> Readings:
-        """The environment's readings `over`, with the new ones of the hosts that are still here put in."""
-        places = self.places[self.here]
-        made: list[NDArray[Any]] = [array.copy() for array in over]
-        for array, new in zip(made, self.batch.read(), strict=True):
-            array[places] = new[self.here]
-        return Readings(*made)
-
-
 class VectorShield(Protocol):
     """Whoever has the last word on every host; see `rlctl.safety`."""
 
-    def reset(self, which: Flags) -> None:
-        """Forget everything about the hosts in `which`, shape (n,): their episodes begin."""
+    def reset(self) -> None:
+        """Forget everything: episodes begin."""
 
     def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Allocations:
         """What may be written: never freer than what was proposed, and within the hosts' limits.
@@ -139,27 +110,28 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self._all = np.ones(num_envs, np.bool_)
         self._seeds: NDArray[np.uint64] | None = None
         self._episodes = np.zeros(num_envs, np.uint64)
-        self._cohorts: list[Cohort] = []
+        self._batch: SimHosts | None = None
         self.current = self._safe
         self.readings: Readings | None = None
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,  # noqa: ARG002 - Gymnasium's signature
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode on every host, at the safe allocation; returns after its first control period.
 
         Args:
             seed: Host i gets seed + i, or the i-th of a sequence; None goes on to the next episode.
-            options: `{"reset_mask": bool array (n,)}` begins anew on these hosts only.
+            options: None is taken.
 
         Raises:
-            ConfigError: A mask or a number of seeds that does not fit the hosts.
+            ConfigError: A number of seeds that is not that of the hosts.
         """
-        which = self._mask_of(options)
         super().reset(seed=seed if isinstance(seed, int) else None)
-        self._seed(seed, which)
-        observation = self._begin(which)
-        return observation, _masked(self._state(), which)
+        self._seed(seed)
+        return self._begin(), _masked(self._state(), self._all)
 
     def step(
         self, actions: NDArray[np.integer] | Allocations
@@ -176,7 +148,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         before, readings = self.current, self._read()
         proposed = decoded(actions, before, self.limits)
         self.current = self.shield.rule(readings, before, proposed) if self.shield else proposed
-        truncated = self._advance()
+        batch = self._stepped(self.current)
         after, readings = self.current, self._read()
         terms = rewards(
             readings,
@@ -190,11 +162,12 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         if self.shield is not None:
             ruled = {"proposed": proposed._asdict(), "executed": after._asdict(), "overridden": proposed.differ(after)}
             outcome |= ruled
-        if truncated.any():
-            observation, info = self._autoreset(truncated, observation, outcome)
+        ended = batch.hosts.tick - 1 >= self.max_episode_steps  # the period that a reset lets pass does not count
+        if ended:
+            observation, info = self._autoreset(observation, outcome)
         else:
             info = _masked(self._state() | outcome, self._all)
-        return observation, terms.total, np.zeros(self.num_envs, np.bool_), truncated, info
+        return observation, terms.total, np.zeros_like(self._all), np.full_like(self._all, ended), info
 
     @property
     def prices(self) -> NDArray[np.float64]:
@@ -212,49 +185,37 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError("the hosts have not begun: call reset() first")
         return self.readings
 
-    def _advance(self) -> Flags:
-        """Let a period pass on all hosts; returns which episodes are over."""
-        truncated = np.zeros(self.num_envs, np.bool_)
-        for cohort in self._cohorts:
-            alone = len(self._cohorts) == 1 and bool(cohort.here.all())
-            cohort.batch.step(self.current if alone else self.current.take(cohort.places))
-            self.readings = cohort.batch.read() if alone else cohort.spread(self._read())
-            if cohort.steps >= self.max_episode_steps:
-                truncated[cohort.places[cohort.here]] = True
-        return truncated
+    def _stepped(self, current: Allocations) -> SimHosts:
+        """The hosts, after another period."""
+        assert self._batch is not None, "_read() has raised"
+        self._batch.step(current)
+        self.readings = self._batch.read()
+        return self._batch
 
-    def _begin(self, which: Flags) -> NDArray[np.float32]:
-        """Begin new episodes on some hosts; returns what the policies of all hosts see."""
+    def _begin(self) -> NDArray[np.float32]:
+        """Begin new episodes; returns what the policies see."""
         assert self._seeds is not None
-        for cohort in self._cohorts:
-            cohort.leave(which)
-        places = np.flatnonzero(which)
-        keys = episode_keys(self._seeds[places], self._episodes[places])
-        fresh = Cohort(places, self._hosts(keys))
+        keys = episode_keys(self._seeds, self._episodes)
+        self._batch, self.current = self._hosts(keys), self._safe
         if self._priced:
-            self._observer.prices = np.array(self._observer.prices)  # a copy: what was shown stays as it was
-            self._observer.prices[places] = prices_of(keys)
-        self._cohorts = [cohort for cohort in self._cohorts if cohort.here.any()] + [fresh]
+            self._observer.prices = prices_of(keys)
         if self.shield is not None:
-            self.shield.reset(which)
-        self.current = self._safe.where(which, self.current)
-        fresh.batch.step(self._safe.take(places))
-        self.readings = fresh.batch.read() if len(places) == self.num_envs else fresh.spread(self._read())
-        return self._observer.begin(self.readings, self.current, which)
+            self.shield.reset()
+        self._stepped(self._safe)
+        return self._observer.begin(self._read(), self.current)
 
     def _autoreset(
-        self, ended: Flags, observation: NDArray[np.float32], outcome: dict[str, Any]
+        self, observation: NDArray[np.float32], outcome: dict[str, Any]
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin the next episode where one ended; the last step's outcome there goes into `final_info`."""
-        final = np.full(self.num_envs, None, object)  # rows as objects, as Gymnasium's own vector environments do
-        for place in np.flatnonzero(ended):
-            final[place] = observation[place]
-        final_info = _masked(self._state() | outcome, ended)
-        self._episodes = self._episodes + ended.astype(np.uint64)
-        observation = self._begin(ended)
-        info = _masked(self._state(), self._all) | _masked(outcome, ~ended)
-        finals = {"final_obs": final, "_final_obs": ended, "final_info": final_info, "_final_info": ended}
-        return observation, info | finals
+        """Begin the next episodes; the last step's outcome goes into `final_info`."""
+        final = np.empty(self.num_envs, object)  # rows as objects, as Gymnasium's own vector environments do
+        for place, row in enumerate(observation):
+            final[place] = row
+        final_info = _masked(self._state() | outcome, self._all)
+        self._episodes = self._episodes + np.uint64(1)
+        observation = self._begin()
+        finals = {"final_obs": final, "_final_obs": self._all, "final_info": final_info, "_final_info": self._all}
+        return observation, _masked(self._state(), self._all) | _masked(outcome, ~self._all) | finals
 
     def _state(self) -> dict[str, Any]:
         """What every info holds, without masks."""
@@ -263,26 +224,15 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             "telemetry": self._read()._asdict(), "allocation": self.current._asdict(), "missed_deadlines": missed,
         }  # fmt: skip
 
-    def _mask_of(self, options: dict[str, Any] | None) -> Flags:
-        mask = (options or {}).get("reset_mask")
-        if mask is None:
-            return self._all
-        mask = np.asarray(mask)
-        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
-            raise ConfigError(f"reset_mask must be {self.num_envs} booleans with one True at least, not {mask!r}")
-        if self.readings is None and not mask.all():
-            raise ConfigError("some hosts cannot begin before all have: reset() without a reset_mask first")
-        return mask
-
-    def _seed(self, seed: int | Sequence[int | None] | None, which: Flags) -> None:
+    def _seed(self, seed: int | Sequence[int | None] | None) -> None:
         """Set seeds and numbers of the episodes that begin now."""
         seeds = self._seeds_of(seed)
-        anew = which & np.array([seed is not None for seed in seeds])
+        anew = np.array([seed is not None for seed in seeds])
         if self._seeds is None:
             self._seeds = np.uint64(fresh_seed()) + np.arange(self.num_envs, dtype=np.uint64)
             self._episodes = np.zeros(self.num_envs, np.uint64)
         else:
-            self._episodes = np.where(anew, np.uint64(0), self._episodes + which.astype(np.uint64))
+            self._episodes = np.where(anew, np.uint64(0), self._episodes + np.uint64(1))
         self._seeds = np.where(anew, np.array([seed or 0 for seed in seeds], np.uint64), self._seeds)
 
     def _seeds_of(self, seed: int | Sequence[int | None] | None) -> Sequence[int | None]:
@@ -308,7 +258,7 @@ def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
-    """Infos in Gymnasium's form: beside every array stands `_NAME`, the mask of the hosts that it is about."""
+    """Infos in Gymnasium's form: beside every array stands `_NAME`, the mask of the hosts that it is about: all."""
     masked: dict[str, Any] = {}
     for name, value in infos.items():
         masked[name] = _masked(value, which) if isinstance(value, dict) else value

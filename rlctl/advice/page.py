@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
+from typing import cast
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from rlctl.advice.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.advice.watched import SETTLE_TICKS, Watched
 from rlctl.envs.arrays import Array
 from rlctl.report.table import render
+from rlctl.ticklog.max_load import ONLY
 
 SCHEMA = 1
 
@@ -128,7 +130,7 @@ def as_json(source: str, answer: Advice | Unanswered) -> dict[str, object]:
     """The page on one host as plain data."""
     if isinstance(answer, Unanswered):
         return {"schema": SCHEMA, "log": source, "error": answer.reason}
-    watched, load, best = answer.watched, answer.watched.max_load, answer.best
+    watched, best = answer.watched, answer.best
     return {
         "schema": SCHEMA,
         "log": source,
@@ -145,12 +147,17 @@ def as_json(source: str, answer: Advice | Unanswered) -> dict[str, object]:
             asdict(option) | {"be_cpu_hours_a_day": asdict(option.be_cpu_hours_a_day)} for option in answer.options
         ],
         "alone": _alone(watched),
-        "max_load_rps": {
-            "at_least": load.cautious_rps,
-            "at_most": load.highest_rps,
-            "borne_out": load.borne_out,
-        },
+        "max_load_rps": _max_load(watched),
     }
+
+
+def _max_load(watched: Watched) -> dict[str, object]:
+    """What is known of the only LC's maximum load, or of each LC's by its name."""
+    plain: dict[str, object] = {
+        load.lc: {"at_least": load.cautious_rps, "at_most": load.highest_rps, "borne_out": load.borne_out}
+        for load in watched.max_loads
+    }
+    return cast("dict[str, object]", plain.get(ONLY, plain))
 
 
 def _lived(watched: Watched) -> dict[str, object]:
@@ -285,7 +292,7 @@ def _supports(watched: Watched) -> Iterator[str]:
         )
     else:
         yield f"target, error budget: BE had its minimum in fewer than {FEWEST_ALONE} windows: watch with it frozen"
-    yield str(watched.max_load)
+    yield from map(str, watched.max_loads)
 
 
 def _html_of(section: Section) -> str:

@@ -43,7 +43,7 @@ class Watched:
     Attributes:
         acting: Policies that acted, in order.
         shield: The last one in force; None where nothing says.
-        max_load: What the log says of the maximum load, learned as `slo.max_load_rps: auto` does.
+        max_loads: What the log says of each LC's maximum load, learned as `slo.max_load_rps: auto` does.
         load_ratio: Share of the LC's maximum, as the shield saw it.
         latency_ratio: The latency that counts, by the target.
         missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
@@ -53,7 +53,7 @@ class Watched:
     record: Record
     acting: tuple[str, ...]
     shield: Profile | None
-    max_load: MaxLoad
+    max_loads: tuple[MaxLoad, ...]
     wall_seconds: Array
     load_ratio: Array
     latency_ratio: Array
@@ -123,7 +123,7 @@ def watched(
         if logged.tick.policy not in acting:
             acting.append(logged.tick.policy)
         rows.append(_row(logged, limits))
-    if subject is None or load.learned is None:
+    if subject is None:
         raise CheckFailed("no tick here says what host it is of")
     limits, period, targets = subject
     target_seconds = min(targets.values())
@@ -148,7 +148,7 @@ def watched(
     )
     # Not as the log has it: where the maximum is learned, its shares are of another one from tick to tick.
     loads = record.offered_rps / most_rps
-    return Watched(record, tuple(acting), shield, load.learned, wall, loads, latency, missed, earlier)
+    return Watched(record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier)
 
 
 def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:

@@ -15,8 +15,8 @@ from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int, refuse_given
+from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import add_json, check_outputs, write_json
-from rlctl.commands.why import tell_damage
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.host.topology import exclusive_cpus
@@ -118,7 +118,8 @@ def run(args: argparse.Namespace) -> int:
 
 def question_on(log: Path, asked: Asked) -> Question:
     """Read a log here, where its path is known; CheckFailed or ConfigError: it says too little."""
-    seen = watched(log_files(log), tell_damage, own_cpus=asked.own_cpus, quantile_ratio=asked.quantile_ratio)
+    with Damages() as damaged:
+        seen = watched(log_files(log), damaged, own_cpus=asked.own_cpus, quantile_ratio=asked.quantile_ratio)
     shields = asked.shields or (seen.shield or load_profile(DEFAULT),)
     return Question(log, seen, asked.policies, shields, asked.allowed_percent)
 

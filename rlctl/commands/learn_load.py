@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
-from rlctl.commands.why import tell_damage
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.ticklog import log_files
 from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.max_load import LoggedLoad
+from rlctl.ticklog.max_load import ONLY, LoggedLoad
 
 DESCRIPTION = "What `slo.max_load_rps: auto` would have learned from the ticks of a log."
 
@@ -21,7 +21,7 @@ EXAMPLES = """examples:
 
 Estimated at: the CPU time of requests says so, at .7 of the LC's CPUs, and no load has borne it out (`borne_out`). At
 least: the target was held there, or nearly. At most: the LC missed its target there with BE at its minimum, or all its
-CPUs would be busy. A log of several LCs tells of the worst off one.
+CPUs would be busy. A log of several LCs tells of each, as if it had all CPUs of theirs.
 """
 
 
@@ -34,22 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed: no tick of the log says anything of it."""
     load = LoggedLoad()
-    for logged in read_log(log_files(args.log), tell_damage):
-        load.see(logged)
-    learned, ticks = load.learned, load.ticks
-    if learned is None or learned.cautious_rps is None:
+    with Damages() as damaged:
+        for logged in read_log(log_files(args.log), damaged):
+            load.see(logged)
+    learned = {name: one for name, one in load.loads.items() if one.cautious_rps is not None}
+    if not learned:
         raise CheckFailed(f"{args.log}: no tick here says how many requests came, beside their latency")
     if args.json:
-        print_json(_as_json(learned, ticks))
+        plain = {name: _as_json(one) for name, one in learned.items()}
+        told: dict[str, object] = plain.get(ONLY) or {"lcs": plain}
+        print_json({"schema": 1, "ticks": load.ticks, **told})
     else:
-        print(f"{learned}; {ticks} ticks")
+        print("\n".join(f"{one}; {load.ticks} ticks" for one in learned.values()))
     return 0
 
 
-def _as_json(learned: MaxLoad, ticks: int) -> dict[str, object]:
+def _as_json(learned: MaxLoad) -> dict[str, object]:
     return {
-        "schema": 1,
-        "ticks": ticks,
         "at_least_rps": learned.cautious_rps,
         "borne_out": learned.borne_out,
         "at_most_rps": learned.highest_rps,

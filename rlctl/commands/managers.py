@@ -18,7 +18,7 @@ EXAMPLES = """examples:
 
 A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
 `rlctl serve` shields every one of them. A `bound` needs the plant itself and runs in the simulator only.
-A `kernel` row is a setting of the kernel with nobody deciding, for live scenarios with a link.
+A `kernel` row is a setting of the kernel with nobody deciding, for live scenarios with a link or a disk.
 A `learned` policy is shielded, its `-bare` twin is for benchmarks; the path of any other bundle's folder, with a slash
 in it, is a name as well. A class of your own is FILE.py:CLASS, for `rlctl bench`, `rlctl replay` and `check`, which
 runs it through odd readings and exits with 1 where it breaks a promise.

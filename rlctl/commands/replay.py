@@ -10,10 +10,10 @@ from typing import Any
 from rlctl.agents import user_manager
 from rlctl.agents.catalogue import label
 from rlctl.commands.arguments import distinct_policies, listed
+from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
-from rlctl.commands.why import tell_damage
 from rlctl.envs.errors import CheckFailed, shown
-from rlctl.envs.ticklog import Damage, log_files
+from rlctl.envs.ticklog import log_files
 from rlctl.loop.record import allocation_as_json
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
@@ -62,17 +62,12 @@ def run(args: argparse.Namespace) -> int:
     profile = load_profile(args.shield) if args.shield else None
     asked = () if args.policy is None else distinct_policies("--policy", args.policy)
     contenders = [Contender(user_manager.build(name)) for name in asked]
-    damages: list[Damage] = []
-
-    def damaged(damage: Damage) -> None:
-        tell_damage(damage)
-        damages.append(damage)
-
-    found = replay(read_log(log_files(args.log), damaged), profile, contenders)
+    with Damages() as damaged:
+        found = replay(read_log(log_files(args.log), damaged), profile, contenders)
     if not found.ticks:
         raise CheckFailed(f"{args.log}: no tick is recorded here")
     if args.json:
-        print_json(_as_json(args.log, found, profile, contenders, len(damages)))
+        print_json(_as_json(args.log, found, profile, contenders, damaged.count))
     else:
         print("\n".join(_compared(contenders) if contenders else _rechecked(args.log, found)))
     if found.same_shield and found.differences and not contenders:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
+from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs import whole_file
@@ -25,9 +26,6 @@ from rlctl.shadow.twin import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.watching import Shadows
 from rlctl.ticklog.logged import read_log
 from rlctl.work.progress import progress, say
-
-MOST_SHOWN = 5
-"""Damaged lines that are printed one by one."""
 
 NO_PROFILE = "name this host's profile with --profile; `rlctl calibrate --out FILE` makes one"
 
@@ -48,17 +46,17 @@ def run(args: argparse.Namespace) -> int:
 
 def _read(args: argparse.Namespace) -> tuple[Columns, str]:
     """The watched ticks, and where they are from."""
-    damage = _Damages()
     if args.policy is not None:
         if args.log is None:
             raise ConfigError("--policy asks about the ticks of a LOG; name one")
-        source, found = args.log, _asked(args.log, args.policy, damage)
+        with Damages() as damaged:
+            source, found = args.log, _asked(args.log, args.policy, damaged)
     else:
         source = args.shadow or args.log
         if source is None:
             raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE")
-        found = columns(read_watched(shadow_files(source), damage))
-    damage.sum_up()
+        with Damages() as damaged:
+            found = columns(read_watched(shadow_files(source), damaged))
     if found is None:
         raise CheckFailed(f"{source}: no tick here that a shadow could be asked about, under a header that says how")
     return found, str(source)
@@ -71,22 +69,6 @@ def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -
         return columns(watched for watched in seen if watched is not None)
     finally:
         shadows.close()
-
-
-class _Damages:
-    """Prints the first few damaged lines, and then how many more there are."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, damage: Damage) -> None:
-        self.count += 1
-        if self.count <= MOST_SHOWN:
-            say(f"rlctl: damaged: {damage}")
-
-    def sum_up(self) -> None:
-        if self.count > MOST_SHOWN:
-            say(f"rlctl: damaged: {self.count - MOST_SHOWN} more")
 
 
 def _simulated(args: argparse.Namespace, found: Columns) -> tuple[Simulation | None, str]:

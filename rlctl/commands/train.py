@@ -37,8 +37,9 @@ EXAMPLES = """examples:
   rlctl train --offline nginx-v0 --algo cql
 
 It learns on randomised hosts (configs/training/hosts.yaml) and is compared, while it learns, on the suite's scenarios
-at seeds that no run learns on and no benchmark reports. Ctrl-C writes a checkpoint, evaluates, exports and ends; a
-second one ends at once. The folder of a run holds everything that reproduces it.
+and those of capped links and disks, at seeds that no run learns on and no benchmark reports. Ctrl-C writes a
+checkpoint, evaluates, exports and ends; a second one ends at once. The folder of a run holds everything that
+reproduces it.
 
 With --plant host a trained policy goes on learning on the live testbed, behind the shield: it seldom tries a move next
 to its best one, and only with much slack; what does no better than the policy as it was is not kept.
@@ -95,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenario",
         metavar="A,B,...|all",
-        help="compare policies on these while they learn (default: all); host: its testbed",
+        help="compare policies on these while they learn (default: all, these nine); host: its testbed",
     )
     parser.add_argument("--shield", metavar="NAME|FILE", help=f"and under this shield (default: {DEFAULT})")
     parser.add_argument("--threads", type=positive_int, metavar="N", help="of torch (default: 1)")

@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of the draw and of the first trial (default: 0)")
     parser.add_argument("--config", metavar="FILE", help="hyperparameters around which (default: as `rlctl train`)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: as `rlctl train`)")
-    parser.add_argument("--scenario", metavar="A,B,...|all", help="compare trials on these (default: all)")
+    parser.add_argument(
+        "--scenario", metavar="A,B,...|all", help="compare trials on these (default: all, as rlctl train)"
+    )
     add_ray(parser, "local starts one here (default), auto is this machine's, or HOST:PORT", default="local")
     parser.add_argument(
         "--jobs", type=positive_int, metavar="N", help="local: trials at a time (default: each CPU one)"

@@ -7,10 +7,11 @@ import re
 import sys
 from pathlib import Path
 
+from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
 from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.ticklog import Damage, log_files
+from rlctl.envs.ticklog import log_files
 from rlctl.ticklog.moments import find, parse_moment
 from rlctl.ticklog.why import as_json, in_plain_words
 
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"rlctl: error: {error}", file=sys.stderr)
         return 2
     path = log_path(args)
-    found = find(log_files(path), moment, tell_damage)
+    with Damages() as damaged:
+        found = find(log_files(path), moment, damaged)
     if found is None:
         raise CheckFailed(f"{path}: no tick is recorded here")
     if args.json:
@@ -71,8 +73,3 @@ def log_path(args: argparse.Namespace) -> Path:
     if not default.exists():
         raise ConfigError("there is no log: name the one of your service by --config serve.yaml or --log DIR", default)
     return default
-
-
-def tell_damage(damage: Damage) -> None:
-    """A line on stderr for what is damaged; the rest of the log is as good as ever."""
-    print(f"rlctl: damaged: {damage}", file=sys.stderr)

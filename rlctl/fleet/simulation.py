@@ -93,7 +93,9 @@ class Controlled:
 
     def __init__(self, hosts: FleetHosts, policies: Sequence[str], shield: Profile) -> None:
         self.hosts = hosts
-        self.seats = Seats([batch_policy(name, hosts.limits, TICK_SECONDS) for name in policies], shield, hosts.limits)
+        self.seats = Seats(
+            [batch_policy(name, hosts.limits, TICK_SECONDS) for name in policies], shield, hosts.limits, TICK_SECONDS
+        )
         self._current = self.seats.begin()
 
     def run(self, ticks: int) -> Tally:

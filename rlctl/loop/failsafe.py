@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.seat import SAFE, Decision, Seat
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import HostError, in_one_line
+from rlctl.envs.errors import CgroupGone, HostError, in_one_line
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Why, worst_of
 from rlctl.safety.verdict import Verdict
@@ -94,8 +94,9 @@ class Failsafe:
         lost = Missing(Why.GONE, why)
         now = last.time_seconds + self._plant.tick_seconds if last.time_seconds else time.monotonic()
         return Telemetry(
-            now, last.target_seconds, tail_latency_seconds=lost, oldest_request_seconds=lost, load_ratio=lost
-        )
+            now, last.target_seconds, tail_latency_seconds=lost, oldest_request_seconds=lost, load_ratio=lost,
+            counters=dict.fromkeys(last.counters, lost),
+        )  # fmt: skip
 
     def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation, *, cut: bool) -> tuple[Decision, str]:
         """What the seat decides and an empty text; or, if a guard of the shield fails, the safe allocation and why."""
@@ -140,7 +141,7 @@ class Failsafe:
             applied = self._plant.apply(safe)
         except Exception as error:
             current = self._plant.current
-            if current.frozen:  # it harms nobody
+            if current.frozen and not isinstance(error, CgroupGone):  # it harms nobody
                 self.unwritten_in_a_row = 0
                 return current
             self.unwritten_in_a_row += 1

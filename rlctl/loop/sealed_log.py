@@ -117,7 +117,8 @@ class SealedLog(Generic[T]):
             raise OSError(errno.EINVAL, "is a FIFO: remove it", str(self.path))
         size = status.st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
-            file.write(b"\n")  # ends the line that a crash tore
+            with contextlib.suppress(OSError):  # a full disk: what comes first then is lost with the torn line
+                file.write(b"\n")  # ends the line that a crash tore
         return file
 
     def _reopened(self) -> tuple[IO[bytes], os.stat_result]:

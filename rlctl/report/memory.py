@@ -11,7 +11,7 @@ import numpy as np
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, shown
 from rlctl.envs.evidence import TOP, Evidence, load_of
-from rlctl.envs.experience import allocation_at
+from rlctl.envs.experience import Experience, allocation_at
 from rlctl.report.table import render
 
 HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
@@ -47,9 +47,9 @@ def _told(memory: Mapping[str, Any], limits: Limits) -> str:
         return ", ".join(filter(None, known)) or "nothing that says it"
     if "missed" in memory:
         return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
-    evidence = Evidence()
-    evidence.recall(memory)
-    return render([HEADER, *_rows(evidence, limits)])
+    experience = Experience(limits)
+    experience.recall(memory)
+    return render([HEADER, *_rows(experience.evidence, limits)])
 
 
 def _rows(evidence: Evidence, limits: Limits) -> Iterator[tuple[str, ...]]:

@@ -97,7 +97,7 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))
     policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds)
-    seats = Seats([policy], shield, hosts)
+    seats = Seats([policy], shield, hosts, tick_seconds)
     current = seats.begin()
     shares: list[Array] = []
     for tick in range(MOST_TICKS):

@@ -45,6 +45,7 @@ class Approval:
         self._in_force = deciders.described
         self._kept = True  # the file has what is approved
         self._approved = self._begun() if self._asks else ""
+        self._approved_before = self._approved
         self._unapproved = self._in_force if self._asks and self._in_force != self._approved else ""
         self._brought: Deciders | None = None
         if not self._asks and self._path is not None and self._path.exists():
@@ -64,6 +65,7 @@ class Approval:
 
         A later reload takes the place of what waits. None: nobody else than until now.
         """
+        self._approved_before = self._approved
         if not self._kept:
             self._keep(self._approved)
         if brought is not None and brought.approve and not self._asks:
@@ -90,6 +92,11 @@ class Approval:
     def exchanged(self, deciders: Deciders) -> None:
         """These, who were admitted, decide now."""
         self._in_force, self._unapproved = deciders.described, ""
+
+    def refused(self) -> None:
+        """Who was admitted cannot decide here: a restart begins with who was approved before."""
+        if self._asks:
+            self._keep(self._approved_before)
 
     def close(self) -> None:
         """Let go of what a reload brought and nobody approved. Idempotent."""

@@ -15,6 +15,7 @@ import logging
 import socket
 import ssl
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -75,8 +76,8 @@ class HttpServer:
         most_body_bytes: Of a request; what is longer is refused unread.
 
     Raises:
-        ConfigError: There is no such address here, or the certificate, its key or the token is none.
-        HostError: The port is taken.
+        ConfigError: The certificate, its key or the token is none.
+        HostError: The port is taken, or there is no such address here.
         PermissionMissing: Not allowed to use that port or to read one of the files.
     """
 
@@ -196,8 +197,8 @@ class HttpServer:
 
 def _headers(lines: list[str]) -> dict[str, str]:
     pairs = [(name.lower(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-    names = [name for name, _ in pairs]
-    return {name: value for name, value in pairs if names.count(name) == 1}
+    times = Counter(name for name, _ in pairs)
+    return {name: value for name, value in pairs if times[name] == 1}
 
 
 async def _body(reader: asyncio.StreamReader, headers: Mapping[str, str], most_bytes: int) -> bytes | None:
@@ -303,4 +304,6 @@ def _refusal(key: str, listen: str, error: OSError) -> ConfigError | HostError |
         return HostError(f"{key}: {listen} is in use: choose another port, or end what uses it (ss -ltnp)")
     if error.errno in (errno.EACCES, errno.EPERM):
         return PermissionMissing(f"{key}: {listen}: {error.strerror}: take a port above 1023")
+    if error.errno == errno.EADDRNOTAVAIL:  # at boot perhaps not yet
+        return HostError(f"{key}: {listen}: no such address here: is the interface up?")
     return ConfigError(f"{key}: {listen}: {error.strerror}")

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.host.cgroup.journal import read_own
@@ -28,6 +26,9 @@ MEMORY = "memory.json"
 SCHEMA = 1
 KEEP_SECONDS = 60.0
 """Between two writes: so much is lost when the service is killed."""
+
+CLOCK_LEAP_SECONDS = 10 * 365 * 86400.0
+"""What was kept so long ago was kept under a clock that had not been set."""
 
 MOST_BYTES, MOST_LEARNERS = 1 << 20, 64
 
@@ -75,9 +76,10 @@ class HostMemory:
             if changed and not _says_of_what(kept):
                 raise ConfigError(f"another {', '.join(changed)} than when it was learned")
             seconds = max(0.0, self._clock() - float(kept["saved"]))  # in this order NaN is 0
+            seconds = seconds if seconds < CLOCK_LEAP_SECONDS else 0.0
             learner.recall(kept["memory"])
             if isinstance(learner, Experience):  # the others go by Unix time, or do not age
-                learner.evidence.age(np.array([seconds]))
+                learner.rest(seconds)
         except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
             log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
         else:

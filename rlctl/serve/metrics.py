@@ -143,8 +143,8 @@ class Metrics(Collector):
             reading = getattr(tick.telemetry, name)
             if isinstance(reading, Missing):
                 counts.missing[(name, reading.why)] += 1
-        for bound in tick.verdict.binding:
-            counts.bounds[(bound.guard, bound.reason)] += 1
+        # Of several LCs each has a bound of its own.
+        counts.bounds.update({(bound.guard, bound.reason) for bound in tick.verdict.binding})
         for event in tick.events:
             counts.events[event.partition(":")[0]] += 1
         if tick.alarm:

@@ -23,8 +23,8 @@ class OtlpReceiver(ArrivingFigures):
     """Latency from the exports that come to one address.
 
     Raises:
-        ConfigError: The extra `otlp` is not installed, or there is no such address here.
-        HostError: The port is taken.
+        ConfigError: The extra `otlp` is not installed.
+        HostError: The port is taken, or there is no such address here.
     """
 
     def __init__(self, latency: OtlpLatency, slo: SLO) -> None:
@@ -33,6 +33,8 @@ class OtlpReceiver(ArrivingFigures):
         self.url = self._server.url + PAGE
         super().__init__(f"otlp {self.url}", slo, latency.stale_seconds, f"nothing was sent to {self.url} yet")
         log.info("latencies are taken at %s", self.url)
+        if latency.bearer_token_file is None:
+            log.warning("lc.latency: without bearer_token_file any process of this host can send latencies, BE's too")
 
     def close(self) -> None:
         """Stop listening, and end the thread. Idempotent."""

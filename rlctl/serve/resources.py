@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rlctl.config.sections import ResourcesSection
-from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
+from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -23,6 +23,7 @@ from rlctl.envs.host.resources.resctrl import Classes, task_ids, why_no_resctrl
 from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Reading
+from rlctl.loop.failsafe import Seldom
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class Caretaker:
         self._identities: dict[Group, tuple[Identity, ...]] = {}
         self._classes: Classes | None = None
         self._next_seconds = float("-inf")
+        self._trouble = Seldom(logging.WARNING)
 
     def begin(self) -> None:
         """Write everything, once; what this host lacks is a warning each, or with `strict` raised as an error."""
@@ -144,8 +146,9 @@ class Caretaker:
         try:
             classes.gather(task_ids(self._lcs()), task_ids(self._served))
         except (CgroupError, PermissionMissing) as error:
-            log.warning("resources.resctrl: %s", error)
-            self._classes = None
+            self._trouble.tell(f"resources.resctrl: {in_one_line(error)}")
+        else:
+            self._trouble.tell("")
 
 
 def _limit_disks(group: Group, knobs: Knobs, direction: Literal["read", "write"], bytes_per_second: int) -> None:

@@ -7,6 +7,7 @@ metrics endpoint and the policies.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from rlctl.config.sections import InnerGuardSection, LimitsSection, MetricsSecti
 from rlctl.config.serve import BeWeight, LogSection, ServeConfig, StarvedSection
 from rlctl.envs.actions import RISE_RATIO
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupError, CgroupGone, ConfigError, PermissionMissing, RlctlError
+from rlctl.envs.errors import CgroupError, CgroupGone, ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.watch import Watch
 from rlctl.envs.plant import Plant
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics
 
 log = logging.getLogger("rlctl.serve")
+
+PASSING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+"""What keeps a file from being opened and may be over at the next start."""
 
 
 def serve(configuration: Configuration, stop: Request, *, seconds: float | None = None, as_json: bool = False) -> None:
@@ -306,6 +310,8 @@ class _Running:
         except RlctlError as error:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
+            if self._approval:
+                self._approval.refused()
             return
         shield = _shield(deciders.profile, policy, controller)
         log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
@@ -341,14 +347,29 @@ def _guard_between(controller: Controller, around: Around) -> None:
 
 
 def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
-    """What must not have changed if what was learned of a host is to say anything of it."""
+    """What must not have changed if what was learned of a host is to say anything of it.
+
+    Of the workload not what every start of the same service has anew, a process id or a pod.
+    """
     beside = {"error_budget_percent"}
     objectives = {name: lc.slo.model_dump(mode="json", exclude=beside) for name, lc in config.lcs.items()}
+    services = {
+        name: lc.workload.model_dump(mode="json")
+        for name, lc in config.lcs.items()
+        if lc.workload.kind in ("cgroup", "unit")
+    }
+    sources = {
+        name: {"kind": lc.latency.kind, "window_seconds": getattr(lc.latency, "window_seconds", None)}
+        for name, lc in config.lcs.items()
+    }
     limits = asdict(plant.limits)
     del limits["least_weight"]  # BE's weight says it, and nobody has set that yet
     return {
         "limits": limits,
         "slo": objectives,
+        "service": services,
+        "latency source": sources,
+        "quota period": config.quota_period_milliseconds,
         "BE's weight": config.be.weight,
         "control period": plant.tick_seconds,
     }
@@ -411,7 +432,10 @@ def _tick_log(section: LogSection) -> TickLog:
             f"log.directory: {error.filename}: {error.strerror}: run as root, or name another"
         ) from error
     except OSError as error:
-        raise ConfigError(f"log.directory: {error.filename}: {error.strerror}: name another") from error
+        place = error.filename or section.directory
+        if error.errno in PASSING:
+            raise HostError(f"log.directory: {place}: {error.strerror}") from error
+        raise ConfigError(f"log.directory: {place}: {error.strerror}: name another") from error
 
 
 def _check_metrics(section: MetricsSection | None) -> None:

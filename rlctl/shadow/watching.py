@@ -219,10 +219,12 @@ class Shadows:
             seat.start()
         # What the host has taught goes on, as it does for the policy that acts, unless it is another host now.
         told = logged.tick.telemetry.targets_seconds, period
+        gap_seconds = max(logged.tick.wall_seconds - self._last.tick.wall_seconds, 0.0) if self._last else 0.0
         if told == self._told:
             for seat, earlier in zip(self._seats, before, strict=False):
                 if earlier.limits == limits:
                     seat.observer.experience = earlier.observer.experience
+                    seat.observer.experience.rest(gap_seconds)
         self._told = told
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,32 +1,44 @@
-"""The LC's maximum load, as the ticks of a log show it."""
+"""The maximum load of each LC, as the ticks of a log show it."""
 
 from __future__ import annotations
 
-from rlctl.envs.host.max_load import MaxLoad, is_held
-from rlctl.envs.telemetry import offered_rps
+from rlctl.envs.host.max_load import MaxLoad, is_held, window_of
+from rlctl.envs.telemetry import Missing, SeveralTelemetry, Why, offered_rps
 from rlctl.ticklog.header import limits_in
 from rlctl.ticklog.logged import LoggedTick
+
+ONLY = "the LC"
+"""Name of an LC that is the only one: a log does not say it."""
+
+_BETWEEN = Missing(Why.GONE, "between two runs")
 
 
 class LoggedLoad:
     """Learns of a log, tick by tick, what `slo.max_load_rps: auto` would have learned.
 
     Attributes:
-        learned: None before the first tick under a header that names the host.
+        loads: By the LC's name; empty before the first tick under a header that names the host. A log does not say
+            which CPUs each of several LCs may use: all of theirs count for each.
         ticks: How many were seen.
     """
 
     def __init__(self) -> None:
-        self.learned: MaxLoad | None = None
+        self.loads: dict[str, MaxLoad] = {}
         self.ticks = 0
 
     def see(self, logged: LoggedTick) -> None:
         """Learn from a tick."""
         if (limits := limits_in(logged.header)) is None:
             return
-        if self.learned is None or (logged.first and self.learned.lc_cpus != limits.lc_cpus):
-            self.learned = MaxLoad("the LC", limits.lc_cpus)
         telemetry, held = logged.tick.telemetry, is_held(logged.tick.before, limits)
-        now, rps = telemetry.time_seconds, offered_rps(telemetry.counters)
-        self.learned.see(now, rps, telemetry.lc_cpus, telemetry.latency_ratio, be_held=held)
+        lcs = telemetry.lcs if isinstance(telemetry, SeveralTelemetry) else {ONLY: telemetry}
+        for name, lc in lcs.items():
+            load = self.loads.get(name)
+            if load is None or (logged.first and load.lc_cpus != limits.lc_cpus):
+                load = self.loads[name] = MaxLoad(name, limits.lc_cpus)
+            now = telemetry.time_seconds
+            if logged.first:  # what goes on over several windows does not go on over a restart
+                load.see(now, _BETWEEN, _BETWEEN, None, be_held=False)
+            rps = offered_rps(lc.counters)
+            load.see(now, rps, lc.lc_cpus, lc.latency_ratio, be_held=held, window_seconds=window_of(lc))
         self.ticks += 1

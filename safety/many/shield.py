@@ -15,7 +15,7 @@ from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Flags
 from rlctl.envs.readings import Readings
 from rlctl.safety.many.guards import Bounding, Memory, advance
-from rlctl.safety.many.readings import Beliefs, believed
+from rlctl.safety.many.readings import believed
 from rlctl.safety.profile import Profile
 
 
@@ -25,10 +25,7 @@ class BatchShield:
     It opens no file and reads no clock. It learns from each object of readings once; to rule or mask again on the same
     object changes nothing. Apply one ruling for each.
 
-    Hosts may share a clock (`SimHosts`) or have one each (`SimHostVectorEnv`); a clock that goes back, stops or is no
-    number is treated as `Shield` treats it, host by host. Only differences count: a host that begins anew under a
-    shared clock, which goes on, is ruled as under its own, but for the last bit where the control period is no binary
-    fraction.
+    A clock that goes back, stops or is no number is treated as `Shield` treats it, host by host.
 
     Args:
         limits: Range of allocations, of all hosts or of each.
@@ -41,17 +38,11 @@ class BatchShield:
         self._bounding = Bounding(profile, limits)
         self.reset()
 
-    def reset(self, which: Flags | None = None) -> None:
-        """Forget everything, or everything about some hosts: `which` is bool, shape (n,)."""
+    def reset(self) -> None:
+        """Forget everything: all hosts begin."""
         self._latest: tuple[Readings, Allocations, Allocations] | None = None
-        fresh = Memory.start(self.count, self.profile)
-        if which is None:
-            self._memory = fresh
-            self._learnt: Readings | None = None
-            self._unlearnt = np.zeros(self.count, bool)
-            return
-        self._memory = fresh.where(which, self._memory)
-        self._unlearnt = self._unlearnt | which
+        self._memory = Memory.start(self.count, self.profile)
+        self._learnt: Readings | None = None
 
     def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Allocations:
         """What may be written: the greatest lower bound of the proposals and all guards' bounds.
@@ -78,15 +69,9 @@ class BatchShield:
             return self._latest[2]
         with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
             beliefs = believed(readings, self.profile)
-            self._learn(readings, beliefs)
+            if readings is not self._learnt:
+                self._memory = advance(self._memory, readings.time_seconds, beliefs, self.profile)
+                self._learnt = readings
             most = self._bounding.bounds(self._memory, beliefs, current)
         self._latest = readings, current, most
         return most
-
-    def _learn(self, readings: Readings, beliefs: Beliefs) -> None:
-        again = readings is self._learnt
-        if again and not self._unlearnt.any():
-            return
-        after = advance(self._memory, readings.time_seconds, beliefs, self.profile)
-        self._memory = after.where(self._unlearnt, self._memory) if again else after
-        self._learnt, self._unlearnt = readings, np.zeros(self.count, bool)

@@ -56,7 +56,11 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
     if reason := catalogue.lacking(names[0]) or catalogue.lacking(names[1]):
         pytest.skip(reason)
     seats = Seats(
-        [batch_policy(name, hosts.limits, TICK_SECONDS) for name in names], PROFILE, hosts.limits, always=always
+        [batch_policy(name, hosts.limits, TICK_SECONDS) for name in names],
+        PROFILE,
+        hosts.limits,
+        TICK_SECONDS,
+        always=always,
     )
     alone = [OneHost(names[0], limits, always) for limits in hosts.limits.each]
     current = seats.begin()
@@ -77,7 +81,7 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
 
 
 def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
-    seats = Seats([batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits)
+    seats = Seats([batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits, TICK_SECONDS)
     current = seats.begin()
     hosts.step(current)
     decided = seats.decide(hosts.read(), current)
@@ -88,7 +92,7 @@ def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
 def test_what_a_policy_asks_beyond_a_host_is_clipped_to_it(hosts):
     policy = batch_policy("none", hosts.limits, TICK_SECONDS)
     small = VectorLimits([type(one)(1) for one in hosts.limits.each])
-    seats = Seats([policy], None, small)
+    seats = Seats([policy], None, small, TICK_SECONDS)
     hosts.step(hosts.limits.safe)
     decided = seats.decide(hosts.read(), small.safe)
     assert decided.allocations.cpuset_cpus.tolist() == [1] * HOSTS

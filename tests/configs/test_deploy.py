@@ -152,6 +152,7 @@ tests:
         values: '1x20 7x60'
       - {{series: 'rlctl_error_budget_remaining_ratio{{instance="b", job="rlctl", lc="web"}}', values: '.1x20 0x60'}}
       - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
+      - {{series: 'rlctl_ticks_total{{instance="d", job="rlctl", slo="met"}}', values: '0+15x3 0+15x3 0+15x3 0+15x3'}}
     alert_rule_test:
 {alerts}
 """
@@ -172,6 +173,8 @@ ALERTED = """\
         ("RlctlWriteErrors", "7m", "critical", "a"),
         ("RlctlStale", "5m", "critical", None),
         ("RlctlStale", "8m", "critical", "a"),
+        ("RlctlRestarts", "2m", "critical", None),
+        ("RlctlRestarts", "5m", "critical", "d"),
         ("RlctlPolicyDemoted", "6m", "warning", None),
         ("RlctlPolicyDemoted", "20m", "warning", "b"),
         ("RlctlBeOverrun", "4m", "critical", None),
@@ -564,7 +567,9 @@ def test_signals_reach_the_controller_and_only_term_ends_it(supervised):
 
 @pytest.mark.parametrize("code", [0, 2, 77, 78])
 def test_what_no_retry_heals_ends_the_container(supervised, code):
-    assert supervised(f"exit {code}").ended()[0] == code
+    container = supervised(f"exit {code}")
+    assert container.ended()[0] == code
+    assert ("restore --state /var/lib/rlctl" in container.diary.read_text()) == bool(code)
 
 
 def test_a_stop_while_it_waits_to_start_again_is_heard(supervised):
@@ -573,3 +578,4 @@ def test_a_stop_while_it_waits_to_start_again_is_heard(supervised):
     assert b"starting it again" in container.process.stderr.readline()
     container.process.send_signal(signal.SIGTERM)
     assert container.ended()[0] == 75
+    container.wait_for("restore --state /var/lib/rlctl")

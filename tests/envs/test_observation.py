@@ -10,7 +10,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import MEMORY, allocation_at
 from rlctl.envs.features import FEATURES, FRAME_SIZE
 from rlctl.envs.observation import LAGS, VERSION, Observer
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, worst_of
 
 LIMITS = Limits(cpus=2)
 NAMES = [feature.name for feature in FEATURES]
@@ -219,6 +219,37 @@ def test_the_backlog_after_a_window_without_a_word_is_that_of_what_be_had_in_it(
 def test_a_window_that_held_because_be_was_cut_short_says_nothing_of_what_it_had():
     assert booked((FINE, HALF), (FINE, HALF, "cut")) == (1.0, 0.0)
     assert booked((FINE, HALF), (LATE, HALF, "cut"), (FINE, LIMITS.safe))[1] == 1.0, "a miss counts"
+
+
+def test_a_late_figure_speaks_of_what_be_had_then():
+    """A rise that missed was held against the level above it, and the level that missed counted as held."""
+    late = [Quantile(tail, 1.0, 500, 1.0) for tail in (0.002, 0.002, 0.002, 0.02, 0.002)]
+    levels = [allocation_at(level, LIMITS) for level in (5, 5, 15, 18, 5)]
+    assert booked(*zip(late, levels, strict=True)) == (0.0, 1.0)
+
+
+def test_a_long_window_speaks_of_all_that_be_had_in_it():
+    def windows(seconds):
+        tail = Quantile(0.002, 0.0, 500, seconds)
+        return [(tail, LIMITS.safe), *[(tail, HALF)] * 12]
+
+    assert [booked(*windows(seconds))[0] for seconds in (1.0, 10.0)] == pytest.approx([12.0, 3.0], abs=0.01)
+
+
+def test_the_maximum_of_a_few_requests_is_no_tail():
+    assert booked(*[(Quantile(0.002, 0.0, samples, 1.0), HALF) for samples in (19, 20, 19)]) == (1.0, 0.0)
+
+
+def test_where_the_maximum_load_of_one_of_several_lcs_is_found_to_be_another_all_is_learned_anew():
+    observer = Observer(LIMITS, 1.0)
+
+    def see(second, most):
+        lc = Telemetry(second, 0.01, tail_latency_seconds=Value(0.002), load_ratio=Value(0.5))
+        both = {"web": lc.but(counters={"max_load_rps": Value(most)}), "db": lc}
+        observer.observe(worst_of(both), HALF)
+        return observer.experience.evidence.held.sum()
+
+    assert [see(0.0, 100.0), see(1.0, 110.0), see(2.0, 400.0)] == [1.0, pytest.approx(2.0, abs=1e-3), 1.0]
 
 
 def test_a_source_that_stands_still_says_nothing_new():

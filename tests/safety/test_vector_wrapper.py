@@ -52,13 +52,14 @@ def test_it_is_so_many_shielded_environments_across_episodes(safety):
     assert 0 < overridden < HOSTS * STEPS
 
 
-def test_a_host_that_begins_anew_forgets_and_the_others_do_not():
+def test_guards_forget_where_episodes_begin_anew():
     """A fresh episode behind old guards would begin with trust, or with punishment, that it did not earn."""
     env = ShieldedVectorEnv(2, load=lambda seed, ticks, tick_seconds: np.full(ticks, 0.3), max_episode_steps=50)
     env.reset(seed=1)
     thaws = np.full(2, THAW)
     for _ in range(5):
         env.step(thaws)
-    env.reset(options={"reset_mask": np.array([True, False])})
-    assert env.current.frozen.tolist() == [True, False]
-    assert np.isnan(env.shield._memory.slack_ratio).tolist() == [True, False]
+    assert not np.isnan(env.shield._memory.slack_ratio).any()
+    env.reset()
+    assert env.current.frozen.all()
+    assert np.isnan(env.shield._memory.slack_ratio).all()

@@ -224,7 +224,7 @@ def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
     """A hold before the period is over must not pass for a BE that had nothing all the time."""
     telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
     held, begun = [], []
-    learner = SimpleNamespace(see=lambda *_, be_held: held.append(be_held), contradiction=lambda _: "")
+    learner = SimpleNamespace(see=lambda *_, be_held, window_seconds: held.append(be_held), contradiction=lambda _: "")
     group, knobs, _ = be
     lc = Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(**telemetry),), learner)
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
@@ -242,6 +242,16 @@ def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
     assert plant.read().counters["be_allowed_cpus"] == Value(0.0)
     assert held[-1] is True
     assert len(begun) == 3, "other programs' claims are counted in ticks"
+
+
+def test_what_is_read_at_a_reset_teaches_nobody(be):
+    """A few milliseconds of CPU time by the requests of a whole second were a request that costs next to nothing."""
+    group, knobs, _ = be
+    sensors = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), offered_rps=Value(70.0), lc_cpus=Value(0.1))
+    learned = MaxLoad("web", 1.0)
+    lc = Lc("web", SLO(0.01, max_load_rps=math.inf), (sensors,), learned)
+    LiveHost([lc], BeActuator([group], (1, 0), LIMITS, knobs), 0.001, lambda: None).reset()
+    assert learned.cautious_rps is None
 
 
 def test_a_learned_maximum_stands_in_the_counters_for_whoever_books_by_shares_of_it(be):

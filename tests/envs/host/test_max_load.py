@@ -59,6 +59,24 @@ def test_what_the_service_misses_alone_is_more_than_the_maximum():
     assert service.runs(2, 600.0) == pytest.approx(700.0), "and no longer, once it has held more"
 
 
+def test_what_stays_in_a_long_window_after_be_has_gone_is_not_the_services(caplog):
+    """Once a burst of BE's, in a p95 of 30 s, halved the maximum load for good."""
+    learned = MaxLoad("web", 1.0)
+    for now in range(60):
+        ratio = 3.0 if 10 <= now < 40 else 0.5
+        learned.see(float(now), Value(300.0), Value(0.3), ratio, be_held=now > 10, window_seconds=30.0)
+    assert learned.missed_rps is None
+
+
+def test_a_figure_that_is_read_twice_is_one_window():
+    learned = MaxLoad("web", 1.0)
+    for now, age in ((1.0, 0.1), (2.0, 1.1)):
+        learned.see(now, Value(900.0, age), Value(0.9), 0.5, be_held=True)
+    assert learned.held_rps is None
+    learned.see(3.0, Value(900.0, 0.1), Value(0.9), 0.5, be_held=True)
+    assert learned.held_rps == 900.0
+
+
 def test_a_request_that_costs_more_is_seen_at_once_and_one_that_costs_less_in_time():
     service = Service()
     service.runs(FIRST_WINDOWS, 300.0)

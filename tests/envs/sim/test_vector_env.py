@@ -42,10 +42,10 @@ class Frugal:
     """A shield that lets BE thaw only beside a low load, and notes whose episodes begin."""
 
     def __init__(self):
-        self.begun, self.ruled_at = [], []
+        self.begun, self.ruled_at = 0, []
 
-    def reset(self, which):
-        self.begun.append(np.flatnonzero(which).tolist())
+    def reset(self):
+        self.begun += 1
 
     def rule(self, readings, current, proposed):
         self.ruled_at.append(readings.time_seconds.tolist())
@@ -143,25 +143,18 @@ def test_each_episode_has_its_price_which_the_policy_sees_and_pays():
     assert not np.array_equal(seen[:, -1], told), "another episode, another price"
 
 
-def test_a_partial_reset_leaves_the_others_alone_and_each_host_exact():
+def test_a_reset_in_mid_episode_leaves_each_host_exact_with_a_seed_and_without():
     vector = _vector()
     singles = [_single() for _ in range(HOSTS)]
     vector.reset(seed=5)
     for host, one in enumerate(singles):
         one.reset(seed=5 + host)
     rng = np.random.default_rng(2)
-    mask = np.array([True, False, False, True])
     for step in range(3 * STEPS):
-        if step == 5:
-            first, infos = vector.reset(options={"reset_mask": mask})
-            assert np.array_equal(infos["_allocation"], mask)
-            assert all(np.array_equal(first[host], singles[host].reset()[0]) for host in np.flatnonzero(mask))
-        if step == 12:
-            first, _ = vector.reset(seed=900, options={"reset_mask": ~mask})
-            assert all(
-                np.array_equal(first[host], singles[host].reset(seed=900 + int(host))[0])
-                for host in np.flatnonzero(~mask)
-            )
+        if step in (5, 12):
+            seeds = [None] * HOSTS if step == 5 else [900, None, None, 903]
+            first, _ = vector.reset(seed=seeds)
+            assert all(np.array_equal(first[host], one.reset(seed=seeds[host])[0]) for host, one in enumerate(singles))
         actions = rng.integers(0, len(MOVES), HOSTS)
         seen, total, _, truncated, infos = vector.step(actions)
         for host, one in enumerate(singles):
@@ -183,13 +176,12 @@ def test_a_shield_rules_on_every_action_and_hears_of_every_episode():
     assert env.current.frozen.tolist() == infos["executed"]["frozen"].tolist() == [False, True]
     assert infos["proposed"]["frozen"].tolist() == [False, False]
     assert infos["overridden"].tolist() == [False, True]
-    env.reset(options={"reset_mask": np.array([True, False])})
     env.step(thaw)
     *_, infos = env.step(thaw)
-    assert infos["final_info"]["_overridden"].tolist() == [False, True]
-    assert infos["_overridden"].tolist() == [True, False]
-    assert shield.begun == [[0, 1], [0], [1]]
-    assert shield.ruled_at == [[1.0, 1.0], [1.0, 2.0], [2.0, 3.0]]
+    assert infos["final_info"]["_overridden"].tolist() == [True, True]
+    assert infos["_overridden"].tolist() == [False, False]
+    assert shield.begun == 2
+    assert shield.ruled_at == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
 def test_the_same_seed_gives_the_same_run_and_returned_arrays_are_the_callers():
@@ -230,17 +222,6 @@ def test_gymnasium_s_own_wrapper_counts_the_episodes():
     for _ in range(12):
         env.step(np.zeros(3, int))
     assert list(env.length_queue) == [6] * 6
-
-
-@pytest.mark.parametrize(
-    ("mask", "said"),
-    [(np.zeros(3, bool), "one True"), (np.ones(2, bool), "3 booleans"), (np.ones(3), "3 booleans")],
-)
-def test_a_mask_that_does_not_fit_is_refused_in_one_line(mask, said):
-    env = SimHostVectorEnv(3)
-    env.reset(seed=0)
-    with pytest.raises(ConfigError, match=said):
-        env.reset(options={"reset_mask": mask})
 
 
 def test_mistakes_are_told_in_one_line():

@@ -15,13 +15,15 @@ from rlctl.agents.served.fallback import Fallback
 from rlctl.agents.served.standing import Budgets
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import CgroupError, HostError, PolicyError
-from rlctl.envs.telemetry import Missing, Why, worst_of
+from rlctl.envs.errors import CgroupError, CgroupGone, HostError, PolicyError
+from rlctl.envs.telemetry import Missing, Value, Why, worst_of
 from rlctl.loop.control import Controller
 from rlctl.loop.failsafe import FAILURES_IN_A_ROW
 from rlctl.loop.record import MemoryRecorder
+from rlctl.safety.memory_guards import MemoryPressureGuard
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.safety.trust import NEVER_THERE
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
@@ -247,6 +249,34 @@ def test_a_read_that_fails_leaves_each_of_several_lcs_its_own_target(always):
     assert [tick.telemetry.targets_seconds for tick in ticks(loop)] == [{"web": 0.010, "cache": 0.020}] * 4
     blind = ticks(loop)[2]
     assert (blind.acting, blind.applied, blind.telemetry.time_seconds) == ("safe", LIMITS.safe, 3.0)
+
+
+def test_a_read_that_fails_is_a_lost_reading_and_no_absent_one_for_guards_that_go_by_counters(always):
+    """Once one failed read ended what the guard of the LC's memory held, and its time of calm."""
+    stalled = {"lc_memory_pressure_ratio": Value(0.9)}
+
+    class Moody(FakePlant):
+        def read(self):
+            if self.ticks == 2:
+                raise OSError(5, "Input/output error")
+            return super().read().but(counters=stalled)
+
+    loop = controller(Moody(LIMITS), always(lambda o: LIMITS.full))
+    loop.run(ticks=3)
+    seen = [MemoryPressureGuard.reading(tick.telemetry) for tick in ticks(loop)]
+    assert [isinstance(reading, Missing) for reading in seen] == [False, True, False]
+    assert seen[1].why not in NEVER_THERE
+
+
+def test_the_last_group_of_be_that_went_frozen_ends_the_loop(always):
+    class Gone(FakePlant):
+        def apply(self, allocation):
+            if self.ticks > 3:
+                raise CgroupGone("batch: no longer exists")
+            return super().apply(allocation)
+
+    with pytest.raises(HostError, match=f"{FAILURES_IN_A_ROW} ticks in a row could not be written"):
+        controller(Gone(LIMITS), always(lambda o: LIMITS.safe)).run(ticks=1000)
 
 
 def test_a_shield_that_breaks_takes_be_to_the_safe_allocation(always, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import CgroupError
 from rlctl.envs.whole_file import write_json
 from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
@@ -137,6 +138,19 @@ def test_what_was_approved_for_a_reload_is_known_after_a_restart(always, tmp_pat
     assert Service(always, tmp_path, "second").held == []
     Service(always, tmp_path, "second", brought={5: "third"}, said={10: "no"})
     assert Service(always, tmp_path, "third").held
+
+
+def test_what_was_approved_and_could_not_be_brought_into_force_is_not_what_a_restart_begins_with(
+    always, tmp_path, monkeypatch
+):
+    def refused(plant, policy, wanted):
+        if policy.name == "second":
+            raise CgroupError("cpu.shares: busy")
+
+    monkeypatch.setattr("rlctl.serve.service._weigh", refused)
+    run = Service(always, tmp_path, "first", brought={5: "second"}, said={10: "yes"})
+    assert run.ticks[-1].policy == "first"
+    assert Service(always, tmp_path, "first").held == []
 
 
 def test_a_reload_of_what_was_approved_ends_the_wait(always, tmp_path):

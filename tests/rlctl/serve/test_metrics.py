@@ -87,6 +87,12 @@ def test_a_tick_is_seen_whole(metrics, clock):
     assert seen["rlctl_policy_info{policy=ppo,shield=responsive,shield_digest=0a1b2c}"] == 1
 
 
+def test_a_guard_that_holds_be_for_several_lcs_counts_once_a_tick(metrics):
+    tick = a_tick()
+    metrics.write(replace(tick, verdict=replace(tick.verdict, bounds=2 * tick.verdict.bounds)))
+    assert samples(metrics)["rlctl_shield_bounds_total{guard=slack-gate,reason=slack-negative}"] == 1
+
+
 def test_what_is_missing_has_no_sample_and_no_zero(metrics):
     metrics.write(a_tick(telemetry=Telemetry(1.0, 0.010)))
     seen = samples(metrics)

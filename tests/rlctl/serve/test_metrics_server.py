@@ -262,12 +262,12 @@ def test_a_taken_port_is_said_in_one_line(serve):
     assert told.value.exit_code == 75
 
 
-def test_an_address_of_another_host_is_a_wrong_configuration(serve, certificate, token):
+def test_an_address_that_is_not_here_yet_is_tried_again(serve, certificate, token):
     certificate, key = certificate
     elsewhere = MetricsSection(
         listen="192.0.2.1:0", tls_certificate=certificate, tls_key=key, bearer_token_file=token
     )  # TEST-NET-1: nobody's
-    with pytest.raises(ConfigError, match=r"metrics.listen: 192.0.2.1:0: "):
+    with pytest.raises(HostError, match=r"metrics.listen: 192.0.2.1:0: no such address here"):
         serve(elsewhere)
 
 

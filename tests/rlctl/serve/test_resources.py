@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -181,6 +182,28 @@ def test_a_group_that_is_gone_is_no_warning(host: Host, caplog: pytest.LogCaptur
     host.kernel.remove_group(host.kernel.root / "batch")
     host.caretaker(be_memory_max_bytes=4 * MIB).begin()
     assert not [one for one in caplog.records if "be_memory_max_bytes" in one.getMessage() and "removed" in one.message]
+
+
+def test_tasks_that_could_not_be_gathered_once_are_tried_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once resctrl was off for good after one EMFILE, and newcomers had the whole cache."""
+    tried: list[list[int]] = []
+
+    def gather(lc: list[int], be: list[int]) -> int:
+        tried.append(be)
+        if len(tried) == 2:
+            raise CgroupError("tasks: Too many open files")
+        return 0
+
+    made = SimpleNamespace(make=lambda: None, gather=gather, divide=lambda *_: None)
+    monkeypatch.setattr("rlctl.serve.resources.Classes", lambda knobs: made)
+    caretaker = host.caretaker(resctrl=ResctrlSection())
+    caretaker.begin()
+    for look in range(1, 4):
+        caretaker.read(look * LOOK_SECONDS)
+    assert len(tried) == 4
+    assert len([one for one in caplog.messages if "Too many open files" in one]) == 1
 
 
 def test_originals_that_cannot_be_journalled_end_the_start(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

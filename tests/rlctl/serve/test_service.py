@@ -1,5 +1,6 @@
 """`rlctl serve` over a plant without a host: it says what it does, stops when told, and always restores."""
 
+import errno
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import threading
 
 import pytest
 
+from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, ConfigError, HostError, RlctlError
 from rlctl.envs.workload import Weight
@@ -15,7 +17,7 @@ from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.service import Around, control, dry_run, serve
+from rlctl.serve.service import Around, _tick_log, control, dry_run, serve
 from rlctl.ticklog.logged import read_log
 from rlctl.ticklog.replay import replay
 from tests.doubles.plant import FakePlant
@@ -220,6 +222,18 @@ def test_the_host_is_put_back_when_there_can_be_no_tick_log(always, serve_yaml, 
     log, error = served(always, serve_yaml, monkeypatch, tmp_path)
     assert log == GIVEN_BACK
     assert str(error).startswith("log.directory: ")
+
+
+def test_a_full_disk_at_the_start_is_tried_again_and_no_wrong_configuration(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "rlctl.serve.service.TickLog", lambda *_: fail(OSError(errno.ENOSPC, "No space left on device"))
+    )
+    with pytest.raises(HostError, match=rf"^log.directory: {tmp_path}: No space left on device$"):
+        _tick_log(LogSection(directory=tmp_path))
+
+
+def fail(error):
+    raise error
 
 
 def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown):
