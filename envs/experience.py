@@ -115,9 +115,7 @@ class Experience:
     def forget(self, which: Flags) -> None:
         """All about the hosts in `which`, shape (n,): others stand there now."""
         self.evidence.forget(which)
-        for name in NUMBERS:
-            getattr(self, name)[which] = np.nan
-        self._before_level[which] = self._missed_level[which] = self._levels[:, which] = -1
+        self._lose_track(which)
         self._calm[which] = np.nan
 
     def take(self, other: Experience, mine: Flags | int, theirs: Flags | int) -> None:
@@ -137,9 +135,13 @@ class Experience:
     def rest(self, seconds: float) -> None:
         """Nobody has looked for so long: what is known of the first host is so much older, whatever clock goes on."""
         self.evidence.age(np.array([seconds]))
-        self._seen_seconds[0] = self._missing_since[0] = np.nan
-        self._before_level[0] = self._missed_level[0] = self._levels[:, 0] = -1
-        self._before_load[0] = self._earlier_load[0] = np.nan
+        self._lose_track(0)
+
+    def _lose_track(self, which: Flags | int) -> None:
+        """Of hosts, what the next tick would be held against."""
+        for name in NUMBERS:
+            getattr(self, name)[which] = np.nan
+        self._before_level[which] = self._missed_level[which] = self._levels[:, which] = -1
 
     def rated(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.

@@ -102,8 +102,7 @@ class VectorObserver:
         price = np.broadcast_to(told_price(self.prices), len(history))[:, None].astype(np.float32)
         if not self._learns:
             return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
-        book(self.experience, readings, current, self.tick_seconds, self._hidden, which)
-        load, ratio = self._known(readings)
+        load, ratio = book(self.experience, readings, current, self.tick_seconds, self._hidden, which)
         told = self.experience.told(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
         return np.concatenate([history, self._told, price], axis=1)
@@ -113,11 +112,7 @@ class VectorObserver:
         if not self._learns:
             return mask
         level = levels_reached(moved(current, self.limits), self.limits).T
-        return self.experience.narrowed(mask, level, *self._known(readings), self.prices)
-
-    def _known(self, readings: Readings) -> tuple[Array, Array]:
-        """The load, and latency by the target; NaN where they are lost or have no sensor."""
-        return load_and_latency(readings, self._hidden)
+        return self.experience.narrowed(mask, level, *load_and_latency(readings, self._hidden), self.prices)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         frame = frames(Sensed.of(readings), current, self.limits, self.tick_seconds)
@@ -137,8 +132,10 @@ def load_and_latency(readings: Readings, hidden: Collection[str] = ()) -> tuple[
 def book(
     experience: Experience, readings: Readings, current: Allocations, tick_seconds: float,
     hidden: Collection[str] = (), which: Flags | None = None,
-) -> None:  # fmt: skip
+) -> tuple[Array, Array]:  # fmt: skip
     """Have hosts teach what `Observer.observe` books of one: of old figures no hold, of few requests nothing.
+
+    Returns what it went by, as `load_and_latency` has it.
 
     Args:
         hidden: Features that these hosts have no sensor for.
@@ -146,13 +143,14 @@ def book(
     """
     load, ratio = load_and_latency(readings, hidden)
     tail, oldest = readings.tail_latency_seconds, readings.oldest_request_seconds
-    ratio = np.where(
+    taught = np.where(
         (readings.samples < FEW_SAMPLES) & ~(oldest > np.fmax(tail, readings.target_seconds)), np.nan, ratio
     )
     used = np.full(len(load), np.nan) if "be_cpus" in hidden else readings.be_cpus
     used = np.where(readings.age_seconds >= OLD_PERIODS * tick_seconds, 0.0, used)
-    periods = periods_of(np.where(np.isnan(ratio), 0.0, readings.age_seconds), tick_seconds, tick_seconds)
-    experience.see(readings.time_seconds, load, ratio, used, current, which, periods)
+    periods = periods_of(np.where(np.isnan(taught), 0.0, readings.age_seconds), tick_seconds, tick_seconds)
+    experience.see(readings.time_seconds, load, taught, used, current, which, periods)
+    return load, ratio
 
 
 def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
