@@ -72,7 +72,7 @@ def sojourn_quantile(q: float, delayed: Array, wait: Array, service: Array, cs2:
     weight_spread = 1.0 - weight_wait
     left = 1.0 - q
     # Newton on ln P(T > x); where wait < spread a weight is negative and a step may pass the root. Six steps come
-    # within .7 % for all arguments tried (tests/envs/sim/test_queueing_theory.py).
+    # within 1 % for all arguments tried (tests/envs/sim/test_queueing_theory.py).
     x = spread * -np.log(left) + np.where(delayed > left, wait * np.log(np.maximum(delayed, left) / left), 0.0)
     for _ in range(_NEWTON_STEPS):
         slow, fast = weight_wait * np.exp(-x / wait), weight_spread * np.exp(-x / spread)

@@ -194,7 +194,7 @@ def test_a_host_alone_is_mg1_as_the_formulas_have_it(rho: float, scv: float) -> 
     scv=st.floats(0.0, 4.0),
 )
 def test_newton_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
-    # .7 % at most, where just as many wait as the quantile leaves and a wait is a hundred times the service.
+    # It is farthest off where just as many wait as the quantile leaves, and a wait is many times the service.
     one = np.ones(1)
     once = sojourn_quantile(q, delayed * one, wait_ratio * one, one, scv * one)
     with pytest.MonkeyPatch.context() as patch:
