@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlctl.envs.actions import Action, decode, discrete_space
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations, useful_moves
-from rlctl.envs.errors import HostError
+from rlctl.envs.errors import RlctlError
 from rlctl.envs.observation import LAGS, Observation, Observer
 from rlctl.envs.plant import Plant
 from rlctl.envs.reward import reward
@@ -131,7 +131,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
     def _apply(self, allocation: Allocation) -> None:
         try:
             self.plant.apply(allocation)
-        except HostError:
+        except RlctlError:
             self.plant.apply(self.plant.limits.safe)  # never leave BE where a failed write has left it
             raise
 

@@ -29,7 +29,7 @@ class Plant(Protocol):
         """Write the allocation, read it back, and return what is in force.
 
         Raises:
-            CgroupError: A write failed; `current` is then what was read back.
+            CgroupError, PermissionMissing: A write failed; `current` is then what was read back.
         """
 
     def set_weight(self, weight: Weight) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
+import rlctl.work.one_thread  # noqa: F401 - before numpy
 from rlctl import __version__
 from rlctl.commands import declare
 from rlctl.envs.errors import on_one_line
@@ -72,10 +74,6 @@ exit codes: 0 success, 1 failed check, 2 usage, 75 temporary host failure, 77 mi
 128 + n ended by signal n
 """
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-"""numpy's library maps memory and starts a thread for each CPU, for matrices larger than any here. Said before it
-is first imported, and inherited by the `rlctl restore` of a watchdog."""
-
 INTERRUPTED, READER_LEFT = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
 
 
@@ -105,6 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - to the end of the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a path need not be text
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
     except SystemExit as leaving:  # argparse: --help, --version and usage errors

@@ -11,10 +11,19 @@ from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import Weights, allocate
 from rlctl.agents.allocator.contributions import AS_PUBLISHED
-from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
+from rlctl.agents.managers.manager import (
+    HAIR,
+    Count,
+    Every,
+    Manager,
+    Positive,
+    PositiveShare,
+    Share,
+    TimeScale,
+    slack_of,
+)
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
 
 URGENT_GAP_PERCENT = 20.0
@@ -40,22 +49,19 @@ class Barbeque(Manager):
 
     name = "barbeque"
     needs = ("tail_latency_seconds", "lc_cpus")
-    time_scale: float = 1.0
-    period_seconds: float = 1.0
-    reclaim_seconds: float = 10.0
-    headroom_ratio: float = 0.10
-    goal_ratio: float = 1.0
-    host_levels: int = 20
+    time_scale: TimeScale = 1.0
+    period_seconds: Positive = 1.0
+    reclaim_seconds: Positive = 10.0
+    headroom_ratio: Share = 0.10
+    goal_ratio: PositiveShare = 1.0
+    host_levels: Count = 20
     value_weight: float = AS_PUBLISHED.value
     reconfiguration_weight: float = AS_PUBLISHED.reconfiguration
     congestion_weight: float = AS_PUBLISHED.congestion
     fairness_weight: float = AS_PUBLISHED.fairness
 
     def __post_init__(self) -> None:
-        sizes = ("time_scale", "period_seconds", "reclaim_seconds", "goal_ratio", "host_levels")
-        require(self, positive=sizes, share=("headroom_ratio", "goal_ratio"))
-        if not isinstance(self.host_levels, int):
-            raise PolicyError(f"{self.name}: host_levels is {self.host_levels!r}; give a whole number")
+        super().__post_init__()
         self._weights = Weights(
             value=self.value_weight,
             reconfiguration=self.reconfiguration_weight,

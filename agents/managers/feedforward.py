@@ -8,10 +8,12 @@ the load, which rises before the backlog does.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from rlctl.agents.managers.manager import Manager, require, slack_of
+from pydantic import Field
+
+from rlctl.agents.managers.manager import Manager, NotNegative, Positive, Share, slack_of
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
 
 LEAST_LOAD = 0.02
@@ -19,6 +21,9 @@ LEAST_LOAD = 0.02
 
 LONGEST_GAP_SECONDS = 10.0
 """Two loads further apart give no slope."""
+
+Lead = Annotated[float, Field(ge=0.0, le=LONGEST_GAP_SECONDS)]
+"""How far ahead a load may be foreseen, in seconds: no further than two loads give a slope."""
 
 RISE, FALL = 0.5, 0.05
 """Weight of a new quotient in its average when above, when below: an underestimate costs QoS, an overestimate BE work.
@@ -62,12 +67,6 @@ class Demand:
         return load + rise * lead_seconds
 
 
-def require_lead(manager: Manager, lead_seconds: float) -> None:
-    """Check how far ahead a manager foresees the load; PolicyError: further than two loads give a slope."""
-    if not 0.0 <= lead_seconds <= LONGEST_GAP_SECONDS:
-        raise PolicyError(f"{manager.name}: lead_seconds is {lead_seconds!r}; give 0 to {LONGEST_GAP_SECONDS:g}")
-
-
 def spare(limits: Limits, shared_cpus: float, use_cpus: float, margin_ratio: float) -> Allocation:
     """The larger of two allocations that leave the LC what it uses and a margin.
 
@@ -101,18 +100,11 @@ class Feedforward(Manager):
     name = "feedforward"
     shielded = True
     needs = ("load_ratio", "lc_cpus")
-    margin_ratio: float = 0.10
-    lead_seconds: float = 1.0
-    hold_slack_ratio: float = 0.10
-    cpus_per_load: float | None = None
-    shared_cpus: float | None = None
-
-    def __post_init__(self) -> None:
-        known = () if self.cpus_per_load is None else ("cpus_per_load",)
-        require(self, positive=known, share=("margin_ratio", "hold_slack_ratio"))
-        if self.shared_cpus is not None and not self.shared_cpus >= 0.0:
-            raise PolicyError(f"{self.name}: shared_cpus is {self.shared_cpus!r}; give 0 or more CPUs")
-        require_lead(self, self.lead_seconds)
+    margin_ratio: Share = 0.10
+    lead_seconds: Lead = 1.0
+    hold_slack_ratio: Share = 0.10
+    cpus_per_load: Positive | None = None
+    shared_cpus: NotNegative | None = None
 
     def begin(self) -> Allocation:
         """The minimum, until something is known."""

@@ -14,7 +14,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from rlctl.agents.managers.heracles_loops import Bandwidth, Link, Power
-from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Count, Every, Manager, Positive, Share, TimeScale, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
@@ -56,25 +56,22 @@ class Heracles(Manager):
 
     name = "heracles"
     needs = ("tail_latency_seconds", "load_ratio")
-    time_scale: float = 1.0
-    core_cpus: float = 1.0
-    poll_seconds: float = 15.0
-    grow_seconds: float = 2.0
-    cool_down_seconds: float = 300.0
-    disable_load_ratio: float = 0.85
-    enable_load_ratio: float = 0.80
-    hold_slack_ratio: float = 0.10
-    shrink_slack_ratio: float = 0.05
-    first_cores: int = 1
-    kept_cores: int = 2
-    dram_limit_ratio: float = 0.90
-    power_limit_ratio: float = 0.90
+    time_scale: TimeScale = 1.0
+    core_cpus: Positive = 1.0
+    poll_seconds: Positive = 15.0
+    grow_seconds: Positive = 2.0
+    cool_down_seconds: Positive = 300.0
+    disable_load_ratio: Share = 0.85
+    enable_load_ratio: Share = 0.80
+    hold_slack_ratio: Share = 0.10
+    shrink_slack_ratio: Share = 0.05
+    first_cores: Count = 1
+    kept_cores: Count = 2
+    dram_limit_ratio: Share = 0.90
+    power_limit_ratio: Share = 0.90
 
     def __post_init__(self) -> None:
-        sizes = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
-        gates = ("disable_load_ratio", "enable_load_ratio", "hold_slack_ratio", "shrink_slack_ratio")
-        shares = (*gates, "dram_limit_ratio", "power_limit_ratio")
-        require(self, positive=(*sizes, "first_cores", "kept_cores"), share=shares)
+        super().__post_init__()
         if self.enable_load_ratio > self.disable_load_ratio:
             raise PolicyError(f"{self.name}: enable_load_ratio is above disable_load_ratio; BE would flap")
         self._measured: set[str] = set()

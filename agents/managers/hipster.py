@@ -15,7 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
+from rlctl.agents.managers.manager import (
+    HAIR,
+    Every,
+    Index,
+    Manager,
+    Positive,
+    PositiveShare,
+    Share,
+    TimeScale,
+    slack_of,
+)
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
@@ -61,26 +71,22 @@ class Hipster(Manager):
 
     name = "hipster"
     needs = ("tail_latency_seconds", "load_ratio")
-    time_scale: float = 1.0
-    period_seconds: float = 1.0
-    learn_seconds: float = 300.0
-    alert_ratio: float = 0.80
-    safe_ratio: float = 0.20
-    learning_rate: float = 0.9
-    discount: float = 0.2
-    explore_ratio: float = 0.005
-    bucket_ratio: float = 0.05
-    first_index: int = 0
-    seed: int = 0
+    time_scale: TimeScale = 1.0
+    period_seconds: Positive = 1.0
+    learn_seconds: Positive = 300.0
+    alert_ratio: Share = 0.80
+    safe_ratio: Share = 0.20
+    learning_rate: Share = 0.9
+    discount: Share = 0.2
+    explore_ratio: Share = 0.005
+    bucket_ratio: PositiveShare = 0.05
+    first_index: Index = 0
+    seed: Index = 0
 
     def __post_init__(self) -> None:
-        shares = ("alert_ratio", "safe_ratio", "learning_rate", "discount", "explore_ratio", "bucket_ratio")
-        require(self, positive=("time_scale", "period_seconds", "learn_seconds", "bucket_ratio"), share=shares)
+        super().__post_init__()
         if self.safe_ratio > self.alert_ratio:
             raise PolicyError(f"{self.name}: safe_ratio is above alert_ratio; BE would flap")
-        for key in ("first_index", "seed"):
-            if not (isinstance(getattr(self, key), int) and getattr(self, key) >= 0):
-                raise PolicyError(f"{self.name}: {key} is {getattr(self, key)!r}; give a whole number from 0 on")
 
     def begin(self) -> Allocation:
         """The first configuration, and an empty table."""

@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, require
+from rlctl.agents.managers.manager import HAIR, Every, Manager, NotNegative, Positive, Share, TimeScale
 from rlctl.envs.allocation import UNLIMITED, Allocation
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
 
 MIN_QUOTA_CPUS = 0.02
@@ -44,22 +43,15 @@ class KoordSuppress(Manager):
 
     name = "koord-suppress"
     needs = ("lc_cpus", "be_cpus", "host_cpus")
-    time_scale: float = 1.0
-    interval_seconds: float = 1.0
+    time_scale: TimeScale = 1.0
+    interval_seconds: Positive = 1.0
     policy: Literal["quota", "cpuset"] = "quota"
-    threshold_ratio: float = 0.65
-    floor_ratio: float = 0.0
-    reserved_cpus: float = 0.0
-    growth_ratio: float = 0.10
-    ignored_ratio: float = 0.01
+    threshold_ratio: Share = 0.65
+    floor_ratio: Share = 0.0
+    reserved_cpus: NotNegative = 0.0
+    growth_ratio: Share = 0.10
+    ignored_ratio: Share = 0.01
     busy: Literal["host", "workloads"] = "host"
-
-    def __post_init__(self) -> None:
-        shares = ("threshold_ratio", "floor_ratio", "growth_ratio", "ignored_ratio")
-        words = {"policy": ("quota", "cpuset"), "busy": ("host", "workloads")}
-        require(self, positive=("time_scale", "interval_seconds"), share=shares, among=words)
-        if not 0.0 <= self.reserved_cpus < math.inf:
-            raise PolicyError(f"{self.name}: reserved_cpus is {self.reserved_cpus!r}; give 0 or more CPUs")
 
     def begin(self) -> Allocation:
         """BE begins without any restriction."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.managers.feedforward import Demand, require_lead
-from rlctl.agents.managers.manager import Manager, require, slack_of
+from rlctl.agents.managers.feedforward import Demand, Lead
+from rlctl.agents.managers.manager import Manager, Share, slack_of
 from rlctl.envs.actions import EVERYTHING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.evidence import MISSED_HALF_LIFE_SECONDS
@@ -34,12 +34,8 @@ class LearnedTable(Manager):
     shielded = True
     learns = True
     needs = ("load_ratio",)
-    explore_ratio: float = 0.5
-    lead_seconds: float = 2.0
-
-    def __post_init__(self) -> None:
-        require(self, share=("explore_ratio",))
-        require_lead(self, self.lead_seconds)
+    explore_ratio: Share = 0.5
+    lead_seconds: Lead = 2.0
 
     def begin(self) -> Allocation:
         """The minimum, until something is known."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import NoReturn
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
@@ -48,9 +51,20 @@ HAIR = 1e-9
 MOST_TIME_SCALE = 1000.0
 """A published minute in 60 ms; beyond it a fast loop would fire thousands of times in a tick."""
 
+TimeScale = Annotated[float, Field(gt=0.0, le=MOST_TIME_SCALE)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+PositiveShare = Annotated[float, Field(gt=0.0, le=1.0)]
+Count = Annotated[int, Field(gt=0)]
+Index = Annotated[int, Field(ge=0)]
+"""What an option of a manager may be, as its annotation."""
+
 
 class Manager(Policy, ABC):
     """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
+
+    A dataclass of options refuses values that their annotations exclude; PolicyError: the first such.
 
     Attributes:
         limits: Range of allocations of the host that it was started on.
@@ -63,6 +77,14 @@ class Manager(Policy, ABC):
     needs: tuple[str, ...] = ()
     limits: Limits
     _note: str = "not started"
+
+    def __post_init__(self) -> None:
+        for option, rule in _rules(type(self)).items():
+            try:
+                rule.validate_python(getattr(self, option), strict=True)
+            except ValidationError as error:
+                value, said = getattr(self, option), error.errors()[0]["msg"]
+                raise PolicyError(f"{self.name}: {option} is {value!r}: {said[:1].lower()}{said[1:]}") from error
 
     @abstractmethod
     def begin(self) -> Allocation:
@@ -97,47 +119,19 @@ class Manager(Policy, ABC):
         return ()
 
 
-def require(
-    manager: Manager,
-    *,
-    positive: Sequence[str] = (),
-    share: Sequence[str] = (),
-    among: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> None:
-    """Check constructor parameters, given by their names.
-
-    Args:
-        manager: The one whose parameters they are.
-        positive: Names of those that must be finite and above 0; `time_scale` may not exceed MOST_TIME_SCALE either.
-        share: Names of those that must lie in [0, 1].
-        among: Words that each of these parameters may be.
-
-    Raises:
-        PolicyError: A parameter is out of its range; names the first such.
-    """
-    for key in positive:
-        value, most = getattr(manager, key), MOST_TIME_SCALE if key == "time_scale" else math.inf
-        if not (_is_number(value) and 0.0 < value <= most and math.isfinite(value)):
-            _refuse(manager, key, "a positive number" + _up_to(most))
-    for key in share:
-        value = getattr(manager, key)
-        if not (_is_number(value) and 0.0 <= value <= 1.0):
-            _refuse(manager, key, "a share from 0 to 1")
-    for key, words in among.items():
-        if getattr(manager, key) not in words:
-            _refuse(manager, key, " or ".join(words))
+@cache
+def _rules(manager: type[Manager]) -> Mapping[str, TypeAdapter[Any]]:
+    """What checks each option of a dataclass whose annotation says more than a type."""
+    try:
+        hints = get_type_hints(manager, include_extras=True)
+    except NameError:  # a user's own class, with names that only a type checker imports
+        return {}
+    options = fields(manager)  # type: ignore[arg-type]  # what has a `__post_init__` that is called is a dataclass
+    return {option.name: TypeAdapter(hint) for option in options if _says_more(hint := hints[option.name])}
 
 
-def _refuse(manager: Manager, key: str, wanted: str) -> NoReturn:
-    raise PolicyError(f"{manager.name}: {key} is {getattr(manager, key)!r}; give {wanted}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _up_to(most: float) -> str:
-    return f" up to {most:g}" if math.isfinite(most) else ""
+def _says_more(hint: object) -> bool:
+    return get_origin(hint) in (Annotated, Literal) or any(map(_says_more, get_args(hint)))
 
 
 EARLY_RATIO = 0.05

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Count, Every, Manager, Positive, Share, TimeScale, almost, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 
@@ -54,18 +54,14 @@ class Parties(Manager):
 
     name = "parties"
     needs = ("tail_latency_seconds",)
-    time_scale: float = 1.0
-    core_cpus: float = 1.0
-    interval_seconds: float = 0.1
-    mean_seconds: float = 1.0
-    tolerance_samples: int = 5
-    upsize_slack_ratio: float = 0.05
-    downsize_slack_ratio: float = 0.20
-    rest_intervals: int = 100
-
-    def __post_init__(self) -> None:
-        sizes = ("time_scale", "core_cpus", "interval_seconds", "mean_seconds", "tolerance_samples", "rest_intervals")
-        require(self, positive=sizes, share=("upsize_slack_ratio", "downsize_slack_ratio"))
+    time_scale: TimeScale = 1.0
+    core_cpus: Positive = 1.0
+    interval_seconds: Positive = 0.1
+    mean_seconds: Positive = 1.0
+    tolerance_samples: Count = 5
+    upsize_slack_ratio: Share = 0.05
+    downsize_slack_ratio: Share = 0.20
+    rest_intervals: Count = 100
 
     def begin(self) -> Allocation:
         """BE has no core, and so is frozen; the LC has all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Every, Manager, Mean, require
+from rlctl.agents.managers.manager import Count, Every, Manager, Mean, Positive, Share, TimeScale
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry
@@ -84,17 +84,13 @@ class PrmEris(Manager):
     weight = Weight.MINIMUM  # cpu.shares 2, all others 200000
     needs = ("lc_cpus", "be_cpus")
     model: PrmModel | None = None
-    time_scale: float = 1.0
-    core_cpus: float = 1.0
-    util_period_seconds: float = 2.0
-    quota_cycles: int = 7
-    levels: int = 20
-    margin_ratio: float = 0.5
+    time_scale: TimeScale = 1.0
+    core_cpus: Positive = 1.0
+    util_period_seconds: Positive = 2.0
+    quota_cycles: Count = 7
+    levels: Count = 20
+    margin_ratio: Share = 0.5
     enable_hold: bool = False
-
-    def __post_init__(self) -> None:
-        sizes = ("time_scale", "core_cpus", "util_period_seconds", "quota_cycles", "levels")
-        require(self, positive=sizes, share=("margin_ratio",))
 
     def begin(self) -> Allocation:
         """BE begins at a quota of 1000 us."""

@@ -13,7 +13,7 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, require, slack_of
+from rlctl.agents.managers.manager import HAIR, Count, Every, Manager, Positive, Share, TimeScale, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
@@ -96,25 +96,21 @@ class PrmHybrid(Manager):
     weight = Weight.MINIMUM  # cpu.shares 2 against 200000 (4.3)
     needs = ("tail_latency_seconds", "load_ratio")
     name: str = "prm-hybrid"
-    time_scale: float = 1.0
-    core_cpus: float = 1.0
-    poll_seconds: float = 15.0
-    grow_seconds: float = 2.0
-    cool_down_seconds: float = 300.0
-    suspend_load_ratio: float = 0.85
-    enable_load_ratio: float = 0.80
-    hold_slack_ratio: float = 0.10
-    host_levels: int | None = None
+    time_scale: TimeScale = 1.0
+    core_cpus: Positive = 1.0
+    poll_seconds: Positive = 15.0
+    grow_seconds: Positive = 2.0
+    cool_down_seconds: Positive = 300.0
+    suspend_load_ratio: Share = 0.85
+    enable_load_ratio: Share = 0.80
+    hold_slack_ratio: Share = 0.10
+    host_levels: Count | None = None
     suspend: Literal["freeze", "minimum"] = "freeze"
     resume_level: Literal["minimum", "last"] = "minimum"
     literal_listing: bool = False
 
     def __post_init__(self) -> None:
-        periods = ("time_scale", "core_cpus", "poll_seconds", "grow_seconds", "cool_down_seconds")
-        gates = ("suspend_load_ratio", "enable_load_ratio", "hold_slack_ratio")
-        levels = () if self.host_levels is None else ("host_levels",)
-        words = {"suspend": ("freeze", "minimum"), "resume_level": ("minimum", "last")}
-        require(self, positive=(*periods, *levels), share=gates, among=words)
+        super().__post_init__()
         if self.enable_load_ratio > self.suspend_load_ratio:
             raise PolicyError(f"{self.name}: enable_load_ratio is above suspend_load_ratio; BE would flap")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Every, Manager, require, slack_of
+from rlctl.agents.managers.manager import Count, Every, Manager, Positive, TimeScale, slack_of
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
@@ -24,13 +24,10 @@ class PrmLatency(Manager):
     name = "prm-latency"
     weight = Weight.MINIMUM  # cpu.shares 2 against 200000 (4.2)
     needs = ("tail_latency_seconds",)
-    time_scale: float = 1.0
-    period_seconds: float = 18.5
-    host_levels: int = 50
-    last_level: int = 48
-
-    def __post_init__(self) -> None:
-        require(self, positive=("time_scale", "period_seconds", "host_levels", "last_level"))
+    time_scale: TimeScale = 1.0
+    period_seconds: Positive = 18.5
+    host_levels: Count = 50
+    last_level: Count = 48
 
     def begin(self) -> Allocation:
         """BE begins at the smallest quota, 1000 us of 100 ms in the thesis (4.2)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Every, Mean, require
+from rlctl.agents.managers.manager import Every, Mean, Positive
 from rlctl.agents.managers.prm_eris import PrmEris
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
@@ -21,12 +21,8 @@ class PrmThesis(PrmEris):
     """
 
     name = "prm-thesis"
-    metric_period_seconds: float = 18.5
+    metric_period_seconds: Positive = 18.5
     _stood_in = False  # before it begins
-
-    def __post_init__(self) -> None:
-        require(self, positive=("metric_period_seconds",))
-        super().__post_init__()
 
     def begin(self) -> Allocation:
         """BE begins at a quota of 1000 us (4.1)."""

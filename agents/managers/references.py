@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, require
+from rlctl.agents.managers.manager import Manager, PositiveShare
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
@@ -80,10 +80,7 @@ class Static(Fixed):
     """
 
     name = "static"
-    quota_ratio: float = 0.25
-
-    def __post_init__(self) -> None:
-        require(self, positive=("quota_ratio",), share=("quota_ratio",))
+    quota_ratio: PositiveShare = 0.25
 
     def begin(self) -> Allocation:
         """The fixed quota on all CPUs."""

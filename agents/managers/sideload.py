@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, require
+from rlctl.agents.managers.manager import HAIR, Every, Manager, Positive, PositiveShare, Share, TimeScale, almost
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry, number
 
@@ -122,23 +122,17 @@ class Sideload(Manager):
 
     name = "sideload"
     needs = ("be_cpus", "host_cpus")
-    time_scale: float = 1.0
-    interval_seconds: float = 1.0
-    headroom_ratio: float = 0.20
-    headroom_seconds: float = 5.0
-    min_avail_ratio: float = 0.10
-    floor_ratio: float = 0.05
-    overload_seconds: float = 10.0
-    hold_seconds: float = 10.0
-    most_hold_seconds: float = 30.0
-    hold_decay_ratio: float = 0.5
+    time_scale: TimeScale = 1.0
+    interval_seconds: Positive = 1.0
+    headroom_ratio: Share = 0.20
+    headroom_seconds: Positive = 5.0
+    min_avail_ratio: Share = 0.10
+    floor_ratio: PositiveShare = 0.05
+    overload_seconds: Positive = 10.0
+    hold_seconds: Positive = 10.0
+    most_hold_seconds: Positive = 30.0
+    hold_decay_ratio: Share = 0.5
     busy: Literal["host", "workloads"] = "host"
-
-    def __post_init__(self) -> None:
-        sizes = ("time_scale", "interval_seconds", "headroom_seconds", "overload_seconds", "hold_seconds")
-        shares = ("headroom_ratio", "min_avail_ratio", "floor_ratio", "hold_decay_ratio")
-        positive, words = (*sizes, "most_hold_seconds", "floor_ratio"), {"busy": ("host", "workloads")}
-        require(self, positive=positive, share=shares, among=words)
 
     def begin(self) -> Allocation:
         """BE begins frozen: no CPU is known to be idle."""

@@ -1,13 +1,13 @@
 """The hosts that policies learn on, as data: kinds of simulated hosts, and how many of each.
 
 hosts = load_hosts()                                     # configs/training/hosts.yaml, or a file
-hosts = hosts.with_profile(load_profile("nginx.yaml"), "nginx.yaml")   # one of one's own beside them
+hosts = hosts.with_profiles({"nginx.yaml": load_profile("nginx.yaml")})   # one of one's own beside them
 env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVecEnv; env.take_counts() by kind
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,16 +107,23 @@ class Hosts(Strict):
     def _spelt_out(cls, data: Any) -> Any:
         return spelt_out(data, lambda _: None, ", which is not among the kinds before it")
 
-    def with_profile(self, profile: HostProfile, file: str) -> Hosts:
-        """With a host of the user's own, as many of it as of all others; ConfigError for a name that is taken.
+    def with_profiles(self, profiles: Mapping[str, HostProfile]) -> Hosts:
+        """With hosts of the user's own by their files, together as many as all others; equally many of each.
 
         BE has the least weight there, as `rlctl serve` gives it.
+
+        Raises:
+            ConfigError: A name that is taken, or that no kind can have.
         """
-        if any(kind.name == profile.name for kind in self.kinds):
-            raise ConfigError(f"{profile.name}: there is a kind of this name among the hosts; rename the profile", file)
-        share = OWN_SHARE * sum(kind.share for kind in self.kinds)
-        own = Kind(name=profile.name, profile=file, weight=Weight.MINIMUM, safety=DEFAULT, share=share)
-        return self.model_copy(update={"kinds": (*self.kinds, own)})
+        kinds = list(self.kinds)
+        for file, profile in profiles.items():
+            if any(kind.name == profile.name for kind in kinds):
+                taken = f"{profile.name}: there is a kind of this name among the hosts; rename the profile"
+                raise ConfigError(taken, file)
+            share = OWN_SHARE * sum(kind.share for kind in self.kinds) / len(profiles)
+            own = {"weight": Weight.MINIMUM, "safety": DEFAULT, "share": share}
+            kinds.append(validated(Kind, {"name": profile.name, "profile": file, **own}, file))
+        return self.model_copy(update={"kinds": tuple(kinds)})
 
 
 def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowhere: str) -> Any:

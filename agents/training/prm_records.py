@@ -7,13 +7,13 @@ passed over, and an empty cell is a missing reading.
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, reading
+from rlctl.envs.ticklog import Damage, log_files, read_lines
 
 UPPER = ("cpi", "lc_cpu_seconds_per_request", "mpki", "l2spki", "mspki")
 LOWER = ("mb",)
@@ -39,23 +39,30 @@ class Row:
     time_seconds: float | None = None
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The records of a CSV file, or of a tick log the ticks in which BE did not run; ConfigError names a wrong line."""
-    try:
-        with reading(path):
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot be read as text: {error}", path) from error
-    first = next((line.strip() for line in lines if line.strip()), "")
-    read: Callable[[Path, list[str]], Iterator[Row]] = _from_ticks if first.startswith("{") else _from_csv
-    rows = list(read(path, lines))
+def read_rows(path: Path, damaged: Callable[[Damage], None] = lambda _: None) -> list[Row]:
+    """The records of a CSV file, or of a tick log the ticks in which BE did not run; ConfigError names a wrong line.
+
+    Args:
+        path: A file, or the directory of a tick log.
+        damaged: Is told of each line of a log that cannot be believed.
+    """
+    rows = list(_from_ticks(path, damaged) if path.is_dir() or _holds_json(path) else _from_csv(path))
     if not rows:
         raise ConfigError("holds no record of the LC running alone; record with `--policy frozen`", path)
     return rows
 
 
-def _from_csv(path: Path, lines: list[str]) -> Iterator[Row]:
-    reader = csv.DictReader(lines)
+def _holds_json(path: Path) -> bool:
+    with reading(path), path.open("rb") as file:
+        return next((line for line in file if line.strip()), b"").lstrip().startswith(b"{")
+
+
+def _from_csv(path: Path) -> Iterator[Row]:
+    try:
+        with reading(path):
+            reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot be read as text: {error}", path) from error
     columns = set(reader.fieldnames or ())
     if not columns & {"lc_cpus", "util_percent"}:
         raise ConfigError("has neither a column lc_cpus nor util_percent in its header", path, 1)
@@ -78,21 +85,19 @@ def _cell(path: Path, line: int, column: str, text: str) -> float:
     return value
 
 
-def _from_ticks(path: Path, lines: list[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, 1):
+def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[Row]:
+    for line in read_lines(log_files(path), damaged):
+        tick = line.content
+        if "log" in tick:  # a header
+            continue
         try:
-            tick = json.loads(line)
-            if "log" in tick:  # a header
-                continue
             readings = {**tick["counters"], **tick["readings"]}
             known = {name: reading.get("value") for name, reading in readings.items()}
             values = {name: float(value) for name, value in known.items() if value is not None}
             alone = tick["before"]["frozen"] or values.get("be_cpus", math.inf) <= IDLE_BE_CPUS
             time_seconds = float(tick["time_seconds"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if number == len(lines):  # torn by a crash
-                return
-            raise ConfigError("is no tick of a tick log", path, number) from error
+            raise ConfigError("is no tick of a tick log", line.path, line.number) from error
         if alone and math.isfinite(values.get("lc_cpus", math.nan)):
             if (instructions := values.get("instructions", math.nan)) > 0.0:
                 values["mpki"] = values.get("llc_misses", math.nan) * 1000.0 / instructions

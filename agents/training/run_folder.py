@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,8 +84,7 @@ def begin(
         init: The model that it begins with.
         inputs: Files of the user's beside those that the hosts name.
     """
-    if is_run(folder):
-        raise ConfigError("holds a run already; give another --out, or --resume it", folder)
+    check_new(folder)
     sources: dict[str, Path] = {}
     for file in (*inputs, *(file for kind in hosts.kinds for file in _files(kind).values())):
         if (other := sources.setdefault(file.name, file.resolve())) != file.resolve():
@@ -92,12 +92,24 @@ def begin(
     folder.mkdir(parents=True, exist_ok=True)
     for name, file in sources.items():  # they may change later
         (folder / COPIES).mkdir(exist_ok=True)
-        shutil.copyfile(file, folder / COPIES / name)
+        (folder / COPIES / name).write_text(
+            _NAMED_FOLDER.sub(r"\1", file.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     _write_yaml(folder / HOSTS, _with_copies(hosts).model_dump(mode="json"))
     if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
     note_origin(folder, arguments, command)
     _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+
+
+_NAMED_FOLDER = re.compile(r"^(profile:[ \t]*[\"']?)[^\"'\n]*/(?=[^/\n]*\.ya?ml)", re.MULTILINE)
+"""The folder of the host profile that a scenario names, whose copy stands beside that of the scenario."""
+
+
+def check_new(folder: Path) -> None:
+    """Raise ConfigError where a folder holds a run already."""
+    if is_run(folder):
+        raise ConfigError("holds a run already; give another --out, or --resume it", folder)
 
 
 def undo_begin(folder: Path) -> None:
@@ -146,7 +158,9 @@ def versions() -> dict[str, str]:
 def code_version() -> str:
     """The commit that this rlctl runs from, with `+` where files of it were changed; its version outside of one."""
     here = Path(__file__).resolve().parent
-    commit = _git(here, "rev-parse", "--short=12", "HEAD")
+    # An installed rlctl may lie within a repository of somebody else's, which does not have this file.
+    ours = _git(here, "ls-files", "--error-unmatch", Path(__file__).name)
+    commit = _git(here, "rev-parse", "--short=12", "HEAD") if ours else ""
     changed = _git(here, "status", "--porcelain", "--untracked-files=no")
     return f"{commit}{'+' if changed else ''}" if commit else __version__
 

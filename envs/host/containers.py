@@ -13,12 +13,15 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from rlctl.envs.errors import ConfigError, HostError
+from pydantic import Field
+
+from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.groupsearch import find_groups, groups_of_process
+from rlctl.envs.yaml_edge import Strict
 
 ANSWER_SECONDS = 5.0  # a daemon that hangs must not hang the controller's start
 
@@ -37,11 +40,14 @@ _QUESTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ByContainer:
-    """A container that is running, by its name, its id, or at least 12 digits of the id."""
+class ByContainer(Strict):
+    """A running container of Docker, Podman, containerd, CRI-O or runc.
 
-    name: str
+    Attributes:
+        name: Its name, its id, or at least 12 digits of the id.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
 def find_container(
@@ -53,11 +59,8 @@ def find_container(
         search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
 
     Raises:
-        ConfigError: No container can have this name.
         HostError: It does not run, or no runtime knows it; says what each tool answered.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", spec.name):
-        raise ConfigError(f"{spec.name!r} is no name or id of a container")
     if _ID.fullmatch(spec.name):
         with contextlib.suppress(HostError):  # no id then, but a name of such digits
             return _by_id(spec.name, spec.name, layout)

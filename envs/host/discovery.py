@@ -4,44 +4,62 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
-from rlctl.envs.errors import ConfigError
+from pydantic import AfterValidator, Field
+
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.containers import ByContainer, find_container
 from rlctl.envs.host.groupsearch import find_groups, groups_of_process
-from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos, pod_matcher, qos_matcher
+from rlctl.envs.host.kubernetes import ByKubernetes, kubernetes_matcher
+from rlctl.envs.yaml_edge import Strict
 
 _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
 
 
-@dataclass(frozen=True, slots=True)
-class ByCgroup:
-    """A control group by its path below the hierarchy's root, as /proc/PID/cgroup has it.
+def _below_root(path: str) -> str:
+    if ".." in path.split("/") or not path.strip("/"):
+        raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
+    return path
 
-    `*`, `?` and `[...]` match within one component, `**` any number of components; a name that is exactly so counts.
+
+GroupPath = Annotated[str, Field(min_length=1), AfterValidator(_below_root)]
+
+
+class ByCgroup(Strict):
+    """A control group, or several by a pattern.
+
+    Attributes:
+        path: Below the root of the hierarchy, as /proc/PID/cgroup has it; `*`, `?` and `[...]` match within one
+            component, `**` any number of components; a name that is exactly so counts.
     """
 
-    path: str
+    path: GroupPath
 
 
-@dataclass(frozen=True, slots=True)
-class ByUnit:
-    """A systemd unit that is running; a name without a suffix is a service."""
+class ByUnit(Strict):
+    """A systemd unit that runs.
 
-    unit: str
+    Attributes:
+        unit: Its name as `systemctl` lists it, such as `nginx.service`; one without a suffix is a service.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class ByPid:
-    """The groups that a process is in now; other processes may be in them too."""
-
-    pid: int
+    unit: Annotated[str, Field(pattern=r"^[^/\s]+$")]
 
 
-ByPath = ByCgroup | ByUnit | ByKubernetesQos | ByKubernetesPod
+class ByPid(Strict):
+    """The control groups that a process is in now; other processes may be in them too.
+
+    Attributes:
+        pid: Number of the process.
+    """
+
+    pid: int = Field(gt=1)
+
+
+ByPath = ByCgroup | ByUnit | ByKubernetes
 """How a workload is named whose groups are known by their paths."""
 
 WorkloadSpec = ByPath | ByPid | ByContainer
@@ -54,12 +72,11 @@ def discover(
     """Paths of the groups of a workload that runs already, below the roots of their hierarchies, each once.
 
     Raises:
-        ConfigError: The name is impossible.
         HostError: There is nothing of that name now; says which names come near.
     """
     match spec:
-        case ByPid(pid):
-            return groups_of_process(pid, layout, proc)
+        case ByPid():
+            return groups_of_process(spec.pid, layout, proc)
         case ByContainer():
             return find_container(spec, layout, proc, search_path)
     matches, what, name, hint = _by_path(spec)
@@ -74,9 +91,6 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
 
     Returns:
         None for a process, which has no other group than the one it is in.
-
-    Raises:
-        ConfigError: The name is impossible.
     """
     match spec:
         case ByPid():
@@ -90,23 +104,21 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
 def _by_path(spec: ByPath) -> tuple[Callable[[str], bool], str, str, str]:
     """What matches its paths; in words what it is, its name, and what to do where there is none such."""
     match spec:
-        case ByCgroup(path):
+        case ByCgroup(path=path):
             return _path_matcher(path), "control group", path, ""
-        case ByUnit(unit):
+        case ByUnit(unit=unit):
             # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
             named = f"; is the name right (`systemctl status {unit}`)?"
             hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid"
             return _unit_matcher(unit), "control group of systemd unit", unit, hint
-        case ByKubernetesQos(qos):
-            return qos_matcher(spec), "Kubernetes group or pod of class", qos, ""
-        case ByKubernetesPod(uid):
-            return pod_matcher(spec), "Kubernetes pod", uid, ""
+        case ByKubernetes(pod_uid=None, qos=qos):
+            return kubernetes_matcher(spec), "Kubernetes group or pod of class", str(qos), ""
+        case ByKubernetes(pod_uid=uid):
+            return kubernetes_matcher(spec), "Kubernetes pod", str(uid), ""
 
 
 def _path_matcher(pattern: str) -> Callable[[str], bool]:
     parts = _parts(pattern)
-    if not parts or ".." in parts:
-        raise ConfigError(f"{pattern!r} names no control group below the root; write it as in /proc/PID/cgroup")
     return lambda path: _parts(path) == parts or _matches(_parts(path), parts)
 
 
@@ -123,8 +135,6 @@ def _parts(path: str) -> list[str]:
 
 
 def _unit_matcher(unit: str) -> Callable[[str], bool]:
-    if not re.fullmatch(r"[^/\s]+", unit):
-        raise ConfigError(f"{unit!r} is no systemd unit; write it as `systemctl` lists it, such as nginx.service")
     name = unit if unit.endswith(_UNIT_KINDS) else f"{unit}.service"
     # Only slices above it: a systemd within a container may run a unit of the same name.
     expression = re.compile(rf"(?:/(?:[^/]+\.slice|user@\d+\.service))*/{re.escape(name)}")

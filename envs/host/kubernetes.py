@@ -10,38 +10,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from rlctl.envs.errors import ConfigError
+from pydantic import Field, model_validator
+
+from rlctl.envs.yaml_edge import Strict
 
 _ABOVE = r"(?:/[^/]+)*"
 _PREFIX = r"(?:[^/]+-)?"
 
 
-@dataclass(frozen=True, slots=True)
-class ByKubernetesQos:
-    """All pods of a Kubernetes QoS class.
+class ByKubernetes(Strict):
+    """One pod, one container of it, or all pods of a QoS class.
 
     Attributes:
-        each_pod: The pods' groups rather than the one of the class. Guaranteed pods have no group in common and are
+        pod_uid: The pod with this UID, as its metadata has it (`kubectl get pod NAME -o jsonpath={.metadata.uid}`); a
+            static pod's is a hash without dashes.
+        container_id: Id of a container of that pod, or the beginning of it.
+        qos: QoS class: all pods of it instead.
+        each_pod: The pods' groups rather than the one of the class; guaranteed pods have no group in common and are
             always taken one by one.
     """
 
-    qos: Literal["besteffort", "burstable", "guaranteed"] = "besteffort"
+    pod_uid: Annotated[str, Field(pattern=r"^[0-9a-f]+(-[0-9a-f]+)*$")] | None = None
+    container_id: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")] | None = None
+    qos: Literal["besteffort", "burstable", "guaranteed"] | None = None
     each_pod: bool = False
 
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.pod_uid is None) == (self.qos is None):
+            raise ValueError("needs either 'pod_uid' or 'qos'")
+        if self.qos is not None and self.container_id is not None:
+            raise ValueError("'container_id' goes with 'pod_uid', not with 'qos'")
+        if self.pod_uid is not None and self.each_pod:
+            raise ValueError("'each_pod' goes with 'qos', not with 'pod_uid'")
+        return self
 
-@dataclass(frozen=True, slots=True)
-class ByKubernetesPod:
-    """A pod by its uid (`kubectl get pod NAME -o jsonpath={.metadata.uid}`), or one container of it."""
 
-    uid: str
-    container_id: str | None = None
-
-
-def qos_matcher(spec: ByKubernetesQos) -> Callable[[str], bool]:
-    """Tells the groups of a QoS class, or of its pods."""
+def kubernetes_matcher(spec: ByKubernetes) -> Callable[[str], bool]:
+    """Tells the group of a pod or of a container in it, that of a QoS class, or those of its pods."""
+    if spec.pod_uid is not None:
+        return _pod_matcher(spec.pod_uid, spec.container_id)
     guaranteed = spec.qos == "guaranteed"
     cgroupfs = "/kubepods" + ("" if guaranteed else f"/{spec.qos}")
     systemd = f"/{_PREFIX}kubepods" + ("" if guaranteed else f"-{spec.qos}")
@@ -51,15 +61,12 @@ def qos_matcher(spec: ByKubernetesQos) -> Callable[[str], bool]:
     return _matcher(*expressions)
 
 
-def pod_matcher(spec: ByKubernetesPod) -> Callable[[str], bool]:
-    """Tells the group of a pod, or of a container in it. Raises ConfigError where the uid is none."""
-    if not re.fullmatch(r"[0-9a-f]+(-[0-9a-f]+)*", spec.uid):  # static pods have a hash without dashes
-        raise ConfigError(f"{spec.uid!r} is no pod uid; `kubectl get pod NAME -o jsonpath={{.metadata.uid}}` tells it")
-    pods = (f"/pod{spec.uid}", rf"/{_PREFIX}kubepods-(?:[a-z]+-)?pod{spec.uid.replace('-', '_')}\.slice")
-    if spec.container_id is None:
+def _pod_matcher(uid: str, container_id: str | None) -> Callable[[str], bool]:
+    pods = (f"/pod{uid}", rf"/{_PREFIX}kubepods-(?:[a-z]+-)?pod{uid.replace('-', '_')}\.slice")
+    if container_id is None:
         return _matcher(*pods)
     # CRI-O may have the monitor's group beside the container's.
-    container = rf"/(?!(?:crio|libpod)-conmon-)(?:[a-z-]+-)?{re.escape(spec.container_id)}[0-9a-f]*(?:\.scope)?"
+    container = rf"/(?!(?:crio|libpod)-conmon-)(?:[a-z-]+-)?{re.escape(container_id)}[0-9a-f]*(?:\.scope)?"
     return _matcher(*(pod + container for pod in pods))
 
 

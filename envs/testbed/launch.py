@@ -184,12 +184,13 @@ class Launcher:
             TestbedError: It cannot be run.
         """
         ready, held = os.pipe2(os.O_CLOEXEC)
-        try:
-            process = self._begin(name, self._open(name, command, environment, held, directory))
-        finally:
-            os.close(held)
-        with self._failing(process), open(ready, "rb") as end:
-            end.read()  # until it has closed the other end, or has died
+        with open(ready, "rb") as end:
+            try:
+                process = self._begin(name, self._open(name, command, environment, held, directory))
+            finally:
+                os.close(held)
+            with self._failing(process):
+                end.read()  # until it has closed the other end, or has died
         return process
 
     def close(self) -> None:

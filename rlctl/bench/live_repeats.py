@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlctl.agents.training.cluster.connection import connected, ended_as_interrupted, require_ray
+from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.score import LiveRun, Score, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import say
 
 FULL_RATIO = 0.9
@@ -229,12 +229,7 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
         HostError: Nobody answers there.
     """
     if address is None:
-        ends = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
-        ends = {one: handler for one, handler in ends.items() if handler is not signal.SIG_IGN}  # as nohup has it
-        with contextlib.ExitStack() as stack:
-            for one, handler in ends.items():
-                stack.callback(signal.signal, one, handler)
-            stack.enter_context(ended_as_interrupted(ends))
+        with kept_at_signals():
             yield lambda plan, done: collected(plan, lambda blocks, _: _here(OnTestbed(plan), blocks), done)
         return
     require_ray()

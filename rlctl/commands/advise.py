@@ -171,8 +171,10 @@ def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
     shields = () if args.shield is None else listed(args.shield)
     if args.config is not None:
         config = load_config(args.config)
-        slo = next(iter(config.lcs.values())).slo
-        quantile, allowed = slo.quantile_percent, slo.error_budget_percent or allowed
+        # A window counts as missed where any LC misses it: the strictest budget holds, and the strictest target's tail.
+        slos = [lc.slo for lc in config.lcs.values()]
+        quantile = min(slos, key=lambda slo: slo.target_milliseconds).quantile_percent
+        allowed = min((slo.error_budget_percent for slo in slos if slo.error_budget_percent), default=allowed)
         shields, own = shields or (config.shield,), _own_cpus(config)
         logs = logs or [config.log.directory]
     if not logs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from rlctl.agents.managers.prm_model import Method, check_free
+from rlctl.commands.damages import Damages
 
 EXAMPLES = """examples:
   rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json
@@ -19,7 +20,9 @@ Record with `rlctl serve --policy frozen`: the LC alone, over its whole range of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("records", type=Path, nargs="+", metavar="RECORDS", help="tick logs or CSV files")
+    parser.add_argument(
+        "records", type=Path, nargs="+", metavar="RECORDS", help="tick logs (files, or their directories) or CSV files"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the model goes")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.add_argument("--lc-cpus", type=float, required=True, metavar="N", help="CPUs that the LC has")
@@ -36,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.agents.training.prm_records import read_rows
 
     check_free(args.out, overwrite=args.overwrite)
-    rows = [row for path in args.records for row in read_rows(path)]
+    with Damages() as damaged:
+        rows = [row for path in args.records for row in read_rows(path, damaged)]
     numbers = {"lc_cpus": args.lc_cpus, "span_sigmas": args.span, "interval_seconds": args.interval}
     model = fit(rows, method=args.method, **numbers)
     model.write(args.out, overwrite=args.overwrite)

@@ -20,6 +20,7 @@ from rlctl.measure.isolation import LEGEND, ControlPlan, Outcome, Plan
 from rlctl.measure.isolation_plots import plot_histograms, plot_maxima
 from rlctl.measure.isolation_run import measure
 from rlctl.safety.profile import DEFAULT, load_profile
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import progress, say
 
 EXAMPLES = """examples:
@@ -71,10 +72,11 @@ def run(args: argparse.Namespace) -> int:
     say(_effective(plan))
     if args.dry_run:
         return 0
-    with progress(len(plan.cells) * plan.rounds, "runs") as advance:
-        outcome = measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
-    _report(args, outcome)
-    raise_early_end(outcome.interrupted)
+    with kept_at_signals():
+        with progress(len(plan.cells) * plan.rounds, "runs") as advance:
+            outcome = measure(plan, lambda cell, number: advance(f"{cell} #{number + 1}"))
+        _report(args, outcome)
+        raise_early_end(outcome.interrupted)
     return 0
 
 

@@ -19,6 +19,7 @@ from rlctl.measure.plan import Cell, Log
 from rlctl.measure.platform import managed_ground
 from rlctl.measure.report import as_json, report_lines, scaling
 from rlctl.measure.table import CellMetrics
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import progress, say
 
 
@@ -79,7 +80,9 @@ def measure(
         config.with_work(args.work), cells, ground, args.runs, args.leftover, period_us, args.seed
     )
     if args.dry_run:
-        print("\n".join(scaling(measurement)))
+        write_json(args.json, measurement.as_plan())
+        if args.json != "-":
+            print("\n".join(scaling(measurement)))
         return 0
     _check(args)
     log = Log(args.report, measurement.as_plan(), resume=args.resume)
@@ -97,7 +100,7 @@ def measure(
     left = "" if not log.records else f", {len(log.records)} of them recorded"
     say(f"{total} runs{left}" + ("" if seconds is None else f", about {_minutes(seconds)} if no CPU lies idle"))
     try:
-        with progress(total, "runs") as advance:
+        with kept_at_signals(), progress(total, "runs") as advance:
             run_all(measurement, tried, log, advance)
     except BaseException:
         if log.records:

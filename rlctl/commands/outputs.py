@@ -54,6 +54,8 @@ def check_outputs(args: argparse.Namespace) -> None:
     for option, given in (("--html", getattr(args, "html", None)), ("--json", args.json)):
         if given not in (None, "-"):
             file = Path(given)
+            if report and file.resolve() == (Path(report) / "result.json").resolve():
+                raise ConfigError(f"is what --report writes; name another file for {option}", file)
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
             if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read

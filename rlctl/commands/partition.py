@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.commands.outputs import print_json
-from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing
+from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing, shown
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import STATE_DIR, boot_id
+from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.partition.ledger import Recorded, Stage, read_ledger
+from rlctl.envs.host.partition.ledger import Recorded, Stage, read_current
 from rlctl.envs.host.partition.moving import Choice, Left
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.work.progress import say
@@ -107,8 +107,8 @@ def _cpus(within: str, layout: Layout, kernel: KernelFiles) -> frozenset[int] | 
 def _show(args: argparse.Namespace) -> int:
     from rlctl.envs.host.partition.view import left_behind, rows
 
-    recorded = read_ledger(args.state)
-    if recorded is None or recorded.boot_id != boot_id():
+    recorded = read_current(args.state)
+    if recorded is None or not recorded.boot_id:
         raise CheckFailed(f"no partition stands, as {args.state} has it: `rlctl partition apply` makes one")
     layout, kernel = Layout.detect(), KernelFiles()
     found = rows(recorded.description, layout, kernel)
@@ -169,7 +169,7 @@ def _report(platform: Platform, done: Applied, would: str, *, as_json: bool) -> 
         moved = {str(group): count for group, count in done.moved.items()}
         print_json({"why": platform.why, "groups": done.made, "moved": moved, "left": list(map(asdict, done.left))})
         return
-    from_groups = [f"{count} tasks of {group}" for group, count in done.moved.items()] or ["no task"]
+    from_groups = [f"{count} tasks of {shown(str(group))}" for group, count in done.moved.items()] or ["no task"]
     made = [f"{would}make {group}" if would else f"made {group}" for group in done.made]
     moved_lines = [
         f"{would}move {tasks} to {platform.host_group}" if would else f"moved {tasks}" for tasks in from_groups
@@ -181,16 +181,18 @@ def _left_in_words(left: Iterable[Left]) -> list[str]:
     """One line for each group and reason."""
     kinds: dict[tuple[Path, str], list[str]] = {}
     for one in left:
-        kinds.setdefault((one.group, one.why), []).append(f"{one.tid} {one.name}")
+        kinds.setdefault((one.group, one.why), []).append(shown(f"{one.tid} {one.name}"))
     return [
-        f"left in {group}: {len(names)} tasks: {why} ({', '.join(names[:MOST_NAMES])}"
+        f"left in {shown(str(group))}: {len(names)} tasks: {why} ({', '.join(names[:MOST_NAMES])}"
         + (", ...)" if len(names) > MOST_NAMES else ")")
         for (group, why), names in kinds.items()
     ]
 
 
 def _others_in_words(groups: Sequence[tuple[Path, int]]) -> list[str]:
-    lines = [f"another program's group {group}: {count} tasks; --take moves them too" for group, count in groups]
+    lines = [
+        f"another program's group {shown(str(group))}: {count} tasks; --take moves them too" for group, count in groups
+    ]
     more = f"and {len(lines) - MOST_NAMES} more groups of other programs"
     return lines if len(lines) <= MOST_NAMES + 1 else [*lines[:MOST_NAMES], more]
 
@@ -205,5 +207,5 @@ def _table(found: Sequence[Row]) -> str:
 def _cells(row: Row) -> tuple[str, ...]:
     quota = "-" if math.isinf(row.quota_cpus) else f"{row.quota_cpus:g}"
     memory = "-" if row.memory_bytes is None else f"{row.memory_bytes >> 20}"
-    shown = row.cpus, row.memory_nodes or "-", quota, memory, "yes" if row.exclusive else "no", str(row.processes)
-    return (row.group, *shown)
+    cells = row.cpus, row.memory_nodes or "-", quota, memory, "yes" if row.exclusive else "no", str(row.processes)
+    return (shown(row.group), *cells)

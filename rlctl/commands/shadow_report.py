@@ -16,10 +16,10 @@ from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs import whole_file
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.ticklog import Damage, log_files
+from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
 from rlctl.shadow.columns import Columns, Subject, columns
 from rlctl.shadow.gate import Check, allows, load_gate
-from rlctl.shadow.log import read_watched, shadow_files
+from rlctl.shadow.log import beside, read_watched, shadow_files
 from rlctl.shadow.report import Report, report_of
 from rlctl.shadow.tables import gate_lines, report_lines
 from rlctl.shadow.twin import Simulation, Twin, load_trace, simulate
@@ -53,6 +53,8 @@ def _read(args: argparse.Namespace) -> tuple[Columns, str]:
             source, found = args.log, _asked(args.log, args.policy, damaged)
     else:
         source = args.shadow or args.log
+        if args.shadow is None and args.log is not None and args.log.name.startswith(LOG_NAME):
+            source = beside(args.log)
         if source is None:
             raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE")
         with Damages() as damaged:

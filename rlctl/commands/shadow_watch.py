@@ -21,7 +21,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import LOG_NAME, unsealed
 from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.serve.notify import notify
-from rlctl.shadow.log import SHADOW_LOG_NAME, ShadowLog
+from rlctl.shadow.log import ShadowLog, beside
 from rlctl.shadow.watching import Shadows, Watched
 from rlctl.ticklog.tail import LogTail
 from rlctl.work.logs import log_to_stderr
@@ -36,7 +36,7 @@ LAST_BYTES = 1 << 16
 def run(args: argparse.Namespace) -> int:
     """Run the command, until a signal comes or the time is over."""
     log_to_stderr(logging.INFO)
-    out = args.out or (args.log if args.log.is_dir() else args.log.parent) / SHADOW_LOG_NAME
+    out = args.out or beside(args.log)
     if out.is_dir():
         raise ConfigError("is a folder; name a file for --out", out)
     if out.name.startswith(LOG_NAME) or out.resolve() == args.log.resolve():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +80,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="hyperparameters (default: configs/training/ALGO.yaml)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: configs/training/hosts.yaml)")
     parser.add_argument(
-        "--profile", action="append", metavar="FILE", help="a calibrated host: half of the hosts are such (repeatable)"
+        "--profile",
+        action="append",
+        metavar="FILE",
+        help="a host of your own; all such are half of the hosts (repeatable)",
     )
     parser.add_argument("--init", metavar="MODEL.zip", help="begin with these weights")
     parser.add_argument(
@@ -91,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="so many runs, each with the next seed")
     parser.add_argument("--total-timesteps", type=positive_int, metavar="N", help="default: the configuration's")
-    parser.add_argument("--max-seconds", type=positive, metavar="S", help="end after so long at the latest")
+    parser.add_argument("--max-seconds", type=positive, metavar="S", help="end after so long, all sessions together")
     parser.add_argument("--n-envs", type=positive_int, metavar="N", help="simulated hosts (default: configuration's)")
     parser.add_argument(
         "--scenario",
@@ -141,12 +144,13 @@ def run(args: argparse.Namespace) -> int:
     require_libraries(export=not args.no_export)
     check_outputs(args)
     results: list[TrainingResult] = []
-    with signals_noted(ENDING) as caught, _cluster(args) as cluster:
+    with contextlib.ExitStack() as leaving:
+        leaving.callback(lambda: _show(args, results) if results else None)  # also where a later run cannot be
+        caught, cluster = leaving.enter_context(signals_noted(ENDING)), leaving.enter_context(_cluster(args))
         for plan in plans:
             results.append(_trained(args, plan, _folder(args, plan.run.seed), caught, cluster))
             if caught:
                 break
-    _show(args, results)
     return 128 + caught[0] if caught else 0
 
 
@@ -166,18 +170,25 @@ def _check(args: argparse.Namespace) -> None:
 
 def _checked(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[TrainingPlan]:
     """The plans; ConfigError where a run, new or gone on with, cannot be where it is to be."""
+    from rlctl.agents.training.host_kinds import first_seed
+    from rlctl.agents.training.run_folder import check_new
+
     asked = plans[0].options
     if args.ray and asked.algorithm == "recurrent-ppo":
         raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
     if asked.live and not args.ray:
         raise ConfigError(f"it learns on the testbeds of {asked.live}: give --ray with the cluster that has them")
+    for plan in () if args.resume else plans:
+        first_seed(plan.run.seed, 1)
+        if args.out:
+            check_new(_folder(args, plan.run.seed))
     return plans
 
 
-def _cluster(args: argparse.Namespace) -> AbstractContextManager[Cluster | None]:
+def _cluster(args: argparse.Namespace) -> contextlib.AbstractContextManager[Cluster | None]:
     """The one that is asked for; one of this machine's own offers a testbed for each CPU."""
     if not args.ray:
-        return nullcontext()
+        return contextlib.nullcontext()
     from rlctl.agents.training.cluster.connection import LOCAL, connected
 
     cpus = len(os.sched_getaffinity(0))

@@ -76,7 +76,9 @@ def run(args: argparse.Namespace) -> int:
     _check(args, LOCAL)
     plan = _plan(args)
     if args.dry_run:
-        _print_trials(plan.job)
+        write_json(args.json, plan.as_file())
+        if args.json != "-":
+            _print_trials(plan.job)
         return 0
     require_ray()
     if find_spec("pyarrow") is None or find_spec("pandas") is None:

@@ -6,7 +6,6 @@ import re
 from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -50,12 +49,6 @@ def _url(value: object) -> object:
     return value
 
 
-def _group(path: str) -> str:
-    if ".." in path.split("/") or not path.strip("/"):
-        raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
-    return path
-
-
 QuantilePercent = Annotated[
     float,
     PlainValidator(_quantile),
@@ -66,7 +59,6 @@ Cpus = Annotated[
     Field(min_length=1),
     BeforeValidator(_cpus, json_schema_input_type=str | int | list[int]),
 ]
-GroupPath = Annotated[str, Field(min_length=1), AfterValidator(_group)]
 Url = Annotated[str, Field(pattern=_URL), BeforeValidator(_url)]
 
 

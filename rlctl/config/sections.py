@@ -8,12 +8,13 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from rlctl.agents.served.standing import Budgets
-from rlctl.config.fields import Described, GroupPath
+from rlctl.config.fields import Described
 from rlctl.config.listening import Listening
 from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
 from rlctl.envs.host.apps.registry import DIRECTORY
+from rlctl.envs.host.discovery import GroupPath
 from rlctl.envs.yaml_edge import Name
 
 

@@ -8,9 +8,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.config.fields import Described, GroupPath, Url
+from rlctl.config.fields import Described, Url
 from rlctl.config.listening import Listening
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.host.containers import ByContainer
+from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit
+from rlctl.envs.host.kubernetes import ByKubernetes
 from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys
 from rlctl.envs.host.latency.jsonl import RequestKeys
@@ -19,76 +22,34 @@ from rlctl.envs.host.latency.prometheus import PrometheusNames
 from rlctl.envs.yaml_edge import Name
 
 
-class CgroupWorkload(Described):
-    """A control group, or several by a pattern.
-
-    Attributes:
-        path: Below the root of the hierarchy, as /proc/PID/cgroup has it; `*`, `?` and `[...]` match within one
-            component, `**` any number of components.
-    """
+class CgroupWorkload(Described, ByCgroup):
+    """A control group, or several by a pattern."""
 
     kind: Literal["cgroup"]
-    path: GroupPath
 
 
-class UnitWorkload(Described):
-    """A systemd unit that runs.
-
-    Attributes:
-        unit: Its name; one without a suffix is a service.
-    """
+class UnitWorkload(Described, ByUnit):
+    """A systemd unit that runs."""
 
     kind: Literal["unit"]
-    unit: Annotated[str, Field(pattern=r"^[^/\s]+$")]
 
 
-class PidWorkload(Described):
-    """The control group of a process, as it is when the controller starts.
-
-    Attributes:
-        pid: Number of the process.
-    """
+class PidWorkload(Described, ByPid):
+    """The control group of a process, as it is when the controller starts."""
 
     kind: Literal["pid"]
-    pid: int = Field(gt=1)
 
 
-class ContainerWorkload(Described):
-    """A container of Docker, Podman, containerd, CRI-O or runc.
-
-    Attributes:
-        name: Its name, its id, or 12 digits of the id.
-    """
+class ContainerWorkload(Described, ByContainer):
+    """A container of Docker, Podman, containerd, CRI-O or runc."""
 
     kind: Literal["container"]
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
-class KubernetesWorkload(Described):
-    """One pod, one container of it, or all pods of a QoS class.
-
-    Attributes:
-        pod_uid: The pod with this UID, as its metadata has it.
-        container_id: Id of a container of that pod, or the beginning of it.
-        qos: QoS class: all pods of it instead.
-        each_pod: The pods' groups rather than the one of the class.
-    """
+class KubernetesWorkload(Described, ByKubernetes):
+    """One pod, one container of it, or all pods of a QoS class."""
 
     kind: Literal["kubernetes"]
-    pod_uid: Annotated[str, Field(pattern=r"^[0-9a-f]+(-[0-9a-f]+)*$")] | None = None
-    container_id: Annotated[str, Field(pattern=r"^[0-9a-f]{1,64}$")] | None = None
-    qos: Literal["besteffort", "burstable", "guaranteed"] | None = None
-    each_pod: bool = False
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if (self.pod_uid is None) == (self.qos is None):
-            raise ValueError("needs either 'pod_uid' or 'qos'")
-        if self.qos is not None and self.container_id is not None:
-            raise ValueError("'container_id' goes with 'pod_uid', not with 'qos'")
-        if self.pod_uid is not None and self.each_pod:
-            raise ValueError("'each_pod' goes with 'qos', not with 'pod_uid'")
-        return self
 
 
 Workload = Annotated[

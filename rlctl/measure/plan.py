@@ -87,15 +87,14 @@ class Log:
     def __init__(self, folder: Path | None, plan: Mapping[str, Any], *, resume: bool = False) -> None:
         self.records: list[Record] = []
         self._path = folder / "runs.jsonl" if folder else None
+        self._header: Mapping[str, Any] | None = {"format": FORMAT, "plan": plan}
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._path.exists():
             if not resume:
                 raise ConfigError("runs are recorded here already: go on with --resume, or name another folder", folder)
-            self.records = _read(self._path, plan)
-        else:
-            self._append({"format": FORMAT, "plan": plan})
+            self.records, self._header = _read(self._path, plan), None
 
     @property
     def done(self) -> frozenset[Turn]:
@@ -106,6 +105,9 @@ class Log:
         """Append a run to the records, and to the file."""
         self.records.append(record)
         metrics = {name: reading_as_json(reading) for name, reading in record.metrics.items()}
+        if self._header is not None:  # only now: a measurement whose first run fails leaves nothing to stumble over
+            self._append(self._header)
+            self._header = None
         self._append({**asdict(record), "metrics": metrics})
 
     def _append(self, line: Mapping[str, Any]) -> None:

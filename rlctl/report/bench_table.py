@@ -20,7 +20,7 @@ from rlctl.report.table import render, score_rows
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
     """Write `result.json`, `table.md`, `summary.png`, `loads.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
 
-    Of several hosts, the runs of each are in a folder with its name.
+    Of several hosts, the runs of each are in a folder with its name. The runs of an earlier report in this folder go.
 
     Raises:
         RlctlError: matplotlib is not installed; table, JSON and tick logs have been written by then.
@@ -29,6 +29,10 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     write_json(folder / "result.json", results_as_json([outcome]))
     (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
     runs = _runs_by_path(outcome, folder)
+    for kind in ("jsonl", "png"):
+        for earlier in (*folder.glob(f"*-[0-9]*.{kind}"), *folder.glob(f"*/*-[0-9]*.{kind}")):
+            if earlier.stem.rpartition("-")[2].isdigit():
+                earlier.unlink()
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)
         write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks, run.header)

@@ -90,8 +90,7 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
 
 def _half(estimate: Estimate) -> str:
     """Half the width of an interval; nothing of one run."""
-    half = (estimate.ci95[1] - estimate.ci95[0]) / 2
-    return f" ±{half:.1f}" if math.isfinite(half) else ""
+    return f" ±{estimate.half95:.1f}" if math.isfinite(estimate.half95) else ""
 
 
 def render(rows: Sequence[Sequence[str]]) -> str:

@@ -17,10 +17,8 @@ from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.containers import ByContainer
-from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit, WorkloadSpec, discover, selects
+from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.kubernetes import ByKubernetesPod, ByKubernetesQos
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.view import missing
 from rlctl.envs.host.topology import cpu_order
@@ -100,12 +98,12 @@ class Workloads:
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""
         name, section = next(iter(self.config.lcs.items()))
-        return selects(spec_of(section.workload), [self.lcs[name].name])
+        return selects(section.workload, [self.lcs[name].name])
 
     def be_selects(self) -> list[Callable[[str], bool]]:
         """How BE's groups are known that come later; none if none can."""
         names = [group.name for group in self.be]
-        found = [selects(spec_of(workload), names) for workload in self.best_effort.workloads]
+        found = [selects(workload, names) for workload in self.best_effort.workloads]
         return [one for one in found if one is not None]
 
 
@@ -113,24 +111,7 @@ def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[G
     """Every group of a workload, each seen through all hierarchies that it is in; HostError where it does not run."""
     if isinstance(workload, source.PidWorkload):
         return [Group.of_process(layout, workload.pid, knobs)]
-    return [Group.open(layout, name, knobs) for name in discover(spec_of(workload), layout)]
-
-
-def spec_of(workload: source.Workload) -> WorkloadSpec:
-    """What `rlctl.envs.host.discovery` looks for."""
-    match workload:
-        case source.CgroupWorkload():
-            return ByCgroup(workload.path)
-        case source.UnitWorkload():
-            return ByUnit(workload.unit)
-        case source.PidWorkload():
-            return ByPid(workload.pid)
-        case source.ContainerWorkload():
-            return ByContainer(workload.name)
-        case source.KubernetesWorkload():
-            if workload.qos is not None:
-                return ByKubernetesQos(workload.qos, workload.each_pod)
-            return ByKubernetesPod(workload.pod_uid or "", workload.container_id)
+    return [Group.open(layout, name, knobs) for name in discover(workload, layout)]
 
 
 def lc_of(config: ServeConfig, pid: int) -> str:

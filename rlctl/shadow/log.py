@@ -7,11 +7,12 @@ tick logs are rotated away within hours, and a promotion looks back on days.
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.replay import allocation_of
 from rlctl.envs.ticklog import Damage, numbered_files, read_lines
 from rlctl.loop.record import allocation_as_json
@@ -23,8 +24,21 @@ SHADOW_LOG_NAME = "shadow.jsonl"
 """Name of its newest file, which lies beside the tick log by default."""
 
 
+def beside(log: Path) -> Path:
+    """Where the shadow log of a tick log is by default.
+
+    Args:
+        log: The tick log's newest file, or its directory.
+    """
+    return (log if log.is_dir() else log.parent) / SHADOW_LOG_NAME
+
+
 class ShadowLog(SealedLog[Watched]):
-    """The log of every watched tick; what its arguments are `rlctl.loop.sealed_log.SealedLog` says."""
+    """The log of every watched tick, of one process alone; its arguments are those of `SealedLog`.
+
+    Raises:
+        HostError: Another process writes it.
+    """
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, watched_as_json, most_bytes, keep)
@@ -37,6 +51,15 @@ class ShadowLog(SealedLog[Watched]):
             self._told = record.header
             self.renew_header()
         super().write(record)
+
+    def _opened(self) -> IO[bytes]:
+        file = super()._opened()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise HostError(f"{self.path}: another `rlctl shadow watch` writes it; name another --out") from None
+        return file
 
 
 def watched_as_json(watched: Watched) -> dict[str, object]:

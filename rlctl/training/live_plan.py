@@ -110,8 +110,14 @@ def fine_tune(
 
     tuning = FineTuning(plan.task)  # loading takes seconds, in which nobody would look after the LC
     planned = replace(plan.testbed, lags=tuning.lags)
-    with signals_raised(), contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
-        outcome = tuning.run(running, watch)
+    outcome: Outcome | None = None
+    try:
+        with signals_raised(), contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
+            outcome = tuning.run(running, watch)
+    except Signalled as signalled:
+        if outcome is None:
+            raise
+        outcome = replace(outcome, interrupted=str(signalled))  # while the testbed was taken down: nothing is lost
     return outcome, str(tuning.export(outcome, "live")) if export else None
 
 

@@ -136,8 +136,7 @@ def new_plan(options: TrainingOptions) -> TrainingPlan:
     """The plan of a new run; a ConfigError comes before anything is started."""
     recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
     hosts = load_hosts(Path(options.hosts) if options.hosts else None)
-    for file in options.profiles:
-        hosts = hosts.with_profile(load_host(file), file)
+    hosts = hosts.with_profiles({file: load_host(file) for file in options.profiles})
     return _plan(options, recipe, hosts)
 
 
@@ -153,7 +152,9 @@ def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     # A longer budget makes no other learner: hosts, batches and evaluations stay those that the run was begun with.
     longer = recipe.model_copy(update={"n_timesteps": changes.get("total_timesteps") or recipe.n_timesteps})
     plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS))
-    changed = kept.model_copy(update=dict(changes))
+    # Seconds count over all sessions of a run: who asks for more steps would else get none.
+    seconds = {"max_seconds": None} if "total_timesteps" in changes else {}
+    changed = kept.model_copy(update={**seconds, **changes})
     return TrainingPlan(changed, replace(plan.run, recipe=longer, **_of_options(changed)), {})
 
 
@@ -216,6 +217,9 @@ def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECOND
     for host in map(load_host, options.profiles):
         safety = load_profile(shield)
         courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
+    names = [course.name for course in courses]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"policies would be judged twice on {twice[0]!r}: rename the profile or the scenario")
     return tuple(courses)
 
 

@@ -120,7 +120,8 @@ def _search(
     hosts: Hosts | None,
     out: Path,
 ) -> SearchPlan:
-    plan = new_plan(_of_a_trial(options, space))
+    timesteps = options.total_timesteps or recipe.n_timesteps
+    plan = new_plan(_of_a_trial(options, space).model_copy(update={"total_timesteps": timesteps}))
     job = Job(
         algorithm=options.algorithm,
         space=space,
@@ -129,7 +130,7 @@ def _search(
         hosts=hosts or plan.run.hosts,
         courses=plan.run.courses,
         validation_seeds=plan.run.validation_seeds,
-        timesteps=options.total_timesteps or recipe.n_timesteps,
+        timesteps=timesteps,
         max_seconds=options.max_seconds,
         scheduler=options.scheduler,
         seed=options.seed,

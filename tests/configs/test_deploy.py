@@ -31,7 +31,6 @@ from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics
-from rlctl.serve.workloads import spec_of
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -399,9 +398,9 @@ def test_the_kubernetes_configuration_finds_the_pods_of_either_cgroup_driver(tmp
     mount = Mount(tmp_path, 2)
     layout = Layout(dict.fromkeys((Controller.CPU, Controller.CPUSET, Controller.FREEZER), mount), {})
     config = load_config(ROOT / "configs/serve/kubernetes.yaml")
-    found = [discover(spec_of(workload), layout) for workload in config.be.workloads]
+    found = [discover(workload, layout) for workload in config.be.workloads]
     assert found == [tuple(f"/{pod}" for pod in be)]
-    assert discover(spec_of(config.lc.workload), layout) == (f"/{lc}",)
+    assert discover(config.lc.workload, layout) == (f"/{lc}",)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,9 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import rlctl.envs  # noqa: F401 - registers the ids
-from rlctl.envs.actions import MOVES
+from rlctl.envs.actions import EVERYTHING, MOVES
 from rlctl.envs.allocation import Limits
+from rlctl.envs.errors import CgroupError, PermissionMissing
 from rlctl.envs.host_env import HostEnv
 from tests.doubles.plant import FakePlant
 
@@ -45,6 +46,22 @@ def test_an_episode_begins_safe_and_names_its_reward(env):
     assert info["reward"]["be_work"] > 0
     assert info["reward"]["override"] == 0.0
     assert info["missed_deadlines"] == 0
+
+
+@pytest.mark.parametrize("error", [CgroupError("x"), PermissionMissing("x")])
+def test_a_write_that_is_refused_leaves_be_safe(env, monkeypatch, error):
+    env.reset()
+    apply = env.plant.apply
+
+    def refused(allocation):
+        if allocation != env.plant.limits.safe:
+            raise error
+        return apply(allocation)
+
+    monkeypatch.setattr(env.plant, "apply", refused)
+    with pytest.raises(type(error)):
+        env.step(INDEX[EVERYTHING.name])
+    assert env.plant.current == env.plant.limits.safe
 
 
 def test_masks_leave_out_what_changes_nothing(env):

@@ -52,8 +52,12 @@ log: {{directory: {log}}}
         running.append(lc := subprocess.Popen(["sleep", "600"]))
         (ROOT / "lc/cgroup.procs").write_text(str(lc.pid))
         before = {path: path.read_text() for path in (ROOT / "cgroup.subtree_control", ROOT / "lc/cpuset.cpus")}
-        rlctl("partition", "apply", "--state", state)
         words = ["app", "run", "--config", config, tmp_path / "busy.yaml", "--", "sh", "-c", "while :; do :; done"]
+        early = subprocess.run(
+            [sys.executable, "-m", "rlctl", *map(str, words)], capture_output=True, text=True, check=False
+        )
+        assert (early.returncode, "rlctl partition apply" in early.stderr) == (75, True), "no group that nobody holds"
+        rlctl("partition", "apply", "--state", state)
         running.append(app := subprocess.Popen([sys.executable, "-m", "rlctl", *map(str, words)]))
         running.append(serve := subprocess.Popen([sys.executable, "-m", "rlctl", "serve", "--config", str(config)]))
         deadline, shares = time.monotonic() + PATIENCE_SECONDS, {}

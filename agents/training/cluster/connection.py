@@ -182,7 +182,7 @@ def sweep(folders: Path) -> None:
     """Remove what clusters of ours have left there whose process was killed."""
     for folder in folders.glob(f"{PREFIX}*-*"):
         pid = folder.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdecimal() and not Path("/proc", pid).exists() and folder.owner() == Path("/proc/self").owner():
+        if pid.isdecimal() and not Path("/proc", pid).exists() and folder.lstat().st_uid == os.geteuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 

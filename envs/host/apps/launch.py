@@ -202,6 +202,8 @@ def _execute_when_told(
         os.close(write_end)
         if os.read(read_end, 1):
             environment = os.environ | _environment(description, os.getpid(), place)
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, and a shell could not change that
+                signal.signal(ignored, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, signals)
             os.execvpe(words[0], list(words), environment)  # noqa: S606 - the user's own command
     except OSError as error:

@@ -110,7 +110,12 @@ class Population:
         for path, cluster in paths.items():
             if path not in self._by_path and path not in self._empty and len(self.members) < MOST_MEMBERS:
                 changed |= self._take(path, cluster, registered.get(path))
+        top = self._parent.name
+        astray = [one for one in registered.values() if not one.group.startswith(f"{top}/") and one.runs()]
+        for one in astray:
+            self._refuse(one.key, f"runs in /{one.group}, not below BE's /{top}: `rlctl app` needs serve's --config")
         here = self.members.keys() | {self._name(path, registered.get(path)) for path in paths}
+        here |= {one.key for one in astray}
         self._refused = {name: why for name, why in self._refused.items() if name in here}
         return changed
 

@@ -340,7 +340,9 @@ class Journal:
         try:
             self.state_dir.mkdir(0o755, parents=True, exist_ok=True)
             if identity_of(self.state_dir / LOCK) is None:  # the directory has been moved, and the lock with it
-                self._lock = StateLock(self.state_dir)
+                moved, self._lock = self._lock, StateLock(self.state_dir)
+                if moved is not None:
+                    moved.close()
             self._rewrite([*self.entries, *self.held])
             self.held = []
             sync_directory(self.state_dir)

@@ -14,7 +14,8 @@ from types import MappingProxyType
 CACHES = ("L3", "L3CODE", "L3DATA")
 BANDWIDTH = "MB"
 
-_LINE = re.compile(r"\s*([A-Z][A-Z0-9]{0,15}):((?:\d{1,9}=[0-9a-fA-F]{1,16})(?:;\d{1,9}=[0-9a-fA-F]{1,16})*)\s*")
+_PAIR = r"\d{1,9}= *[0-9a-fA-F]{1,16}"  # kernels until 2025 fill all values of a resource up to the widest of any
+_LINE = re.compile(rf"\s*([A-Z][A-Z0-9]{{0,15}}):({_PAIR}(?:;{_PAIR})*)\s*")
 
 
 @dataclass(frozen=True, slots=True)

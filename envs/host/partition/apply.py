@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected, RlctlError
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupRejected, RlctlError, shown
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal, StateLock, boot_id
 from rlctl.envs.host.cgroup.kernel import Kernel
@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage, read_ledger
+from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage, read_current
 from rlctl.envs.host.partition.moving import Left, Mover
 from rlctl.envs.host.partition.platform import HOST, Platform
 from rlctl.envs.host.partition.site import Site, Wish
@@ -61,7 +61,7 @@ def apply(
         journal = Journal.open(state_dir / FOLDER, proc)  # makes the directories
         closing.callback(journal.close)
         closing.callback(StateLock(state_dir).close)
-        if read_ledger(state_dir) is not None:
+        if read_current(state_dir, proc) is not None:
             raise CgroupBusy(f"{state_dir}: a partition stands already, or was left half built: `rlctl partition undo`")
         site = Site(platform, wish, layout, kernel)
         site.check()
@@ -106,7 +106,7 @@ class _Builder:
         self._say(f"made {self._site.platform.mdev_group} with CPU {format_cpus(self._site.platform.mdev_cpus)}")
         self._site.move(self._mover)
         for source, count in self._mover.moved.items():
-            self._say(f"moved {count} tasks out of {source}")
+            self._say(f"moved {count} tasks out of {shown(str(source))}")
 
     def report(self) -> Applied:
         """The groups made, and the tasks moved and left."""

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import append, open_regular, refused, sealed_line, sync_directory, unsealed_line
+from rlctl.envs.host.cgroup.journal import (
+    append,
+    boot_id,
+    open_regular,
+    refused,
+    sealed_line,
+    sync_directory,
+    unsealed_line,
+)
 from rlctl.envs.host.cgroup.kernel import Identity
 
 FOLDER = "partition"
@@ -86,6 +94,12 @@ def read_ledger(state_dir: Path) -> Recorded | None:
         except (ValueError, LookupError, TypeError, AttributeError):
             recorded.damaged.append(number)
     return recorded if recorded.boot_id or recorded.damaged else None
+
+
+def read_current(state_dir: Path, proc: Path = Path("/proc")) -> Recorded | None:
+    """The same, but None as well for a ledger of an earlier boot, whose groups are gone with it."""
+    recorded = read_ledger(state_dir)
+    return recorded if recorded is not None and recorded.boot_id in ("", boot_id(proc)) else None
 
 
 def _take(recorded: Recorded, record: Mapping[str, Any]) -> None:

@@ -54,7 +54,12 @@ class Choice:
 
 def listed(kernel: Kernel, group: Path) -> Sequence[int]:
     """Tasks in a group itself: threads of v1, processes of v2, which moves no thread apart from its process."""
-    return [int(word) for word in kernel.read(listing(group)).split()]
+    try:
+        return [int(word) for word in kernel.read(listing(group)).split()]
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:  # a threaded group, whose processes the group above lists
+            return []
+        raise
 
 
 def listing(group: Path) -> Path:

@@ -73,7 +73,12 @@ class Site:
         """Everything movable to the host's part."""
         for mount in self.moving:
             for source in self._sources(mount):
-                mover.sweep(source, self.base(mount) / HOST)
+                try:
+                    mover.sweep(source, self.base(mount) / HOST)
+                except CgroupGone:
+                    if source == self.base(mount) or source.is_dir():
+                        raise
+                    # else it has ended since it was listed: nothing is left in it to move
 
     def _sources(self, mount: Mount) -> list[Path]:
         """Groups whose tasks are moved: that which holds the partitions, and those which the user names."""

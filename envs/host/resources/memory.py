@@ -13,11 +13,12 @@ write itself reclaim, and the hard one may end with the OOM killer in that group
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from pathlib import Path
 from typing import Literal
 
-from rlctl.envs.errors import CgroupError
+from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
@@ -64,8 +65,10 @@ def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> Non
     line = [file.parent, *(group for group in file.parent.parents if root in group.parents)]  # the root needs none
     for child, group in itertools.pairwise(line):
         now_bytes = _bytes(knobs, group / file.name)
-        others = (one / file.name for one in child_groups(knobs, group) if one != child)
-        claimed_bytes = sum(_bytes(knobs, path) for path in others if path.exists())
+        claimed_bytes = 0
+        for path in (one / file.name for one in child_groups(knobs, group) if one != child):
+            with contextlib.suppress(CgroupGone):  # it has ended meanwhile
+                claimed_bytes += _bytes(knobs, path) if path.exists() else 0
         wanted_bytes = min(max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes), _MAX_BYTES)
         if wanted_bytes > now_bytes:
             needed.append((group / file.name, wanted_bytes))

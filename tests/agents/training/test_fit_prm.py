@@ -130,6 +130,11 @@ def test_of_a_tick_log_only_the_lc_alone_counts_and_a_torn_line_does_not_hurt(tm
         Row(50.0, {"lc_cpu_seconds_per_request": 4e-5, "mpki": 5.0}, 1.0),
         Row(70.0, {"mpki": 5.0}, 3.0),
     ]
+    told = []
+    path.write_text("\n".join([lines[0], lines[0][:30], lines[2]]) + "\n")  # the service was killed, and began again
+    assert [row.time_seconds for row in read_rows(path, told.append)] == [1.0, 3.0]
+    assert [damage.number for damage in told] == [2]
+    assert read_rows(tmp_path) == read_rows(path), "the directory of the log"
     path.write_text("\n".join([lines[0], "{}", lines[1]]))
     with pytest.raises(ConfigError, match=r"ticks\.jsonl:2"):
         read_rows(path)

@@ -83,11 +83,20 @@ def test_a_profile_beside_the_file_is_found(tmp_path):
 
 def test_a_calibrated_host_of_the_users_gets_half(tmp_path):
     profile = load_profile("two-core-nginx")
-    hosts = load_hosts(written(tmp_path, HOSTS)).with_profile(profile, "two-core-nginx")
+    hosts = load_hosts(written(tmp_path, HOSTS)).with_profiles({"two-core-nginx": profile})
     assert [(kind.name, count) for kind, count in present(hosts, 12)] == [("one", 4), ("two", 2), (profile.name, 6)]
     assert hosts.kinds[-1].weight is Weight.MINIMUM, "as serve gives it"
     with pytest.raises(ConfigError, match="rename"):
-        hosts.with_profile(profile, "two-core-nginx")
+        hosts.with_profiles({"two-core-nginx": profile})
+
+
+def test_several_of_the_users_hosts_share_their_half_and_a_name_that_none_can_have_is_one_line(tmp_path):
+    profile, hosts = load_profile("two-core-nginx"), load_hosts(written(tmp_path, HOSTS))
+    mine = {f"{name}.yaml": profile.model_copy(update={"name": name}) for name in ("a", "b", "c")}
+    counts = {kind.name: count for kind, count in present(hosts.with_profiles(mine), 60)}
+    assert counts == {"one": 20, "two": 10, "a": 10, "b": 10, "c": 10}
+    with pytest.raises(ConfigError, match=r"my host\.yaml"):
+        hosts.with_profiles({"my host.yaml": profile.model_copy(update={"name": "my host"})})
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1152])

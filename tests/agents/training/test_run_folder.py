@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rlctl import __version__
 from rlctl.agents.training import run_folder
 
 
@@ -25,6 +26,8 @@ def test_only_a_change_of_what_is_checked_in_is_another_rlctl(tmp_path, monkeypa
     assert len(plain) == 12
     (tmp_path / "code.py").write_text("x = 1\n")
     assert run_folder.code_version() == f"{plain}+"
+    monkeypatch.setattr(run_folder, "__file__", str(tmp_path / "installed.py"))  # as in a .venv within a project
+    assert run_folder.code_version() == __version__
 
 
 def buffer(*rows, pos=0, full=False):

@@ -17,8 +17,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.discovery import (
     ByCgroup,
     ByContainer,
-    ByKubernetesPod,
-    ByKubernetesQos,
+    ByKubernetes,
     ByPid,
     ByUnit,
     discover,
@@ -71,24 +70,24 @@ def pids(found: tuple[str, ...], layout: Layout) -> set[int]:
 def test_unit_is_found_with_the_processes_below_it(v2: Layout) -> None:
     make_groups(root(v2), {"system.slice/nginx.service": [0, 11], "system.slice/nginx.service/worker": [12]})
     expected = ("/system.slice/nginx.service",)
-    assert discover(ByUnit("nginx"), v2) == discover(ByUnit("nginx.service"), v2) == expected
+    assert discover(ByUnit(unit="nginx"), v2) == discover(ByUnit(unit="nginx.service"), v2) == expected
 
 
 def test_unit_of_the_same_name_within_a_container_is_another_one(v2: Layout) -> None:
     nested = f"system.slice/docker-{ID}.scope/system.slice/nginx.service"
     make_groups(root(v2), {nested: [1], "system.slice/system-web.slice/web@1.service": [2]})
     with pytest.raises(HostError, match=r"no control group of systemd unit nginx\.service.*; is the name right \("):
-        discover(ByUnit("nginx.service"), v2)
-    assert pids(discover(ByUnit("web@1"), v2), v2) == {2}
+        discover(ByUnit(unit="nginx.service"), v2)
+    assert pids(discover(ByUnit(unit="web@1"), v2), v2) == {2}
 
 
 def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     make_groups(root(v1), {"jobs/batch": [5]})
     make_groups(root(v1, Controller.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
-    found = discover(ByCgroup("/jobs/batch"), v1)
+    found = discover(ByCgroup(path="/jobs/batch"), v1)
     assert found == ("/jobs/batch",)
     assert pids(found, v1) == {5, 6}
-    assert discover(ByCgroup("other"), v1) == ("/other",)
+    assert discover(ByCgroup(path="other"), v1) == ("/other",)
 
 
 def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
@@ -97,32 +96,45 @@ def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1
     layout = Layout({**v1.mounts, Controller.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice/web.service\n")
-    found = discover(ByPid(5), layout, tmp_path / "proc")
+    found = discover(ByPid(pid=5), layout, tmp_path / "proc")
     assert found == ("/system.slice/web.service",)
 
 
 def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
     make_groups(root(v2), {"be/a": [1], "be/a/sub": [2], "be/b": [3], "be-not/a": [4], r"odd[1]\x2d": [9]})
-    assert discover(ByCgroup("be/*"), v2) == ("/be/a", "/be/b")
-    assert pids(discover(ByCgroup("/b?/[!a]"), v2), v2) == {3}
-    assert discover(ByCgroup("**/a"), v2) == ("/be/a", "/be-not/a")
-    assert pids(discover(ByCgroup("be/**"), v2), v2) == {1, 2, 3}
-    assert pids(discover(ByCgroup(r"odd[1]\x2d"), v2), v2) == {9}
+    assert discover(ByCgroup(path="be/*"), v2) == ("/be/a", "/be/b")
+    assert pids(discover(ByCgroup(path="/b?/[!a]"), v2), v2) == {3}
+    assert discover(ByCgroup(path="**/a"), v2) == ("/be/a", "/be-not/a")
+    assert pids(discover(ByCgroup(path="be/**"), v2), v2) == {1, 2, 3}
+    assert pids(discover(ByCgroup(path=r"odd[1]\x2d"), v2), v2) == {9}
 
 
-@pytest.mark.parametrize("path", ["", "/", "../etc", "a/../../b"])
-def test_root_and_paths_that_climb_are_refused(v2: Layout, path: str) -> None:
-    with pytest.raises(ConfigError, match="below the root"):
-        discover(ByCgroup(path), v2)
+@pytest.mark.parametrize("path", ["/", "../etc", "a/../../b"])
+def test_root_and_paths_that_climb_are_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="below the root"):
+        ByCgroup(path=path)
+
+
+def test_impossible_names_are_refused() -> None:
+    for spec in (
+        (ByCgroup, {"path": ""}),
+        (ByUnit, {"unit": "a b"}),
+        (ByPid, {"pid": 1}),
+        (ByContainer, {"name": "--help"}),
+    ):
+        with pytest.raises(ValueError):
+            spec[0](**spec[1])
+    with pytest.raises(ValueError, match="pod_uid"):
+        ByKubernetes(pod_uid="my-pod_1")
 
 
 def test_misspelt_names_are_told_their_neighbours_in_one_line(v2: Layout) -> None:
     make_groups(root(v2), {"system.slice/nginx.service": [], "system.slice/ssh.service": []})
     with pytest.raises(HostError, match=r"nearest are /system.slice/nginx.service") as caught:
-        discover(ByUnit("ngnix.service"), v2)
+        discover(ByUnit(unit="ngnix.service"), v2)
     assert "\n" not in str(caught.value)
     with pytest.raises(HostError, match=r"no control group zzz on this host now$"):
-        discover(ByCgroup("zzz"), v2)
+        discover(ByCgroup(path="zzz"), v2)
 
 
 def write_membership(proc: Path, pid: int, text: str) -> Path:
@@ -133,16 +145,16 @@ def write_membership(proc: Path, pid: int, text: str) -> Path:
 
 def test_pid_may_be_in_different_groups_of_different_hierarchies(v1: Layout, tmp_path: Path) -> None:
     lines = "9:name=systemd:/init.scope\n3:cpuset:/\n2:cpu,cpuacct:/jobs/a:b\n0::/user.slice\n"
-    found = discover(ByPid(7), v1, write_membership(tmp_path / "proc", 7, lines))
+    found = discover(ByPid(pid=7), v1, write_membership(tmp_path / "proc", 7, lines))
     assert found == ("/jobs/a:b", "/user.slice")
 
 
 def test_pid_that_ended_or_sits_in_the_root(v1: Layout, tmp_path: Path) -> None:
     proc = write_membership(tmp_path / "proc", 7, "3:cpuset:/\n0::/\n")
     with pytest.raises(ConfigError, match="process 7 is in no control group of its own"):
-        discover(ByPid(7), v1, proc)
+        discover(ByPid(pid=7), v1, proc)
     with pytest.raises(HostError, match=r"process 8: .*has it ended"):
-        discover(ByPid(8), v1, proc)
+        discover(ByPid(pid=8), v1, proc)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +177,7 @@ def test_container_id_under_every_driver(v2: Layout, path: str) -> None:
         f"machine.slice/libpod-conmon-{ID}.scope": [23],
     })  # fmt: skip
     expected = (f"/{group}",)
-    assert discover(ByContainer(ID), v2) == discover(ByContainer(ID[:12]), v2) == expected
+    assert discover(ByContainer(name=ID), v2) == discover(ByContainer(name=ID[:12]), v2) == expected
 
 
 def write_tool(folder: Path, name: str, script: str) -> str:
@@ -179,41 +191,39 @@ def test_container_name_is_asked_of_the_tools_in_turn(v2: Layout, tmp_path: Path
     make_groups(root(v2), {f"docker/{ID}": [31], "web": [32]})
     tools = write_tool(tmp_path / "bin", "docker", "echo 'no such container' >&2; exit 1")
     write_tool(tmp_path / "bin", "podman", f'[ "$4" = web ] && echo {ID}')
-    assert pids(discover(ByContainer("web"), v2, search_path=tools), v2) == {31}
+    assert pids(discover(ByContainer(name="web"), v2, search_path=tools), v2) == {31}
 
 
 def test_a_name_may_have_nothing_but_the_digits_of_an_id(v2: Layout, tmp_path: Path) -> None:
     make_groups(root(v2), {f"docker/{ID}": [31]})
     tools = write_tool(tmp_path / "bin", "docker", f'[ "$4" = feedfacecafe ] && echo {ID}')
-    assert discover(ByContainer("feedfacecafe"), v2, search_path=tools) == (f"/docker/{ID}",)
+    assert discover(ByContainer(name="feedfacecafe"), v2, search_path=tools) == (f"/docker/{ID}",)
     with pytest.raises(HostError, match="no runtime knows a container deadbeefcafe"):
-        discover(ByContainer("deadbeefcafe"), v2, search_path=tools)
+        discover(ByContainer(name="deadbeefcafe"), v2, search_path=tools)
 
 
 def test_a_tool_may_speak_any_encoding(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "docker", r"printf 'introuvable: \351t\351\n' >&2; exit 1")
     with pytest.raises(HostError, match=r"docker: introuvable: .t.; podman"):
-        discover(ByContainer("web"), v2, search_path=tools)
+        discover(ByContainer(name="web"), v2, search_path=tools)
 
 
 def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 41}'""")
     proc = write_membership(tmp_path / "proc", 41, "0::/batch/whatever\n")
-    assert discover(ByContainer("job"), v2, proc, tools) == ("/batch/whatever",)
+    assert discover(ByContainer(name="job"), v2, proc, tools) == ("/batch/whatever",)
     write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 0, "status": "stopped"}'""")
     with pytest.raises(HostError, match="job does not run now"):
-        discover(ByContainer("job"), v2, proc, tools)
+        discover(ByContainer(name="job"), v2, proc, tools)
 
 
 def test_unknown_container_names_what_each_tool_said(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "docker", "echo Is the daemon running? >&2; exit 1")
     with pytest.raises(HostError, match=r"docker: Is the daemon running\?; podman: not installed"):
-        discover(ByContainer("web"), v2, search_path=tools)
+        discover(ByContainer(name="web"), v2, search_path=tools)
     write_tool(tmp_path / "bin", "docker", f"echo {ID}")
     with pytest.raises(HostError, match=r"no container web .*is it running"):
-        discover(ByContainer("web"), v2, search_path=tools)
-    with pytest.raises(ConfigError, match="no name or id"):
-        discover(ByContainer("--help"), v2, search_path=tools)
+        discover(ByContainer(name="web"), v2, search_path=tools)
 
 
 CGROUPFS = {f"kubepods/{qos}pod{n}/{ID}": [n] for n, qos in enumerate(("besteffort/", "burstable/", ""), start=1)}
@@ -239,7 +249,7 @@ def test_kubernetes_classes(v2: Layout, groups: Mapping[str, Iterable[int]]) -> 
     kinds: tuple[Literal["besteffort", "burstable", "guaranteed"], ...] = ("besteffort", "burstable", "guaranteed")
     for number, qos in enumerate(kinds, start=1):
         for each_pod in (False, True):
-            found = discover(ByKubernetesQos(qos, each_pod), v2)
+            found = discover(ByKubernetes(qos=qos, each_pod=each_pod), v2)
             assert pids(found, v2) == {number}
             (path,) = found
             assert path.rstrip(".slice").endswith(f"pod{number}") == (each_pod or qos == "guaranteed")
@@ -258,10 +268,8 @@ def test_kubernetes_pod_and_one_container_of_it(v2: Layout, path: str) -> None:
     suffix = ".scope" if "slice" in path else ""
     monitor = f"{dashed.rpartition('/')[0]}/crio-conmon-{ID}{suffix}"
     make_groups(root(v2), {f"{dashed}{ID}{suffix}": [51], f"{dashed}{OTHER_ID}{suffix}": [52], monitor: [53]})
-    assert pids(discover(ByKubernetesPod(UID), v2), v2) == {51, 52, 53}
-    assert pids(discover(ByKubernetesPod(UID, ID[:12]), v2), v2) == {51}
-    with pytest.raises(ConfigError, match="no pod uid"):
-        discover(ByKubernetesPod("my-pod_1"), v2)
+    assert pids(discover(ByKubernetes(pod_uid=UID), v2), v2) == {51, 52, 53}
+    assert pids(discover(ByKubernetes(pod_uid=UID, container_id=ID[:12]), v2), v2) == {51}
 
 
 @pytest.fixture
@@ -282,10 +290,10 @@ def test_running_process_is_found_by_pid_and_by_path(live_group: Group) -> None:
     try:
         live_group.attach(process.pid)
         layout = Layout.detect()
-        by_path = discover(ByCgroup(f"/{live_group.name}"), layout)
+        by_path = discover(ByCgroup(path=f"/{live_group.name}"), layout)
         assert pids(by_path, layout) == {process.pid}
-        assert {*by_path} <= {*discover(ByPid(process.pid), layout)}
-        assert discover(ByCgroup(f"{live_group.name[:-3]}*"), layout) == by_path
+        assert {*by_path} <= {*discover(ByPid(pid=process.pid), layout)}
+        assert discover(ByCgroup(path=f"{live_group.name[:-3]}*"), layout) == by_path
     finally:
         process.kill()
         process.wait()

@@ -50,7 +50,7 @@ class Run:
         self.actuator = BeActuator(be, (1, 0), LIMITS, self.knobs, ownership=self.ownership)
         sensors = group_sensors(self.lc, be)
         events = self.ownership.events
-        lc, batch = (selects(ByCgroup(f"/{self.top}/{name}"), []) for name in ("web*", selected))
+        lc, batch = (selects(ByCgroup(path=f"/{self.top}/{name}"), []) for name in ("web*", selected))
         assert batch is not None
         self.claims = Claims(bench.state_dir)
         self.follower = Follower(
@@ -439,8 +439,8 @@ def real_tree(tmp_path: Path) -> Path:
 
 
 def test_what_no_path_tells_is_not_followed() -> None:
-    assert selects(ByPid(1), ["x"]) is None
-    container = selects(ByContainer("web"), ["docker/0123"])
+    assert selects(ByPid(pid=2), ["x"]) is None
+    container = selects(ByContainer(name="web"), ["docker/0123"])
     assert container is not None
     assert container("/docker/0123")
     assert not container("/docker/4567")

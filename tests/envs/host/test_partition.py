@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -473,6 +474,38 @@ def test_an_earlier_boots_partition_is_gone_with_it(machine: Machine) -> None:
     assert undone.ok
     assert "of an earlier boot" in undone.note
     assert read_ledger(machine.state) is None
+
+
+def test_after_a_reboot_another_can_be_made_at_once(machine: Machine) -> None:
+    machine.apply()
+    assert machine.undo().ok  # as the reboot did, but for the ledger
+    with Ledger(machine.state) as ledger:
+        ledger.begin("an earlier boot", {}, {"clusters": []})
+        ledger.reached(Stage.STANDING)
+    machine.apply()
+    assert machine.undo().moved
+
+
+def test_a_threaded_group_lists_nobody_and_one_that_has_ended_is_passed_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.task(40, "vcpu", group="db/threaded")
+    machine.task(41, "job", group="db/short")
+    read, gone = type(machine.fake).read, set()
+
+    def odd(self: FakeKernel, path: Path) -> str:
+        if path.parent.name == "threaded" and path.name in ("cgroup.procs", "tasks"):
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        if path.parent.name == "short" and path.name in ("cgroup.procs", "tasks"):
+            gone.add(path.parent)
+            shutil.rmtree(path.parent, ignore_errors=True)
+        return read(self, path)
+
+    monkeypatch.setattr(type(machine.fake), "read", odd)
+    done = machine.apply(wish=Wish(take=("db",)))
+    assert gone
+    assert not any("threaded" in str(group) for group in done.moved)
+    assert machine.undo().ok
 
 
 def test_a_damaged_line_is_told_and_the_rest_put_back(machine: Machine) -> None:

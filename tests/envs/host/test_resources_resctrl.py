@@ -269,6 +269,11 @@ def test_the_default_class_is_parsed_and_said_again(name: str) -> None:
     assert full.includes(Schemata())
 
 
+def test_values_that_older_kernels_fill_up_with_blanks_are_read() -> None:
+    padded = Schemata.parse("    MB:0=   50;1=  100\n    L3:0=fffff;1=fffff\n")
+    assert (padded.bandwidth, padded.caches) == ({0: 50, 1: 100}, {"L3": {0: 0xFFFFF, 1: 0xFFFFF}})
+
+
 @given(st.text(alphabet="L3MB:0123456789=;abcdefxCODE \n", max_size=60))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:

@@ -319,6 +319,13 @@ def test_a_folder_that_may_not_be_written_is_a_missing_permission(capsys, monkey
     assert "may not be written" in capsys.readouterr().err
 
 
+def test_what_a_report_writes_is_no_place_for_the_result_that_verify_takes(capsys, tmp_path):
+    pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
+    words = ["--report", str(tmp_path / "out"), "--json", str(tmp_path / "out/result.json")]
+    assert main([*BRIEF, "--managers", "frozen", *words]) == 78
+    assert "is what --report writes" in capsys.readouterr().err
+
+
 def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     assert main([*BRIEF, "--managers", "frozen", "--report", str(tmp_path / "out")]) == 0

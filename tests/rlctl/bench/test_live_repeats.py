@@ -91,8 +91,12 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     assert len(pooled.splitlines()) == 4
     assert [line[2:12] for line in by_host.splitlines()[2:]] == ["a: frozen ", "a: weights", "b: frozen ", "b: weights"]
     assert "maximum load on a 300 rps, b 300 rps" in outcome.caption
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b/none-3.jsonl").write_text("of an earlier report\n")
     write_report(outcome, tmp_path)
-    assert {"frozen-1.jsonl", "weights-2.png"} <= {one.name for one in (tmp_path / "b").iterdir()}
+    found = {one.name for one in (tmp_path / "b").iterdir()}
+    assert {"frozen-1.jsonl", "weights-2.png"} <= found
+    assert "none-3.jsonl" not in found
 
 
 def test_a_remark_that_not_all_hosts_make_says_whose_it_is():

@@ -11,6 +11,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.safety.verdict import Verdict
+from rlctl.statistics.intervals import mean_interval
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 
@@ -117,3 +118,8 @@ def test_a_suite_has_a_row_per_manager_and_a_column_per_scenario():
     assert [row[0] for row in rows[1:]] == ["a", "b"]
     assert [row[-2] for row in rows[1:]] == ["100.00", "50.00"]
     assert rows[2][1].startswith("0.00 / ")
+
+
+def test_an_interval_that_ends_at_nothing_is_as_wide_above_the_mean_as_it_was():
+    few = replace(score([run(0.001, 0.001)] * 2), be_throughput_percent=mean_interval([0.0, 0.0, 0.9], 0.0, math.inf))
+    assert suite_rows({"scenario": {"x": few}})[1][1].endswith("0.3 ±1.3")

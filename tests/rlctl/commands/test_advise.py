@@ -1,5 +1,6 @@
 """Advice: what a log says of a host is found again, and what it does not say stays wide."""
 
+import argparse
 import json
 import pickle
 from dataclasses import replace
@@ -13,6 +14,7 @@ from rlctl.advice.page import html, sections, text
 from rlctl.agents import catalogue
 from rlctl.agents.seat import Seat
 from rlctl.cli import main
+from rlctl.commands import advise
 from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
@@ -433,3 +435,16 @@ def test_misses_that_its_hosts_do_not_have_are_told(tmp_path, few):
     assert line not in text(sections("log", advice))
     missed = np.where(np.arange(TICKS) % 10, advice.watched.missed, 1.0)
     assert line in text(sections("log", replace(advice, watched=replace(advice.watched, missed=missed))))
+
+
+def test_of_several_lcs_the_strictest_budget_and_the_tail_of_the_strictest_target_count(serve_yaml):
+    path = serve_yaml()
+    latency = "latency: {kind: jsonl, path: /nowhere/requests}"
+    web = f"{{name: web, slo: {{target_milliseconds: 20}}, workload: {{kind: cgroup, path: /web}}, {latency}}}"
+    slo = "slo: {target_milliseconds: 5, quantile_percent: 99, error_budget_percent: 0.1}"
+    cache = f"{{name: cache, {slo}, workload: {{kind: cgroup, path: /cache}}, {latency}}}"
+    path.write_text(f"lc:\n  - {web}\n  - {cache}\nbe:\n" + path.read_text().partition("be:\n")[2])
+    given = {"policies": "frozen", "log": [Path("x")], "config": path}
+    unasked = dict.fromkeys(("shield", "quantile", "allowed", "own_cpus"))
+    _, found = advise._asked(argparse.Namespace(**given, **unasked))
+    assert (found.allowed_percent, found.quantile_ratio) == (0.1, 0.99)

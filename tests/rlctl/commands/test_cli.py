@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -279,3 +280,12 @@ def test_managers_are_listed_with_law_and_source(capsys):
     listed = {row["name"]: row for row in json.loads(said(capsys)[0])["managers"]}
     assert listed["greedy-shield"]["shielded"] is True
     assert listed["weights"]["weight"] == "minimum"
+
+
+def test_a_path_that_is_no_text_is_printed_all_the_same(tmp_path):
+    path = os.fsencode(tmp_path) + b"/\xff.yaml"
+    Path(os.fsdecode(path)).write_text("lc: {}\n")
+    words = [sys.executable, "-m", "rlctl", "config", "check", path]
+    done = subprocess.run(words, capture_output=True, env=os.environ | {"LC_ALL": "C.UTF-8"}, check=False)
+    assert b"Traceback" not in done.stdout + done.stderr
+    assert done.returncode == 78

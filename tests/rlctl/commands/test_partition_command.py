@@ -93,6 +93,8 @@ def test_undo_without_a_partition_is_no_error(capsys: Capture, tmp_path: Path) -
 def test_one_of_an_earlier_boot_is_forgotten(capsys: Capture, tmp_path: Path) -> None:
     ledger(tmp_path, "another boot", Stage.STANDING)
     assert said(capsys, "show", "--state", str(tmp_path))[0] == 1
+    assert main(["restore", "--state", str(tmp_path), "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["would_undo_partition"] is False
     code, out, _ = said(capsys, "undo", "--state", str(tmp_path))
     assert (code, out) == (0, "the partition was of an earlier boot, whose groups are gone\n")
     assert said(capsys, "undo", "--state", str(tmp_path))[1] == f"no partition in {tmp_path}\n"

@@ -140,7 +140,8 @@ def test_a_line_that_a_crash_tore_is_made_again(tmp_path):
 
 
 def test_a_log_is_neither_overwritten_nor_mixed_with_another(tmp_path):
-    Log(tmp_path, {"leftover": "share"})
+    Log(tmp_path, {"leftover": "idle"})  # without a run nothing is there to be overwritten
+    Log(tmp_path, {"leftover": "share"}).add(record("L1", 0, True))
     with pytest.raises(ConfigError, match="--resume"):
         Log(tmp_path, {"leftover": "share"})
     with pytest.raises(ConfigError, match="another measurement"):

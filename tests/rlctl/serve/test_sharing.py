@@ -334,3 +334,12 @@ def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tm
             assert not scene.sharing._complained
     finally:
         assert scene.end().ok
+
+
+def test_one_that_was_started_outside_of_be_is_told_of_once_while_it_runs(scene):
+    key = scene.come("astray", below="elsewhere")
+    for _ in range(3):
+        scene.tick(1.0)
+    told = [line for line in scene.sharing._events.drain() if line.startswith(f"application-refused: {key}: runs in ")]
+    assert len(told) == 1
+    assert told[0].endswith("not below BE's /be: `rlctl app` needs serve's --config")

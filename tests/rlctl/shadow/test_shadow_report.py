@@ -421,3 +421,12 @@ def test_a_damaged_log_never_ends_in_a_traceback(whole_logs, tmp_path_factory, w
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as err:
         code = main(["shadow", "report", *words, "--gate"])
     assert code in (1, 78), err.getvalue()
+
+
+def test_the_tick_log_leads_to_what_was_said_beside_it(capsys, simulated_log, tmp_path):
+    said = tmp_path / "shadow.jsonl"
+    said.write_bytes(b"")
+    (tmp_path / "ticks.jsonl").write_bytes((simulated_log / "ticks.jsonl").read_bytes())
+    code, _, err = report(capsys, tmp_path / "ticks.jsonl")
+    assert (code, "damaged" in err) == (1, False)
+    assert str(said) in err

@@ -87,6 +87,16 @@ def test_a_duration_ends_it_and_what_was_there_before_only_warms_up(recorded_run
     assert out.read_bytes() == b""
 
 
+def test_of_two_that_would_write_one_file_the_second_is_refused(recorded_run, watcher, capsys):
+    folder = recorded_run().go(3)
+    first = watcher(folder, "--policy", "frozen", "--json")
+    first.stdout.readline()
+    assert main(["shadow", "watch", str(folder), "--policy", "none", "--duration", "0.05"]) == 75
+    assert "another `rlctl shadow watch` writes it; name another --out" in capsys.readouterr().err
+    stopped(first)
+    assert main(["shadow", "watch", str(folder), "--policy", "none", "--duration", "0.05"]) == 0
+
+
 def test_a_log_that_is_yet_to_be_begun_is_waited_for_one_without_a_folder_is_not(tmp_path):
     words = ["--policy", "frozen", "--out", str(tmp_path / "x.jsonl"), "--duration", "0.05"]
     assert main(["shadow", "watch", str(tmp_path), *words]) == 0

@@ -126,6 +126,44 @@ def test_a_run_goes_on_by_the_shield_and_the_scenario_that_it_was_begun_with(tmp
         assert (one.host.digest, one.safety.digest) == (other.host.digest, other.safety.digest)
 
 
+def test_a_scenario_whose_host_stands_in_another_folder_goes_on_by_their_copies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("hosts").mkdir()
+    Path("hosts/host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
+    text = (scenarios_folder() / "two-core.yaml").read_text()
+    Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: hosts/host.yaml"))
+    run = new_plan(TrainingOptions(algorithm="ppo", scenarios=("scenario.yaml",))).run
+    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "", inputs=run.inputs)
+    Path("hosts/host.yaml").unlink()
+    assert resumed_plan(tmp_path / "run", {}).run.courses[0].host.digest == run.courses[0].host.digest
+
+
+def test_who_asks_a_timed_run_for_more_steps_gets_them(tmp_path):
+    run = new_plan(TrainingOptions(algorithm="ppo", max_seconds=60.0)).run
+    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
+    assert resumed_plan(tmp_path / "run", {}).run.max_seconds == 60.0
+    assert resumed_plan(tmp_path / "run", {"total_timesteps": 9_000_000}).run.max_seconds is None
+    both = resumed_plan(tmp_path / "run", {"total_timesteps": 9_000_000, "max_seconds": 120.0}).run
+    assert both.max_seconds == 120.0
+
+
+@pytest.mark.parametrize("asked", [{"profiles": ("capped-link",)}, {"scenarios": ("two-core", "two-core")}])
+def test_two_courses_of_one_name_are_refused(asked):
+    with pytest.raises(ConfigError, match="judged twice on"):
+        new_plan(TrainingOptions(algorithm="ppo", **asked))
+
+
+@needs_training
+@pytest.mark.parametrize("words", [["--out", "X"], ["--seed", "1048575"]])
+def test_a_run_that_cannot_be_is_told_before_any_of_several_is_trained(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("X/seed-1").mkdir(parents=True)
+    Path("X/seed-1/config.yml").write_text("")
+    assert main(["train", "--algo", "ppo", "--seeds", "2", "--json", "r.json", *words]) == 78
+    assert not Path("X/seed-0").exists()
+    assert not Path("runs").exists()
+
+
 def test_two_files_of_one_name_would_overwrite_each_other(tmp_path):
     host = new_plan(TrainingOptions(algorithm="ppo")).run.hosts.kinds[-1].host()
     files = [tmp_path / name / "host.yaml" for name in ("nginx", "redis")]

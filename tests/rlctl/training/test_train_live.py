@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.agents.training.rollouts.live_testbed import LiveRunning
 from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
@@ -115,6 +116,23 @@ def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path,
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
     if at == 15:  # something was measured by then
         assert "kept the initial policy" in capsys.readouterr().err
+
+
+@needs_training
+@pytest.mark.train
+def test_a_signal_while_the_testbed_is_taken_down_loses_nothing(quick, model, tmp_path, monkeypatch, capsys):
+    bed = bed_that()
+    on(bed, monkeypatch)
+    close = LiveRunning.close
+
+    def closed(running):
+        close(running)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(LiveRunning, "close", closed)
+    assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--json")) == 143
+    told = json.loads(capsys.readouterr().out)
+    assert Path(told["bundle"], "card.json").is_file()
 
 
 @needs_training
