@@ -19,6 +19,9 @@ from rlctl.work.progress import say
 FULL_RATIO = 0.9
 """Share of a link or disk that BE fills, unless its own CPU time ends first; the rest is headers and measurement."""
 
+ALONE_PERCENT = 90.0
+"""QoS of an LC without BE below which a table says little about managers."""
+
 THIS_HOST = ""
 """Name of the host where there is no cluster."""
 
@@ -142,6 +145,7 @@ class LiveOutcome:
         sentences = [
             self.plan.described(f"maximum load {loads.get(THIS_HOST, f'on {on_hosts}')}"),
             *doubts,
+            doubt_of_load(self.scores),
             "Hosts are strata: the intervals are about these, not about others." if len(self.hosts) > 1 else "",
             f"MISSING runs: {missing}." if missing else "",
             f"INCOMPLETE: {self.interrupted}" if self.interrupted else "",
@@ -187,6 +191,16 @@ def doubt(plan: LivePlan, solo_rate: float, host: str) -> str:
         f"{host or 'This host'} is too slow for this scenario: BE alone moves {solo_rate / 1e6:.1f} of the {what}'s "
         f"{capacity / 1e6:.1f} MB/s, so its CPU time is scarce before the {what} is. "
         f"Give a copy of the scenario's file a slower {what}."
+    )
+
+
+def doubt_of_load(scores: Mapping[str, Score]) -> str:
+    """A sentence where the LC missed windows without any BE: on a busy machine a maximum load holds for minutes."""
+    if "frozen" not in scores or (held := scores["frozen"].qos_guarantee_percent.mean) >= ALONE_PERCENT:
+        return ""
+    return (
+        f"The LC alone (frozen) missed {100.0 - held:.0f} % of the windows, which is no manager's doing: its "
+        "maximum load is of a better hour. Points of QoS by which managers differ may be chance; run it again."
     )
 
 

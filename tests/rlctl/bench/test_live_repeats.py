@@ -36,8 +36,8 @@ from tests.waiting import PATIENCE_SECONDS, until
 HALF = Allocation(0.5, 1)
 
 
-def tick(index):
-    telemetry = Telemetry(float(index), 0.010, Quantile(0.001, samples=100), load_ratio=Value(0.4))
+def tick(index, tail=0.001):
+    telemetry = Telemetry(float(index), 0.010, Quantile(tail, samples=100), load_ratio=Value(0.4))
     return Tick(index, 0.0, telemetry, HALF, HALF, Verdict(HALF, HALF), HALF, "x", decision_seconds=1e-4)
 
 
@@ -173,6 +173,13 @@ def test_a_be_too_slow_for_what_it_shares_is_said_at_once_and_under_the_table(sc
     for text in (measured(came, scenario=scenario).caption, capsys.readouterr().err):
         assert ("slow is too slow for this scenario: BE alone moves" in text) is doubted
         assert "fast is too slow" not in text
+
+
+@pytest.mark.parametrize(("tail", "doubted"), [(0.001, False), (0.020, True)])
+def test_an_lc_that_misses_without_be_is_said_under_the_table(tail, doubted):
+    slow = Measured(LiveRun("frozen", (tick(0), tick(1, tail)), 0.0, 0.01), ())
+    came = [("", 0, step, one) for step, one in enumerate([alone(300.0), slow, run_of("weights", 0.5)])]
+    assert ("missed 50 % of the windows, which is no manager's doing" in measured(came).caption) is doubted
 
 
 def test_what_no_host_was_left_for_is_missing_and_said():
