@@ -29,8 +29,9 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     write_json(folder / "result.json", results_as_json([outcome]))
     (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
     runs = _runs_by_path(outcome, folder)
-    for kind in ("jsonl", "png"):
-        for earlier in (*folder.glob(f"*-[0-9]*.{kind}"), *folder.glob(f"*/*-[0-9]*.{kind}")):
+    of_hosts = (one.parent for one in folder.glob("*/*-[0-9]*.jsonl") if not (one.parent / "result.json").exists())
+    for place in {folder, *of_hosts}:  # a folder with a result is another report's
+        for earlier in (*place.glob("*-[0-9]*.jsonl"), *place.glob("*-[0-9]*.png")):
             if earlier.stem.rpartition("-")[2].isdigit():
                 earlier.unlink()
     for path, run in runs.items():

@@ -93,10 +93,14 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     assert "maximum load on a 300 rps, b 300 rps" in outcome.caption
     (tmp_path / "b").mkdir()
     (tmp_path / "b/none-3.jsonl").write_text("of an earlier report\n")
+    (tmp_path / "other").mkdir()
+    for name in ("none-1.jsonl", "result.json"):
+        (tmp_path / "other" / name).write_text("of another report\n")
     write_report(outcome, tmp_path)
     found = {one.name for one in (tmp_path / "b").iterdir()}
     assert {"frozen-1.jsonl", "weights-2.png"} <= found
     assert "none-3.jsonl" not in found
+    assert (tmp_path / "other/none-1.jsonl").exists()
 
 
 def test_a_remark_that_not_all_hosts_make_says_whose_it_is():
