@@ -87,9 +87,9 @@ def _cell(path: Path, line: int, column: str, text: str) -> float:
 
 def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[Row]:
     for line in read_lines(log_files(path), damaged):
-        tick = line.content
-        if "log" in tick:  # a header
+        if line.is_header:
             continue
+        tick = line.content
         try:
             readings = {**tick["counters"], **tick["readings"]}
             known = {name: reading.get("value") for name, reading in readings.items()}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,18 +91,12 @@ def begin(
     folder.mkdir(parents=True, exist_ok=True)
     for name, file in sources.items():  # they may change later
         (folder / COPIES).mkdir(exist_ok=True)
-        (folder / COPIES / name).write_text(
-            _NAMED_FOLDER.sub(r"\1", file.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+        shutil.copyfile(file, folder / COPIES / name)
     _write_yaml(folder / HOSTS, _with_copies(hosts).model_dump(mode="json"))
     if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
     note_origin(folder, arguments, command)
     _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
-
-
-_NAMED_FOLDER = re.compile(r"^(profile:[ \t]*[\"']?)[^\"'\n]*/(?=[^/\n]*\.ya?ml)", re.MULTILINE)
-"""The folder of the host profile that a scenario names, whose copy stands beside that of the scenario."""
 
 
 def check_new(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.commands.outputs import print_json
 from rlctl.config.sections import ApplicationsSection
-from rlctl.envs.errors import ConfigError, HostError, RlctlError
+from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.apps.launch import Place, adopt, forget, release
 from rlctl.envs.host.apps.launch import run as launch
@@ -66,8 +66,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; `app run` ends with the application's own exit code."""
     config = _config(args.config)
     place = _place(config)
-    if args.action in ("run", "adopt"):
-        _check_parts(config, place)
+    if config is not None and config.be.applications is not None and args.action in ("run", "adopt"):
+        from rlctl.serve.workloads import platform_of
+
+        platform_of(config.be.applications, place.layout, place.knobs)  # HostError: its partitions do not stand
     if args.action == "run":
         one_thread.not_for_others()
         return launch(load_description(args.file), args.words, place)
@@ -110,17 +112,6 @@ def _place(config: ServeConfig | None) -> Place:
     """Where applications go, by serve's configuration or by its defaults."""
     section = (config and config.be.applications) or ApplicationsSection()
     return Place(Layout.detect(), _parent(section), Registry(section.directory), section.socket, Knobs(None))
-
-
-def _check_parts(config: ServeConfig | None, place: Place) -> None:
-    """Whoever is started before a platform's parts stand would make their groups, held to nothing."""
-    if config is None or config.be.applications is None or config.be.applications.platform is None:
-        return
-    from rlctl.envs.host.partition.platform import load_platform
-    from rlctl.envs.host.partition.view import missing
-
-    if lacks := missing(load_platform(config.be.applications.platform_source), place.layout, place.knobs):
-        raise HostError(f"be.applications.platform: {lacks}")
 
 
 def _parent(section: ApplicationsSection) -> str:

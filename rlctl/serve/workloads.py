@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.config import sources as source
+from rlctl.config.sections import ApplicationsSection
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
@@ -175,10 +176,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
     section, knobs = config.be.applications, Knobs(None)
     if section is None:
         return BeGroup(config.be.workloads or ())
-    if section.platform is not None:
-        platform = load_platform(section.platform_source)
-        if lacks := missing(platform, layout, knobs):
-            raise HostError(f"be.applications.platform: {lacks}")
+    if (platform := platform_of(section, layout, knobs)) is not None:
         _shared(platform, layout, knobs)
         return BeGroup((source.CgroupWorkload(kind="cgroup", path=f"/{platform.mdev_group}"),), platform)
     try:
@@ -189,6 +187,21 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
             raise HostError(f"be.applications: group {section.group} is not there yet; {way_out}") from error
         Group.create(layout, section.group, knobs, also=(Controller.MEMORY,))
     return BeGroup((source.CgroupWorkload(kind="cgroup", path=section.group),))
+
+
+def platform_of(section: ApplicationsSection, layout: Layout, knobs: Knobs) -> Platform | None:
+    """The platform whose partitions BE's applications run in; None for none.
+
+    Raises:
+        ConfigError: The platform is wrong or does not fit this host.
+        HostError: Its partitions do not stand: whoever made a group there would hold it to nothing.
+    """
+    if section.platform is None:
+        return None
+    platform = load_platform(section.platform_source)
+    if lacks := missing(platform, layout, knobs):
+        raise HostError(f"be.applications.platform: {lacks}")
+    return platform
 
 
 def build_sharing(

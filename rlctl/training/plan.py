@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -151,7 +151,7 @@ def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     recipe = load_recipe(options.algorithm, folder / files.CONFIG)
     # A longer budget makes no other learner: hosts, batches and evaluations stay those that the run was begun with.
     longer = recipe.model_copy(update={"n_timesteps": changes.get("total_timesteps") or recipe.n_timesteps})
-    plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS))
+    plan = _plan(kept, recipe, load_hosts(folder / files.HOSTS), copied)
     # Seconds count over all sessions of a run: who asks for more steps would else get none.
     seconds = {"max_seconds": None} if "total_timesteps" in changes else {}
     changed = kept.model_copy(update={**seconds, **changes})
@@ -174,7 +174,7 @@ def new_folder(algorithm: str) -> Path:
             return folder
 
 
-def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts) -> TrainingPlan:
+def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts, copied: Callable[[str], str] = str) -> TrainingPlan:
     timesteps = options.total_timesteps or recipe.n_timesteps
     fitted, why = recipe.fitted(timesteps, options.max_seconds, options.n_envs)
     sources = why | ({"n_timesteps": "--total-timesteps"} if options.total_timesteps else {})
@@ -184,7 +184,7 @@ def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts) -> TrainingPla
         algorithm=options.algorithm,
         recipe=fitted,
         hosts=hosts,
-        courses=courses_of(options, seconds),
+        courses=courses_of(options, seconds, copied),
         folder=Path(),
         seed=options.seed,
         validation_seeds=seeds,
@@ -208,12 +208,19 @@ def _of_options(options: TrainingOptions) -> dict[str, Any]:
     return {"max_seconds": options.max_seconds, "threads": options.threads, "arguments": arguments}
 
 
-def courses_of(options: TrainingOptions, most_seconds: float = VALIDATION_SECONDS) -> tuple[Course, ...]:
-    """The scenarios, and the user's own hosts under a training load; ConfigError for one that is not there."""
+def courses_of(
+    options: TrainingOptions, most_seconds: float = VALIDATION_SECONDS, copied: Callable[[str], str] = str
+) -> tuple[Course, ...]:
+    """The scenarios, and the user's own hosts under a training load; ConfigError for one that is not there.
+
+    Args:
+        copied: Where the file of a host that a scenario names is now.
+    """
     shield, courses = options.shield, []
     for scenario in map(sim_scenario, options.scenarios):
         ticks = round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds)
-        courses.append(course_of(scenario, shield, ticks))
+        here = scenario.model_copy(update={"profile": copied(scenario.profile)})
+        courses.append(course_of(here, shield, ticks))
     for host in map(load_host, options.profiles):
         safety = load_profile(shield)
         courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
