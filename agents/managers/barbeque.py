@@ -11,17 +11,8 @@ from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import Weights, allocate
 from rlctl.agents.allocator.contributions import AS_PUBLISHED
-from rlctl.agents.managers.manager import (
-    HAIR,
-    Count,
-    Every,
-    Manager,
-    Positive,
-    PositiveShare,
-    Share,
-    TimeScale,
-    slack_of,
-)
+from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
+from rlctl.agents.managers.options import Count, Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 from rlctl.envs.telemetry import Telemetry, number

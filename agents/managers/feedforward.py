@@ -12,7 +12,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlctl.agents.managers.manager import Manager, NotNegative, Positive, Share, slack_of
+from rlctl.agents.managers.manager import Manager, slack_of
+from rlctl.agents.managers.options import NotNegative, Positive, Share
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry, number
 

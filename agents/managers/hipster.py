@@ -15,17 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.managers.manager import (
-    HAIR,
-    Every,
-    Index,
-    Manager,
-    Positive,
-    PositiveShare,
-    Share,
-    TimeScale,
-    slack_of,
-)
+from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
+from rlctl.agents.managers.options import Index, Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number

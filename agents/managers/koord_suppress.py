@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, NotNegative, Positive, Share, TimeScale
+from rlctl.agents.managers.manager import HAIR, Every, Manager
+from rlctl.agents.managers.options import NotNegative, Positive, Share, TimeScale
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry, number
 

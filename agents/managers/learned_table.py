@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlctl.agents.managers.feedforward import Demand, Lead
-from rlctl.agents.managers.manager import Manager, Share, slack_of
+from rlctl.agents.managers.manager import Manager, slack_of
+from rlctl.agents.managers.options import Share
 from rlctl.envs.actions import EVERYTHING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.evidence import MISSED_HALF_LIFE_SECONDS

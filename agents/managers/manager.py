@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import fields
-from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
-
+from rlctl.agents.managers.options import check
 from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Reading, Telemetry, number
 from rlctl.envs.workload import Weight
@@ -48,18 +42,6 @@ class Mean:
 HAIR = 1e-9
 """Added to or taken off thresholds, so that the rounding of sums and quotients does not decide."""
 
-MOST_TIME_SCALE = 1000.0
-"""A published minute in 60 ms; beyond it a fast loop would fire thousands of times in a tick."""
-
-TimeScale = Annotated[float, Field(gt=0.0, le=MOST_TIME_SCALE)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-PositiveShare = Annotated[float, Field(gt=0.0, le=1.0)]
-Count = Annotated[int, Field(gt=0)]
-Index = Annotated[int, Field(ge=0)]
-"""What an option of a manager may be, as its annotation."""
-
 
 class Manager(Policy, ABC):
     """A heuristic policy. It keeps its own settings, as the published programs do, and reads physical units only.
@@ -79,12 +61,7 @@ class Manager(Policy, ABC):
     _note: str = "not started"
 
     def __post_init__(self) -> None:
-        for option, rule in _rules(type(self)).items():
-            try:
-                rule.validate_python(getattr(self, option), strict=True)
-            except ValidationError as error:
-                value, said = getattr(self, option), error.errors()[0]["msg"]
-                raise PolicyError(f"{self.name}: {option} is {value!r}: {said[:1].lower()}{said[1:]}") from error
+        check(self, self.name)
 
     @abstractmethod
     def begin(self) -> Allocation:
@@ -117,21 +94,6 @@ class Manager(Policy, ABC):
     def remarks(self) -> tuple[str, ...]:
         """What a reader of this manager's results must know, complete once it has run; by default nothing."""
         return ()
-
-
-@cache
-def _rules(manager: type[Manager]) -> Mapping[str, TypeAdapter[Any]]:
-    """What checks each option of a dataclass whose annotation says more than a type."""
-    try:
-        hints = get_type_hints(manager, include_extras=True)
-    except NameError:  # a user's own class, with names that only a type checker imports
-        return {}
-    options = fields(manager)  # type: ignore[arg-type]  # what has a `__post_init__` that is called is a dataclass
-    return {option.name: TypeAdapter(hint) for option in options if _says_more(hint := hints[option.name])}
-
-
-def _says_more(hint: object) -> bool:
-    return get_origin(hint) in (Annotated, Literal) or any(map(_says_more, get_args(hint)))
 
 
 EARLY_RATIO = 0.05

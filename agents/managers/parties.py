@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 
-from rlctl.agents.managers.manager import HAIR, Count, Every, Manager, Positive, Share, TimeScale, almost, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, slack_of
+from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Count, Every, Manager, Mean, Positive, Share, TimeScale
+from rlctl.agents.managers.manager import Every, Manager, Mean
+from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry

@@ -13,7 +13,8 @@ from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Count, Every, Manager, Positive, Share, TimeScale, slack_of
+from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
+from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number

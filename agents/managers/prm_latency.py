@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Count, Every, Manager, Positive, TimeScale, slack_of
+from rlctl.agents.managers.manager import Every, Manager, slack_of
+from rlctl.agents.managers.options import Count, Positive, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight

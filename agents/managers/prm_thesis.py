@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Every, Mean, Positive
+from rlctl.agents.managers.manager import Every, Mean
+from rlctl.agents.managers.options import Positive
 from rlctl.agents.managers.prm_eris import PrmEris
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry

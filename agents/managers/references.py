@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlctl.agents.managers.manager import Manager, PositiveShare
+from rlctl.agents.managers.manager import Manager
+from rlctl.agents.managers.options import PositiveShare
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from rlctl.agents.managers.manager import HAIR, Every, Manager, Positive, PositiveShare, Share, TimeScale, almost
+from rlctl.agents.managers.manager import HAIR, Every, Manager, almost
+from rlctl.agents.managers.options import Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Telemetry, number
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
@@ -13,6 +13,14 @@ from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
 
 Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
+
+
+class Named(Protocol):
+    """A scenario, or what policies are scored on in its place."""
+
+    @property
+    def name(self) -> str:
+        """What its results go by."""
 
 
 def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
@@ -69,7 +77,7 @@ def changed(scenario: Scenario, be_weight: str | None = None, **given: float | N
     return one
 
 
-def require_distinct(scenarios: Iterable[LiveScenario | SimScenario]) -> None:
+def require_distinct(scenarios: Iterable[Named]) -> None:
     """Results go by the scenario's name; ConfigError: two have the same, as a copy has whose `name` was left."""
     names = [one.name for one in scenarios]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -25,7 +25,7 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import YAML, Strict, load_model
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.scenarios.shipped import sim_scenario
+from rlctl.scenarios.shipped import require_distinct, sim_scenario
 from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
@@ -224,9 +224,7 @@ def courses_of(
     for host in map(load_host, options.profiles):
         safety = load_profile(shield)
         courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
-    names = [course.name for course in courses]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"policies would be judged twice on {twice[0]!r}: rename the profile or the scenario")
+    require_distinct(courses)
     return tuple(courses)
 
 
