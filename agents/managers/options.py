@@ -23,7 +23,7 @@ Count = Annotated[int, Field(gt=0)]
 Index = Annotated[int, Field(ge=0)]
 
 
-def check(options: Any, name: str) -> None:
+def check(options: object, name: str) -> None:
     """Raise PolicyError for the first option that its annotation excludes.
 
     Args:
