@@ -61,7 +61,7 @@ class Manager(Policy, ABC):
     _note: str = "not started"
 
     def __post_init__(self) -> None:
-        check(self, self.name)
+        check(self)
 
     @abstractmethod
     def begin(self) -> Allocation:

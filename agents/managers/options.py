@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from rlctl.agents.policy import Policy
 from rlctl.envs.errors import PolicyError
 
 MOST_TIME_SCALE = 1000.0
@@ -23,30 +24,26 @@ Count = Annotated[int, Field(gt=0)]
 Index = Annotated[int, Field(ge=0)]
 
 
-def check(options: object, name: str) -> None:
-    """Raise PolicyError for the first option that its annotation excludes.
-
-    Args:
-        options: The manager, a dataclass whose fields are its options.
-        name: What the error calls it.
-    """
-    for option, rule in _rules(type(options)).items():
-        value = getattr(options, option)
+def check(manager: Policy) -> None:
+    """Raise PolicyError for the first option of a manager, a dataclass of them, that its annotation excludes."""
+    for option, rule in _rules(type(manager)).items():
+        value = getattr(manager, option)
         try:
             rule.validate_python(value, strict=True)
         except ValidationError as error:
             said = error.errors()[0]["msg"]
-            raise PolicyError(f"{name}: {option} is {value!r}: {said[:1].lower()}{said[1:]}") from error
+            raise PolicyError(f"{manager.name}: {option} is {value!r}: {said[:1].lower()}{said[1:]}") from error
 
 
 @cache
-def _rules(options: type) -> Mapping[str, TypeAdapter[Any]]:
+def _rules(manager: type[Policy]) -> Mapping[str, TypeAdapter[Any]]:
     """What checks each option of a dataclass whose annotation says more than a type."""
     try:
-        hints = get_type_hints(options, include_extras=True)
+        hints = get_type_hints(manager, include_extras=True)
     except NameError:  # a user's own class, with names that only a type checker imports
         return {}
-    return {one.name: TypeAdapter(hint) for one in fields(options) if _says_more(hint := hints[one.name])}
+    options = fields(manager)  # type: ignore[arg-type]  # what has a `__post_init__` that is called is a dataclass
+    return {option.name: TypeAdapter(hint) for option in options if _says_more(hint := hints[option.name])}
 
 
 def _says_more(hint: object) -> bool:
