@@ -32,6 +32,7 @@ from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
 from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError, meant
+from rlctl.envs.evidence import LADDER
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.workload import Weight
 
@@ -161,8 +162,8 @@ TABLE: Mapping[str, Entry] = MappingProxyType(
         ),
         "learned-table": Entry(
             LearnedTable,
-            "the highest of 20 levels that lately held .8 of the target at this load or a higher one, one more while "
-            "the latency is below half of it; learned while it runs; shielded",
+            f"the highest of {len(LADDER)} levels that lately held .8 of the target at this load or a higher one, one "
+            "more while the latency is below half of it; learned while it runs; shielded",
             "rlctl",
         ),
         "greedy-shield": Entry(GreedyShield, "asks for everything; the shield rules", "rlctl"),

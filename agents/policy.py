@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -87,7 +88,7 @@ class Policy(Protocol):
         return
 
     def rehearse(self, limits: Limits, observation: Observation) -> float | None:
-        """Answer once before the service begins; `start` follows and forgets it.
+        """Answer once before the service begins; `start` follows, and finds the policy as it was.
 
         Returns:
             Seconds that an answer took; None when there is no budget that it has to keep.
@@ -95,8 +96,9 @@ class Policy(Protocol):
         Raises:
             Exception: It has no answer to this observation, which is one of a quiet host.
         """
-        self.start(limits)
-        decode(self.act(observation), observation.current, limits)
+        tried = copy.copy(self)  # what it learns from this is not its: `digest` is of its constants alone
+        tried.start(limits)
+        decode(tried.act(observation), observation.current, limits)
         return None
 
     def close(self) -> None:

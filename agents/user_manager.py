@@ -26,6 +26,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, RlctlError, meant
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
+from rlctl.safety.verdict import Verdict
 
 MEMBERS = ("shielded", "weight", "masked", "needs", "start", "act", "note", "remarks")
 """Members that a policy must have; its name is that on the command line."""
@@ -108,6 +109,18 @@ class OwnPolicy(Policy):
             if isinstance(remarks, str):
                 raise PolicyError(f"{self._class}.remarks is a text; give a tuple of sentences", _shown(self._path))
             return tuple(map(str, remarks))
+
+    def judged(self, verdict: Verdict) -> None:
+        """What the shield made of the last action, to a class that listens."""
+        if hear := getattr(self._policy, "judged", None):
+            with self._blamed("judged"):
+                hear(verdict)
+
+    def close(self) -> None:
+        """It is not asked again."""
+        if close := getattr(self._policy, "close", None):
+            with self._blamed("close"):
+                close()
 
     def _blamed(self, method: str) -> contextlib.AbstractContextManager[None]:
         return _blamed(self._path, f"{self._class}.{method}")

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 MOST_CHARACTERS = 2000
@@ -120,6 +121,15 @@ class TestbedError(HostError):
 
 class CheckFailed(RlctlError):
     """A check that the user asked for came out negative."""
+
+
+def require_installed(what: str, extra: str, *libraries: str) -> None:
+    """Check that libraries of an extra are installed; ConfigError: what needs which, and what installs them."""
+    if lacking := [name for name in libraries if find_spec(name) is None]:
+        raise ConfigError(
+            f"{what} needs {', '.join(lacking)}: pip install 'rlctl[{extra}]', or in a checkout "
+            f"scripts/install dev,{extra}"
+        )
 
 
 def in_one_line(error: BaseException) -> str:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 
-def write_whole(path: Path, text: str, *, lasting: bool = False) -> None:
-    """Write a text file by way of a `.part` beside it, which takes its place; its folder is made if need be.
+@contextlib.contextmanager
+def whole(path: Path, *, lasting: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write: a `.part` beside it, which takes its place in the end; its folder is made if need be.
 
     Args:
         lasting: Wait until the disk has it. Else a machine that loses its power soon may have an empty file.
@@ -17,10 +23,12 @@ def write_whole(path: Path, text: str, *, lasting: bool = False) -> None:
         OSError: It cannot be written, with the file's name; what was there before still is.
     """
     try:
+        if os.path.lexists(path) and stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFCHR, stat.S_IFBLK):
+            raise OSError(errno.EINVAL, "is a device", str(path))  # /dev/null would be a file, and root's, afterwards
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.part")
-        with open(partial, "w", encoding="utf-8", opener=_opened) as file:
-            file.write(text)
+        with open(partial, "wb", opener=_opened) as file:
+            yield file
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())
@@ -30,8 +38,14 @@ def write_whole(path: Path, text: str, *, lasting: bool = False) -> None:
         raise
 
 
+def write_whole(path: Path, text: str, *, lasting: bool = False) -> None:
+    """Write a text file, as `whole` does."""
+    with whole(path, lasting=lasting) as file:
+        file.write(text.encode())
+
+
 def write_json(path: Path, data: object, *, lasting: bool = False) -> None:
-    """Write data as indented JSON, whole or not at all, as `write_whole` does."""
+    """Write data as indented JSON, as `whole` does."""
     write_whole(path, json.dumps(data, indent=1) + "\n", lasting=lasting)
 
 

@@ -116,10 +116,10 @@ def shipped_or_own(source: str | Path, folder: str, what: str) -> Path:
 
 
 def beside(folder: Path, name: object) -> Any:
-    """The path of a YAML file that stands in this folder; anything else as it is."""
+    """The path of a file with a suffix that stands in this folder; anything else as it is."""
     path = folder / name if isinstance(name, str) else folder
     # Path.is_file raises for a name that is too long to be one.
-    return str(path) if path.suffix in YAML and os.path.isfile(path) else name
+    return str(path) if path.suffix and os.path.isfile(path) else name
 
 
 def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:

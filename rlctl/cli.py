@@ -123,7 +123,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    args = _parser(arguments).parse_args(arguments)
+    # A command of the user's: argparse finds no place for it behind options, and takes a second `--` for its own.
+    cut = (
+        arguments.index("--")
+        if "--" in arguments and _called(arguments) == "app" and "run" in arguments
+        else len(arguments)
+    )
+    args = _parser(arguments[:cut]).parse_args(arguments[:cut])
+    if words := arguments[cut + 1 :]:
+        args.words = words
     from rlctl.envs.errors import RlctlError  # not at import: `rlctl --help` needs no numpy
 
     try:
@@ -144,8 +152,13 @@ def _told(message: str, exit_code: int) -> int:
     return exit_code
 
 
+def _called(arguments: Sequence[str]) -> str:
+    """The command that arguments name; empty if none."""
+    return next((argument for argument in arguments if not argument.startswith("-")), "")
+
+
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    called = next((argument for argument in arguments if not argument.startswith("-")), "")
+    called = _called(arguments)
     parser = command_parser({called})
     if called and called not in COMMANDS and (near := _near(called)):
         parser.error(f"no command {called!r}, perhaps {near}")

@@ -55,15 +55,16 @@ def pytest_collection_finish(session):
             if not module.name.endswith("__main__"):
                 with contextlib.suppress(ImportError):  # an extra that is not installed
                     importlib.import_module(module.name)
+    live = any(item.get_closest_marker("host") for item in session.items)
+    if live and not session.config.option.collectonly:  # not in a test, whose time is limited
+        file = f"{tempfile.gettempdir()}/rlctl-live-tests-{os.getuid()}.lock"
+        session.config.stash[LIVE] = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.lockf(session.config.stash[LIVE], fcntl.LOCK_EX)  # until this process ends; none that it forks holds it
 
 
 def pytest_runtest_setup(item):
     if item.get_closest_marker("ray"):
         pytest.importorskip("ray", reason=NO_RAY)
-    if item.get_closest_marker("host") and LIVE not in item.config.stash:
-        file = f"{tempfile.gettempdir()}/rlctl-live-tests-{os.getuid()}.lock"
-        item.config.stash[LIVE] = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.lockf(item.config.stash[LIVE], fcntl.LOCK_EX)  # until this process ends; none that it forks holds it
 
 
 @pytest.hookimpl(wrapper=True)

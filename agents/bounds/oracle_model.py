@@ -61,9 +61,7 @@ class _Foreseen(Hosts):
             SHOCKS[:, None, None, None]
         )  # a case with more utilisation is one in which BE sends more
         offered = trial._offered(rate_rps, z[ARRIVALS])
-        share, service, _ = trial._shared_out(
-            offered, np.exp(c.drift_cv * trial._drift), trial._threads(orders.frozen), orders
-        )
+        share, service, _ = trial._shared_out(offered, trial._threads(orders.frozen), orders)
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         backlog, waited, oldest = self.backlog.after(self._quantile, offered, trial._capacity_rps(share, service))
         tails = (trial._tail(offered, rho, service, share, z) for z in (_ZERO, _ONE))

@@ -46,7 +46,9 @@ class PrmThesis(PrmEris):
     def remarks(self) -> tuple[str, ...]:
         """Whether it has a model, and whether it ran on the stand-in."""
         missing = "" if self.model and self.model.bins else "no CPI threshold: only the utilisation check ran"
-        stood_in = "no CPI on this host: ran on LC CPU seconds per request, a stand-in" if self._stood_in else ""
+        stood_in = (
+            "no CPI, or no threshold of it: ran on LC CPU seconds per request, a stand-in" if self._stood_in else ""
+        )
         return super().remarks + tuple(remark for remark in (missing, stood_in) if remark)
 
     def _cycle(self, lc_cpus: float | None, be_cpus: float | None, cycles: int) -> None:
@@ -64,11 +66,12 @@ class PrmThesis(PrmEris):
         if self.model is None or use_cpus is None:
             return
         bin_ = self.model.threshold(use_cpus * 100.0)
-        metric, value = ("cpi", cpi) if cpi is not None else (STAND_IN, per_request)
-        threshold = bin_.upper.get(metric) if bin_ else None
-        if value is None or threshold is None:
+        upper = bin_.upper if bin_ else {}
+        for metric, value in (("cpi", cpi), (STAND_IN, per_request)):
+            if value is None or (threshold := upper.get(metric)) is None:
+                continue
+            self._stood_in |= metric == STAND_IN
+            if value > threshold:
+                self._ladder.minimum()
+                self._why = f"{metric} {value:.4g} above {threshold:.4g}: minimum"
             return
-        self._stood_in |= metric == STAND_IN
-        if value > threshold:
-            self._ladder.minimum()
-            self._why = f"{metric} {value:.4g} above {threshold:.4g}: minimum"

@@ -28,6 +28,7 @@ from rlctl.agents.served.signature import sign as signature_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
+from rlctl.envs.whole_file import whole
 from rlctl.envs.yaml_edge import validated
 
 POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
@@ -281,10 +282,5 @@ def _as_json(card: Card) -> bytes:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Whole or not at all."""
-    partial = file.with_name(file.name + ".part")
-    with partial.open("wb") as stream:
+    with whole(file, lasting=True) as stream:
         stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(partial, file)

@@ -64,8 +64,13 @@ class Drift:
             return in_one_line(error)
 
     def _lost(self, observation: Observation) -> list[str]:
-        readings = ((name, getattr(observation.telemetry, field)) for name, field in self._always_there.items())
-        return [f"no {name}" for name, one in readings if isinstance(one, Missing) and one.why not in IDLE]
+        told = observation.telemetry
+        if isinstance(told.latency_seconds, Missing) or isinstance(told.load_ratio, Missing):
+            return []  # an LC that restarts has no other reading either, and the shield sees to it
+        readings = {name: getattr(told, field) for name, field in self._always_there.items()}
+        if observation.current.frozen:  # as while no job of BE's is there
+            readings.pop("be_cpus", None)
+        return [f"no {name}" for name, one in readings.items() if isinstance(one, Missing) and one.why not in IDLE]
 
 
 def _clipped(observation: Observation) -> list[str]:

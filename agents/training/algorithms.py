@@ -27,6 +27,7 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.recipe import Recipe, linear
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.whole_file import whole
 
 CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
     {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "recurrent-ppo": RecurrentPPO}
@@ -160,10 +161,8 @@ def _recurrent_logits(policy: Any) -> Logits:
 
 def save(model: Any, path: Path) -> None:
     """Write the model as Stable-Baselines3 does, without what belongs to this process; whole or not at all."""
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
+    with whole(path) as file:
         model.save(file, exclude=[*BY_BUDGET, "_logger", "_last_obs", "_last_episode_starts", "_last_lstm_states"])
-    partial.replace(path)
 
 
 def take_weights(model: Any, path: Path, *, policy_only: bool = False) -> None:

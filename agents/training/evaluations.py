@@ -27,6 +27,7 @@ from rlctl.agents.many.learned import Logits
 from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.trial import Course, Trial, frozen, score
 from rlctl.envs.arrays import Array
+from rlctl.envs.whole_file import whole
 
 METRICS = ("qos_percent", "be_percent", "override_percent")
 """Of a trial: windows that held the target, BE work by BE running alone, ticks in which the shield changed the move."""
@@ -132,10 +133,8 @@ class History:
         lengths = np.repeat([course.ticks for course in self._courses], len(trials[0].returns))
         arrays["ep_lengths"] = np.tile(lengths, (len(self), 1))
         arrays["courses"] = np.array([course.name for course in self._courses])
-        partial = self._file.with_name(self._file.name + ".part")
-        with partial.open("wb") as file:
+        with whole(self._file) as file:
             np.savez(file, **arrays)
-        partial.replace(self._file)
 
 
 def shortfall_steps(shortfall_points: float) -> int:

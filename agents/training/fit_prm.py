@@ -17,7 +17,7 @@ import numpy as np
 from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin
 from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row
 from rlctl.envs.arrays import Array
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, require_installed
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +148,10 @@ def _origin(values: Array, span_sigmas: float) -> float:
 
 def _mixture(values: Array) -> Any:
     """The Gaussian mixture of least BIC; one-dimensional, fitted sklearn object."""
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.mixture import GaussianMixture
-    except ImportError as error:
-        raise ConfigError("fitting needs scikit-learn: pip install 'rlctl[baselines]'") from error
+    require_installed("a threshold model", "baselines", "sklearn")
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.mixture import GaussianMixture
+
     column = values.reshape(-1, 1)
     most = min(MOST_COMPONENTS, len(np.unique(values)), len(values))
     with warnings.catch_warnings():

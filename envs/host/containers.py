@@ -1,4 +1,4 @@
-"""Containers by name or id: Docker, Podman, containerd, CRI-O and runc, under both cgroup drivers.
+"""Containers by name or id: Docker, Podman, runc and crun; by id: containerd and CRI-O; under both cgroup drivers.
 
 An id is found among the control groups, where it is part of the name: `docker/ID` (cgroupfs driver),
 `system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. A name is
@@ -13,12 +13,15 @@ import json
 import re
 import shutil
 import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
-from rlctl.envs.errors import HostError
+from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.groupsearch import find_groups, groups_of_process
 from rlctl.envs.yaml_edge import Strict
@@ -41,13 +44,61 @@ _QUESTIONS = {
 
 
 class ByContainer(Strict):
-    """A running container of Docker, Podman, containerd, CRI-O or runc.
+    """A running container of Docker, Podman, containerd, CRI-O, runc or crun.
 
     Attributes:
-        name: Its name, its id, or at least 12 digits of the id.
+        name: Its id or at least 12 digits of it, or its name, which containerd and CRI-O are not asked for.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
+
+
+UNSEEN_SECONDS, AGAIN_SECONDS = 4.0, 10.0
+"""A container whose groups were not seen for so long is looked for under its name, and again after so long. Groups are
+listed hierarchy by hierarchy, one in each second."""
+
+
+class ContainerPaths:
+    """Tells whether a path is a container's group, of one that was made anew under the same name, too.
+
+    That has another id, which its runtime takes too long to tell in a tick: a thread asks.
+
+    Args:
+        names: Its groups now.
+        find: Its groups at a later time; RlctlError: there is none.
+    """
+
+    def __init__(
+        self, names: Sequence[str], find: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._find, self._clock = find, clock
+        self._search: threading.Thread | None = None
+        self._due_seconds = clock() + UNSEEN_SECONDS
+        self._take(names)
+
+    def __call__(self, path: str) -> bool:
+        """Whether the path is one of its groups; asked of every path of a hierarchy again and again."""
+        now = self._clock()
+        if path in self._known:
+            self._due_seconds = now + UNSEEN_SECONDS
+            return True
+        if now >= self._due_seconds and not (self._search and self._search.is_alive()):
+            self._due_seconds = now + AGAIN_SECONDS
+            self._search = threading.Thread(target=self._look, name="container", daemon=True)
+            self._search.start()
+        return False
+
+    def _look(self) -> None:
+        with contextlib.suppress(RlctlError):
+            self._take(self._find())
+
+    def _take(self, names: Sequence[str]) -> None:
+        self._known = frozenset(f"/{name.strip('/')}" for name in names)
+
+
+def is_container_id(name: str) -> bool:
+    """Whether a container's name is its id, or the beginning of one."""
+    return _ID.fullmatch(name) is not None
 
 
 def find_container(
@@ -61,7 +112,7 @@ def find_container(
     Raises:
         HostError: It does not run, or no runtime knows it; says what each tool answered.
     """
-    if _ID.fullmatch(spec.name):
+    if is_container_id(spec.name):
         with contextlib.suppress(HostError):  # no id then, but a name of such digits
             return _by_id(spec.name, spec.name, layout)
     answers = {}

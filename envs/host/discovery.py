@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.containers import ByContainer, find_container
+from rlctl.envs.host.containers import ByContainer, ContainerPaths, find_container
 from rlctl.envs.host.groupsearch import find_groups, groups_of_process
 from rlctl.envs.host.kubernetes import ByKubernetes, kubernetes_matcher
 from rlctl.envs.yaml_edge import Strict
@@ -83,11 +83,11 @@ def discover(
     return find_groups(matches, what, name, layout, hint)
 
 
-def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] | None:
+def selects(spec: WorkloadSpec, names: Sequence[str], layout: Layout) -> Callable[[str], bool] | None:
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
-        names: Its groups now. A container is followed by these: asking its runtime takes too long.
+        names: Its groups now. A container is followed by these, and found again by its name when they have gone.
 
     Returns:
         None for a process, which has no other group than the one it is in.
@@ -96,8 +96,7 @@ def selects(spec: WorkloadSpec, names: Sequence[str]) -> Callable[[str], bool] |
         case ByPid():
             return None
         case ByContainer():
-            known = frozenset(f"/{name.strip('/')}" for name in names)
-            return lambda path: path in known
+            return ContainerPaths(names, lambda: find_container(spec, layout))
     return _by_path(spec)[0]
 
 

@@ -138,6 +138,7 @@ class LiveHost:
         self._escaped: frozenset[int] = frozenset()
         self._doubts: dict[str, str] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
+        self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
         self.inherited = False  # whether BE was restricted before, by a controller that was killed
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rlctl.envs.arrays import Array
-from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.errors import ConfigError, require_installed
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.residuals import Residual, residuals, service_of
 from rlctl.envs.sim.surface import Cell
@@ -66,8 +66,7 @@ def fit(
         calls: Most surfaces to simulate in each search.
 
     Raises:
-        ConfigError: No cell, or a cell without a profile.
-        RlctlError: scipy is not installed.
+        ConfigError: No cell, or a cell without a profile, or scipy is not installed.
     """
     if not cells:
         raise ConfigError("nothing to fit: the surface has no cell")
@@ -126,12 +125,11 @@ def nelder_mead(cost: Callable[[Array], float], start: Array, calls: int) -> tup
     `adaptive` are the coefficients of Gao and Han (2012) for many dimensions.
 
     Raises:
-        RlctlError: scipy is not installed.
+        ConfigError: scipy is not installed.
     """
-    try:
-        from scipy.optimize import minimize
-    except ImportError as error:
-        raise RlctlError("a fit needs scipy: pip install 'rlctl[cli]'") from error
+    require_installed("a fit", "cli", "scipy")
+    from scipy.optimize import minimize
+
     corners = np.vstack([start, start + FIRST_STEP * np.eye(len(start))])
     options = {"initial_simplex": corners, "maxfev": calls, "fatol": ENOUGH, "xatol": math.inf, "adaptive": True}
     best = minimize(cost, start, method="Nelder-Mead", options=options)

@@ -75,12 +75,16 @@ class Record:
     frozen: Flags
 
     def __post_init__(self) -> None:
-        usable = np.isfinite(self.offered_rps) & np.isfinite(self.tail_seconds) & (self.lc_cpus > 0.0)
-        if np.count_nonzero(usable) < FEWEST_TICKS:
+        if (usable := len(self._usable)) < FEWEST_TICKS:
             raise ConfigError(
-                f"{np.count_nonzero(usable)} ticks have load, tail latency and the LC's CPU time; "
-                f"{FEWEST_TICKS} are needed"
+                f"{usable} ticks have load, tail latency and the LC's CPU time; {FEWEST_TICKS} are needed"
             )
+
+    @property
+    def _usable(self) -> NDArray[np.intp]:
+        """Numbers of the ticks that say what the LC did."""
+        known = np.isfinite(self.offered_rps) & np.isfinite(self.tail_seconds) & (self.lc_cpus > 0.0)
+        return np.flatnonzero(known)
 
     @property
     def cpu_seconds_per_request(self) -> float:
@@ -91,7 +95,8 @@ class Record:
     @property
     def compared(self) -> NDArray[np.intp]:
         """Numbers of the ticks that hosts are compared on, in order."""
-        return spread(len(self.offered_rps), MOST_TICKS, PIECES)
+        usable = self._usable
+        return usable[spread(len(usable), MOST_TICKS, PIECES)]
 
 
 def spread(count: int, most: int, pieces: int) -> NDArray[np.intp]:

@@ -136,10 +136,7 @@ class Hosts:
         if self._paced:
             self._be_pace = self._pace(normals(self.seeds, self.tick, 2, PACE)[0])
         offered = self._offered(rate_rps, z[ARRIVALS])
-        slowness = np.exp(c.drift_cv * self._drift)
-        if self._restarts:
-            slowness *= np.where(self.tick * self.tick_seconds >= c.restart_seconds, c.restart_ratio, 1.0)
-        share, service, inflation = self._shared_out(offered, slowness, self._threads(orders.frozen), orders)
+        share, service, inflation = self._shared_out(offered, self._threads(orders.frozen), orders)
         # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         tail = self._tail(offered, rho, service, share, z[TAIL])
@@ -205,9 +202,15 @@ class Hosts:
         running: Array = threads * np.where(frozen, lingering, 1.0)
         return running
 
-    def _shared_out(
-        self, offered: Array, slowness: Array, threads: Array, orders: Orders
-    ) -> tuple[Share, Array, Array]:
+    def _slowness(self) -> Array:
+        """What a request takes in this period by what it takes: by drift, and by an LC that was restarted."""
+        c = self.constants
+        slowness: Array = np.exp(c.drift_cv * self._drift)
+        if self._restarts:
+            slowness *= np.where(self.tick * self.tick_seconds >= c.restart_seconds, c.restart_ratio, 1.0)
+        return slowness
+
+    def _shared_out(self, offered: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
         """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference."""
         c = self.constants
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
@@ -219,7 +222,7 @@ class Hosts:
         if self._linked:  # an LC that waits for the link leaves its CPUs to BE
             most_be = np.minimum(orders.quota_cpus, np.minimum(own + shared, threads))
             demand = np.minimum(demand, self._link_rps(most_be))
-        alone, wakes = c.service_seconds * slowness, demand * c.wake_seconds
+        alone, wakes = c.service_seconds * self._slowness(), demand * c.wake_seconds
         # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
         # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
         slowed = alone * (1.0 + self._inflation(contest.most(lc_wants(demand * alone, wakes, c.lc_cpus))))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from rlctl.envs.errors import ConfigError, TestbedError
-from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.generator import HIGHEST_RATE_RPS, LoadGenerator
 
 RESOLUTION_RATIO = 0.03  # of the load, between the last good one and the first bad
 LOWEST_DIVISOR = 8  # a host may be slower than the one that a scenario was written on, or busy with its neighbours
@@ -23,6 +23,18 @@ WINDOW_SECONDS = 1.5
 MISSED_WINDOWS = 1  # of those for which a load has to be borne
 DRAIN_SECONDS = 10.0
 POLL_SECONDS = 0.05
+
+
+def wrong_range(start_rps: float, step_rps: float, top_rps: float) -> str:
+    """Why no search can go over a range; empty where one can."""
+    if not (0.0 < start_rps <= top_rps <= HIGHEST_RATE_RPS and step_rps > 0.0):
+        return (
+            f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps: all are positive, "
+            f"start is not above top, and no load is above {HIGHEST_RATE_RPS:g}"
+        )
+    if (top_rps - start_rps) / step_rps > MOST_STEPS:
+        return f"a step of {step_rps:g} rps takes more than {MOST_STEPS} steps to {top_rps:g}; take larger ones"
+    return ""
 
 
 def find_knee(
@@ -46,18 +58,11 @@ def find_knee(
         top_rps: No load beyond this one.
 
     Raises:
-        ConfigError: An impossible range or target.
+        ConfigError: An impossible range.
         TestbedError: The target is missed at an eighth of the first load, or what was found there is not borne.
     """
-    if not (0.0 < start_rps <= top_rps and step_rps > 0.0 and target_seconds > 0.0):
-        raise ConfigError(
-            f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps, target "
-            f"{target_seconds:g} s: all are positive, and start is not above top"
-        )
-    if (top_rps - start_rps) / step_rps > MOST_STEPS:
-        raise ConfigError(
-            f"a step of {step_rps:g} rps takes more than {MOST_STEPS} steps to {top_rps:g}; take larger ones"
-        )
+    if wrong := wrong_range(start_rps, step_rps, top_rps):
+        raise ConfigError(wrong)
     jury, lowest = _Jury(measure, target_seconds), start_rps / LOWEST_DIVISOR
     good, bad = start_rps, None
     while not jury.meets(good):
@@ -154,6 +159,7 @@ def probe_with(
             stats = generator.stats()
             latencies.append(stats.latency_seconds(quantile) if stats.samples > 0 else math.inf)
         generator.set_rate(0.0)
+        generator.forget()  # what was not sent would take minutes where the load was many times what is borne
         _drain(generator, rps, drain_seconds)
         return sorted(latencies)[-1 - min(missed, len(latencies) - 1)]
 

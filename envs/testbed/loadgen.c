@@ -1035,6 +1035,8 @@ int main(int argc, char **argv)
     pid_t parent = getppid();
     read_options(argc, argv);
     settle_in();
+    if (getppid() != parent) /* it ended before anybody was to tell us */
+        return 0;
     if (opt.memcached && opt.preload > 0)
         preload();
     allocate();

@@ -90,6 +90,11 @@ class TestbedSpec:
         """About what it takes to start, and to search the LC's maximum load."""
         return START_SECONDS + BORNE_LOADS * self.borne_windows * WINDOW_SECONDS
 
+    def require_online(self) -> None:
+        """Check that the CPUs are on this host; ConfigError: one is not."""
+        for field, cpus in (("lc.cpus", self.lc_cpus), ("be.cpus", self.be_cpus)):
+            require_online(field, cpus)
+
 
 class DrivenHost(LiveHost):
     """A live host whose load follows a trace: what changes in a run is set at the beginning of each period."""
@@ -143,8 +148,7 @@ class Testbed:
             TestbedError: A program is missing or did not start.
             PermissionMissing: Control groups may not be made.
         """
-        for field, cpus in (("lc.cpus", self.spec.lc_cpus), ("be.cpus", self.spec.be_cpus)):
-            require_online(field, cpus)
+        self.spec.require_online()
         with contextlib.ExitStack() as stack:
             self._start(stack)
             self._stack = stack.pop_all()

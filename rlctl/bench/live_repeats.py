@@ -249,7 +249,7 @@ def live_hosts(address: str | None = None, *, logs: bool = False) -> Iterator[Ca
     require_ray()
     from rlctl.agents.training.cluster.blocks import LIVE_TESTBED, map_blocks
 
-    with connected(address, resources=LIVE_TESTBED, logs=logs) as cluster:
+    with kept_at_signals(), connected(address, resources=LIVE_TESTBED, logs=logs) as cluster:
         hosts = sum(node.holds(LIVE_TESTBED) for node in cluster.nodes)
         say(
             f"Ray at {address}: nodes: {len(cluster.nodes)}, live testbeds: {hosts}; each starts, and searches its "

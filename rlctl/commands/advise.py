@@ -14,7 +14,15 @@ from rlctl.advice.page import Answers, html, page_of, plain_of, text
 from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, positive, positive_int, refuse_given
+from rlctl.commands.arguments import (
+    add_ray,
+    distinct_policies,
+    distinct_profiles,
+    listed,
+    positive,
+    positive_int,
+    refuse_given,
+)
 from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.config.serve import LcSection, ServeConfig, load_config
@@ -183,21 +191,12 @@ def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
         raise ConfigError(f"--quantile {given:g}: below 100")
     asked = Asked(
         policies=policies,
-        shields=_profiles(shields),
+        shields=distinct_profiles(shields),
         own_cpus=own if args.own_cpus is None else args.own_cpus,
         quantile_ratio=given / 100.0,
         allowed_percent=args.allowed or allowed,
     )
     return logs, asked
-
-
-def _profiles(shields: Sequence[str]) -> tuple[Profile, ...]:
-    """Safety profiles, each with rows of its own in the table; ConfigError: two go by one name."""
-    profiles = tuple(load_profile(shield) for shield in shields)
-    names = [profile.name for profile in profiles]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ConfigError(f"--shield names {twice[0]!r} twice; a profile goes by the `name` in its file")
-    return profiles
 
 
 def _own_cpus(config: ServeConfig) -> float | None:

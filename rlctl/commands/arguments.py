@@ -7,10 +7,13 @@ import contextlib
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.journal import STATE_DIR
+
+if TYPE_CHECKING:
+    from rlctl.safety.profile import Profile
 
 T = TypeVar("T")
 
@@ -89,6 +92,17 @@ def command_line(command: str, options: Mapping[str, object]) -> str:
         elif value is not None and value is not False:
             words += [option, str(value)]
     return shlex.join(words)
+
+
+def distinct_profiles(shields: Sequence[str]) -> tuple[Profile, ...]:
+    """Safety profiles, each with rows of its own in a table; ConfigError: two go by one name."""
+    from rlctl.safety.profile import load_profile
+
+    profiles = tuple(load_profile(shield) for shield in shields)
+    names = [profile.name for profile in profiles]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--shield names {twice[0]!r} twice; a profile goes by the `name` in its file")
+    return profiles
 
 
 def distinct_policies(option: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
@@ -125,8 +125,7 @@ def run(args: argparse.Namespace) -> int:
 def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:
     """The scenarios by the names or files given, all of one plant, with the duration and time scale asked for."""
     if args.scenario == "all":
-        live = [name for name, scenario in shipped_scenarios().items() if isinstance(scenario, LiveScenario)]
-        names: Sequence[str] = live if args.plant == "host" else SUITE
+        names: Sequence[str] = list(_that_fit(args.ray)) if args.plant == "host" else SUITE
     else:
         default = "live-nginx" if args.plant == "host" else "thesis"
         names = named("--scenario", default if args.scenario is None else args.scenario)
@@ -140,6 +139,19 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
     require_distinct(asked.values())
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
+
+
+def _that_fit(cluster: str | None) -> Iterator[str]:
+    """The live scenarios that ship and whose CPUs are here; all of them for the hosts of a cluster."""
+    for name, scenario in shipped_scenarios().items():
+        if isinstance(scenario, LiveScenario):
+            try:
+                if cluster is None:
+                    scenario.testbed().require_online()
+            except ConfigError as error:
+                say(f"left out {name}: {error}")
+            else:
+                yield name
 
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:

@@ -40,19 +40,23 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
             with _progress(plan) as done:
                 outcome = measure(plan, done)
             outcomes.append(outcome)
-            if args.json != "-":
-                print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
-            for name, remarks in outcome.remarks.items():
-                for remark in remarks:
-                    say(f"{name}: {remark}")
-            if args.json != "-":
+            if args.json != "-":  # first what lasts: whoever reads the tables may have left
                 write_json(args.json, results_as_json(outcomes))
             if args.report:
                 folder = args.report if len(plans) == 1 else args.report / plan.scenario.name
                 write_report(outcome, folder)
                 say(f"report: {folder / 'table.md'}")
+            _show(outcome, table=args.json != "-")
             raise_early_end(outcome.interrupted)
     return 0
+
+
+def _show(outcome: LiveOutcome, *, table: bool) -> None:
+    if table:
+        print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+    for name, remarks in outcome.remarks.items():
+        for remark in remarks:
+            say(f"{name}: {remark}")
 
 
 def _print_all(outcomes: Sequence[LiveOutcome]) -> None:
@@ -62,6 +66,8 @@ def _print_all(outcomes: Sequence[LiveOutcome]) -> None:
 
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:
     """The live plan that the arguments ask for, all names checked before anything is started."""
+    if args.ray is None:
+        scenario.testbed().require_online()
     shield = load_profile(args.shield).scaled(scenario.time_scale)
     plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=args.adapt or 0.0)
     for name in (*plan.managers, *scenario.managers):

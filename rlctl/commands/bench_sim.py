@@ -16,6 +16,7 @@ from rlctl.envs.sim.surface import outside
 from rlctl.report.html import write_suite_report
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.scenarios.sim import SimScenario
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import progress, say
 from rlctl.work.workforce import Workforce, workforce
 
@@ -31,14 +32,16 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     if args.dry_run:
         return 0
     outcomes: list[SimOutcome] = []
-    with contextlib.ExitStack() as ending, workforce(args.jobs, args.ray, logs=args.verbose > 0) as workers:
+    with contextlib.ExitStack() as ending:
         ending.callback(_end, args, plans, outcomes)  # at an early end of what was done
+        ending.enter_context(kept_at_signals())
+        workers = ending.enter_context(workforce(args.jobs, args.ray, logs=args.verbose > 0))
         for plan in plans:
             outcome = simulated(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
-                print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
                 write_json(args.json, results_as_json(outcomes))
+                print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
     return 0
 
 
@@ -46,6 +49,9 @@ def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[
     """Show and write what is about all scenarios together."""
     if not outcomes:
         return
+    if args.report:  # first what lasts: whoever reads the tables may have left
+        write_suite_report(outcomes, args.report, _command(args, plans))
+        say(f"report: {args.report / 'index.html'}")
     if len(outcomes) > 1 and args.json != "-":
         rows = suite_rows({outcome.scenario: outcome.scores for outcome in outcomes})
         print(
@@ -61,9 +67,6 @@ def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[
         say(line)
     if args.json == "-":
         write_json(args.json, results_as_json(outcomes))
-    if args.report:
-        write_suite_report(outcomes, args.report, _command(args, plans))
-        say(f"report: {args.report / 'index.html'}")
 
 
 def simulated(plan: SimPlan, workers: Workforce) -> SimOutcome:

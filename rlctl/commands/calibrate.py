@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quotas", type=SHARES, metavar="A,B,...", help="shares of BE's CPUs; 1 lifts the quota")
     parser.add_argument("--windows", type=int, metavar="N", help="windows per cell, the first is left out (default: 6)")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="sweeps, one after the other (default: 1)")
+    parser.add_argument("--force", action="store_true", help="with --config: replace files of an earlier sweep")
     parser.add_argument("--dry-run", action="store_true", help="with --config: print the plan and touch nothing")
     parser.add_argument(
         "--profile",
@@ -73,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     if args.config:
         return _sweep(args)
-    if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run:
-        raise ConfigError("--out, --loads, --quotas, --windows, --repeats and --dry-run go with --config")
+    if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run or args.force:
+        raise ConfigError("--out, --loads, --quotas, --windows, --repeats, --force and --dry-run go with --config")
     cells = read_surface(args.surface)
     profiles = _used(cells, _profiles(args.profile or PROFILES))
     if args.fit:
@@ -118,6 +119,11 @@ def _plan(args: argparse.Namespace) -> Sweep:
     folder = args.out.resolve().parent
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"{folder}: is no folder that may be written; name another --out")
+    if args.out.resolve() == Path(args.config).resolve():
+        raise ConfigError("--out is the file of --config: name another for the profile", args.out)
+    for file in () if args.force else (args.out, args.out.with_suffix(".csv"), args.out.with_suffix(".table.yaml")):
+        if file.exists():
+            raise ConfigError("is there already; name another --out, or give --force to replace it", file)
     windows = WINDOWS if args.windows is None else args.windows
     plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows, args.repeats)
     if (why := unfitted(plan.scenario)) and (args.json or args.cells):

@@ -15,7 +15,7 @@ from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
-from rlctl.commands.arguments import distinct_policies, listed, named, number, positive, positive_int
+from rlctl.commands.arguments import distinct_policies, distinct_profiles, listed, named, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.report.table import render, span, suite_rows
@@ -23,6 +23,7 @@ from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import changed, require_distinct, sim_scenario
 from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.statistics.intervals import Estimate as Measured
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import progress, say
 from rlctl.work.workforce import workforce
 
@@ -61,12 +62,14 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
     check_outputs(args)
     us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
+    distinct_profiles(named("--shield", args.shield))
     by_shield = {shield: _plans(args, us, shield) for shield in named("--shield", args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
     with contextlib.ExitStack() as ending:
         ending.callback(_write, args.json, us, scored)  # at an early end of what was done
+        ending.enter_context(kept_at_signals())
         for shield, plans in by_shield.items():
-            scored[shield] = _measured(plans, args.jobs)
+            _measured(plans, args.jobs, scored.setdefault(shield, []))
             if args.json != "-":
                 _show(us, shield, scored[shield])
     if args.write_card:
@@ -76,8 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(file: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> None:
-    if scored:
-        shields = {name: _as_json(us, outcomes) for name, outcomes in scored.items()}
+    if shields := {name: _as_json(us, outcomes) for name, outcomes in scored.items() if outcomes}:
         write_json(file, {"schema": 1, "bundle": us, "shields": shields})
 
 
@@ -95,11 +97,11 @@ def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenar
     return found
 
 
-def _measured(plans: Sequence[SimPlan], jobs: int | None) -> list[SimOutcome]:
+def _measured(plans: Sequence[SimPlan], jobs: int | None, scored: list[SimOutcome]) -> None:
     with workforce(jobs) as workers:
         pieces = sum(len(plan.tasks(workers.count)) for plan in plans)
         with progress(pieces, f"runs under {plans[0].profile.name}") as done:
-            return [run_sim(plan, workers, done) for plan in plans]
+            scored.extend(run_sim(plan, workers, done) for plan in plans)  # each is there as soon as it is done
 
 
 def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:

@@ -35,15 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; the bundle is verified before it is written."""
     from rlctl.agents.served.bundle import CARD, POLICY
-    from rlctl.envs.errors import ConfigError
+    from rlctl.envs.errors import ConfigError, require_installed
 
     if not args.force and any((args.out / name).exists() for name in (CARD, POLICY)):
         raise ConfigError("holds a bundle already; give --force to replace it", args.out)
-    try:
-        from rlctl.agents.training.export import export
-        from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
-    except ImportError as error:
-        raise ConfigError(f"export needs {error.name}: pip install 'rlctl[train]'") from error
+    require_installed("an export", "train", "torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
+    from rlctl.agents.training.export import export
+    from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
 
     model = load_model(args.model)
     parts = parts_of(model, args.model, args.lags or lags_of(args.model, model))

@@ -89,12 +89,12 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
     with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
         outcome = run_fleet(plan, workers)
-    if args.json != "-":
-        print(tables(outcome), flush=True)
-    write_json(args.json, as_json(outcome))
+    write_json(args.json, as_json(outcome))  # first what lasts: whoever reads the tables may have left
     if args.report:
         write_report(outcome, args.report)
         say(f"report: {args.report / 'tables.md'}")
+    if args.json != "-":
+        print(tables(outcome), flush=True)
     for name, of_manager in outcome.results.items():
         for remark in of_manager.remarks:
             say(f"{name}: {remark}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
+from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, raise_early_end, write_json
 from rlctl.envs import whole_file
@@ -87,6 +88,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if not 50.0 <= args.quantile_percent < 100.0:
         raise ConfigError(f"--quantile-percent {args.quantile_percent:g}: from 50 to below 100")
     catalogue.build(args.policy, time_scale=args.time_scale)
+    if args.policy in NEEDS_MODEL:
+        raise ConfigError(f"{args.policy}: needs a threshold model, which this measurement does not record")
     folder = args.folder or Path(tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError("is no folder; name another --folder for the I/O load", folder)
@@ -131,12 +134,12 @@ def _effective(plan: Plan) -> str:
 
 def _report(args: argparse.Namespace, outcome: Outcome) -> None:
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
-    if args.json != "-":
-        print(table, flush=True)
-    write_json(args.json, outcome.as_json())
+    write_json(args.json, outcome.as_json())  # first what lasts: whoever reads the table may have left
     if args.report:
         whole_file.write_json(args.report / "result.json", outcome.as_json())
         whole_file.write_whole(args.report / "table.md", table + "\n")
         plot_histograms(outcome, args.report / "histograms.png")
         plot_maxima(outcome, args.report / "maxima.png")
         say(f"report: {args.report / 'table.md'}")
+    if args.json != "-":
+        print(table, flush=True)

@@ -79,6 +79,7 @@ def measure(
     measurement = Measurement(
         config.with_work(args.work), cells, ground, args.runs, args.leftover, period_us, args.seed
     )
+    check_outputs(args)
     if args.dry_run:
         write_json(args.json, measurement.as_plan())
         if args.json != "-":
@@ -89,11 +90,11 @@ def measure(
     tried = trials(measurement)
 
     def report() -> None:
-        if args.json != "-":
-            print("\n".join(report_lines(measurement, log, tables=tables)))
-        write_json(args.json, as_json(measurement, log, kind))
+        write_json(args.json, as_json(measurement, log, kind))  # first what lasts: who reads the tables may have left
         if args.report:
             draw(sides_by_cell(measurement, log))
+        if args.json != "-":
+            print("\n".join(report_lines(measurement, log, tables=tables)))
 
     total = 2 * measurement.runs * len(measurement.cells)
     seconds = estimated_seconds(measurement, tried)
@@ -118,7 +119,6 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--resume needs the folder of the runs: --report DIR")
     if os.geteuid() != 0:
         raise PermissionMissing("control groups are made for the runs: run as root")
-    check_outputs(args)
 
 
 def _minutes(seconds: float) -> str:

@@ -26,16 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command: write the bundle that answers the mean."""
     from rlctl.agents.served.bundle import CARD, POLICY
-    from rlctl.envs.errors import ConfigError
+    from rlctl.envs.errors import ConfigError, require_installed
 
     if len(args.members) < 2:
         raise ConfigError("one bundle is its own mean; name two or more")
     if not args.force and any((args.out / name).exists() for name in (CARD, POLICY)):
         raise ConfigError("holds a bundle already; give --force to replace it", args.out)
-    try:
-        from rlctl.agents.training.merge import merge
-    except ImportError as error:
-        raise ConfigError(f"merge needs {error.name}: pip install 'rlctl[train]'") from error
+    require_installed("a merge", "train", "onnx", "onnxruntime")
+    from rlctl.agents.training.merge import merge
+
     card = merge(args.members, args.out, args.name or args.out.resolve().name)
     print(f"{args.out}: {card.name}, mean of {len(args.members)}, policy.onnx {card.policy_sha256[:12]}")
     return 0

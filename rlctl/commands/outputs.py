@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
 from rlctl.envs import whole_file
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, require_installed
 from rlctl.envs.ticklog import LOG_NAME
 
 
@@ -48,8 +47,7 @@ def check_outputs(args: argparse.Namespace) -> None:
     """
     report, make = getattr(args, "report", None), not getattr(args, "dry_run", False)
     if report:
-        if find_spec("matplotlib") is None:
-            raise ConfigError("--report draws plots with matplotlib: pip install 'rlctl[cli]'")
+        require_installed("--report", "cli", "matplotlib")
         _check_folder(Path(report), "--report folder", make=make)
     for option, given in (("--html", getattr(args, "html", None)), ("--json", args.json)):
         if given not in (None, "-"):
@@ -58,6 +56,8 @@ def check_outputs(args: argparse.Namespace) -> None:
                 raise ConfigError(f"is what --report writes; name another file for {option}", file)
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
+            if _exists(file) and not file.is_file():  # /dev/null would be one file afterwards, of root's
+                raise ConfigError(f"is no regular file; name another for {option}", file)
             if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read
                 raise ConfigError(f"is a tick log; name another file for {option}", file)
             _check_folder(file.resolve().parent, f"{option} file", make=make)

@@ -138,11 +138,11 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args)
     plans = _checked(args, _plans(args))
+    check_outputs(args)
     if args.dry_run:
-        print("\n".join(plans[0].lines()))
+        (say if args.json == "-" else print)("\n".join(plans[0].lines()))
         return 0
     require_libraries(export=not args.no_export)
-    check_outputs(args)
     results: list[TrainingResult] = []
     with contextlib.ExitStack() as leaving:
         leaving.callback(lambda: _show(args, results) if results else None)  # also where a later run cannot be

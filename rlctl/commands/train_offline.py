@@ -38,10 +38,10 @@ def run(args: argparse.Namespace) -> int:
     if args.total_timesteps:
         recipe = recipe.model_copy(update={"n_updates": args.total_timesteps})
     effective = "\n".join(_effective(args, place, read_origin(place), recipe))
-    if args.dry_run:
-        print(effective)
-        return 0
     check_outputs(args)
+    if args.dry_run:
+        (say if args.json == "-" else print)(effective)
+        return 0
     todo = _run_of(args, place, recipe)
     say(effective)
     say(f"folder: {todo.folder}")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import shutil
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.commands.arguments import add_ray, command_line, named, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, write_json
-from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
 from rlctl.work.progress import say
 
 if TYPE_CHECKING:
@@ -75,16 +74,15 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args, LOCAL)
     plan = _plan(args)
+    check_outputs(args)
     if args.dry_run:
         write_json(args.json, plan.as_file())
         if args.json != "-":
             _print_trials(plan.job)
         return 0
     require_ray()
-    if find_spec("pyarrow") is None or find_spec("pandas") is None:
-        raise ConfigError("Ray is installed without Ray Tune: pip install 'rlctl[distributed]'")
+    require_installed("Ray Tune", "distributed", "pyarrow", "pandas")
     require_libraries(export=True)
-    check_outputs(args)
     if args.out and not args.resume:
         check_new(args.out)
     with connected(args.ray, cpus=args.jobs) as cluster:

@@ -19,7 +19,7 @@ from rlctl.fleet.fleet_score import (
 )
 from rlctl.fleet.plan import STRETCH_SECONDS
 from rlctl.fleet.simulation import FleetOutcome
-from rlctl.report.table import render, span
+from rlctl.report.table import percent, render, span
 
 HEADER = (
     "manager", "QoS %", "95 %", "worst host %", f"hosts < {HELD_PERCENT:g} %", "worst x", "BE %", "95 %", "EMU %",
@@ -66,9 +66,9 @@ def _fleet_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:
         rows.append(
             (
                 label(name),
-                f"{total.qos.mean:.3f}",
+                percent(total.qos.mean, 3),
                 _interval(total.qos, 3),
-                f"{total.worst_host_percent:.2f}",
+                percent(total.worst_host_percent, 2),
                 f"{total.below_percent:.1f} %",
                 f"{total.worst_ratio:.1f}",
                 f"{total.be.mean:.1f}",
@@ -101,7 +101,7 @@ def _leaving(names: Sequence[str]) -> str:
 
 
 def _cell(group: FleetScore) -> str:
-    return f"{group.qos.mean:.2f} ({group.worst_host_percent:.1f}) / {group.be.mean:.1f}"
+    return f"{percent(group.qos.mean, 2)} ({percent(group.worst_host_percent, 1)}) / {group.be.mean:.1f}"
 
 
 def _paired_rows(figures: Mapping[str, Figures]) -> list[tuple[str, ...]]:

@@ -87,8 +87,10 @@ class SealedLog(Generic[T]):
         status = os.fstat(file.fileno())
         if not status.st_nlink:  # it was removed: what is written there is lost, and takes up the disk
             file, status = self._reopened()
-        lines, checksum = self._sealed(record)
         size = status.st_size
+        if not size:
+            self._headed = False  # somebody emptied it
+        lines, checksum = self._sealed(record)
         if size and size + len(lines) > self.most_bytes:
             file, size = self._rotated(), 0
             lines, checksum = self._sealed(record)

@@ -70,8 +70,13 @@ def trials(measurement: Measurement) -> dict[str, TunableResult]:
         for name, one in measurement.config.applications.items():
             if name in needed and one.workload is not None:
                 process = launcher.start(name, tunable_command(one.workload, one.work, 1))
-                if process.wait(TRIAL_SECONDS) != 0:
-                    raise TestbedError(f"{name} alone ended with code {process.exit_code}: {process.tail()}")
+                if (code := process.wait(TRIAL_SECONDS)) is None:
+                    raise TestbedError(
+                        f"{name} alone takes more than {TRIAL_SECONDS:g} s: give it less work (--work, or its work in "
+                        "the file)"
+                    )
+                if code != 0:
+                    raise TestbedError(f"{name} alone ended with code {code}: {process.tail()}")
                 results[name] = parse_result(process.output.read_text(errors="replace"))
     return results
 

@@ -14,6 +14,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 FORMAT = 1
+REMOVE = "; remove it, or name another folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,7 @@ class Log:
 
 def _read(path: Path, plan: Mapping[str, Any]) -> list[Record]:
     text = path.read_bytes()
-    if (whole := text.rfind(b"\n") + 1) < len(text):  # torn by a crash or a full disk: that run is made again
-        os.truncate(path, whole)
+    whole = text.rfind(b"\n") + 1
     lines = text[:whole].decode(errors="replace").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
@@ -132,9 +132,11 @@ def _read(path: Path, plan: Mapping[str, Any]) -> list[Record]:
                     "is the record of another measurement: give its options again, or another folder", path
                 )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError("is no record of a measurement", path, number) from error
+            raise ConfigError(f"is no record of a measurement{REMOVE}", path, number) from error
     if not lines:
-        raise ConfigError("is no record of a measurement", path, 1)
+        raise ConfigError(f"is no record of a measurement{REMOVE}", path, 1)
+    if whole < len(text):  # torn by a crash or a full disk: that run is made again
+        os.truncate(path, whole)
     return records
 
 

@@ -54,7 +54,7 @@ def report_lines(measurement: Measurement, log: Log, *, tables: bool = True) -> 
     yield ""
     yield render(speed_up_rows(cells, MORE_SPEED_UPS))
     yield LEGEND
-    yield from missing_lines(next(iter(cells.values())))
+    yield from dict.fromkeys(line for sides in cells.values() for line in missing_lines(sides))
 
 
 def _choices(cell: Cell, managed: Sequence[Record]) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
@@ -20,20 +22,18 @@ from rlctl.report.table import render, score_rows
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
     """Write `result.json`, `table.md`, `summary.png`, `loads.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
 
-    Of several hosts, the runs of each are in a folder with its name. The runs of an earlier report in this folder go.
+    Of several hosts, the runs of each are in a folder with its name. The runs of an earlier report in this folder go,
+    those that its `result.json` names.
 
     Raises:
-        RlctlError: matplotlib is not installed; table, JSON and tick logs have been written by then.
+        ConfigError: matplotlib is not installed; table, JSON and tick logs have been written by then.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for file in list(_earlier(folder)):
+        file.unlink(missing_ok=True)
     write_json(folder / "result.json", results_as_json([outcome]))
     (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
     runs = _runs_by_path(outcome, folder)
-    of_hosts = (one.parent for one in folder.glob("*/*-[0-9]*.jsonl") if not (one.parent / "result.json").exists())
-    for place in {folder, *of_hosts}:  # a folder with a result is another report's
-        for earlier in (*place.glob("*-[0-9]*.jsonl"), *place.glob("*-[0-9]*.png")):
-            if earlier.stem.rpartition("-")[2].isdigit():
-                earlier.unlink()
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)
         write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks, run.header)
@@ -62,6 +62,21 @@ def tables(outcome: LiveOutcome) -> str:
         for first, *others in score_rows(of_host.scores, weights)[1:]
     ]
     return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
+
+
+def _earlier(folder: Path) -> Iterator[Path]:
+    """The runs of a live report that stands in a folder; none where no result says which they are."""
+    try:
+        told = json.loads((folder / "result.json").read_text())
+        if told["plant"] != "host":
+            return
+        places = [folder, *(folder / Path(host).name for host in told.get("hosts", {}))]
+        runs = [f"{label(name)}-{number}" for name in told["managers"] for number in range(1, told["repeats"] + 1)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return
+    for place in places:
+        for run in runs:
+            yield from (place / f"{run}.jsonl", place / f"{run}.png")
 
 
 def _runs_by_path(outcome: LiveOutcome, folder: Path) -> dict[Path, LiveRun]:

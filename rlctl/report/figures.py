@@ -8,7 +8,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING
 
-from rlctl.envs.errors import RlctlError
+from rlctl.envs.errors import require_installed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,11 +21,10 @@ COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
 
 
 def new_figure(width_inches: float, height_inches: float) -> Figure:
-    """A figure of its own: no pyplot, so no global state and no display; RlctlError: matplotlib is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise RlctlError("figures need matplotlib: pip install 'rlctl[cli]'") from error
+    """A figure of its own: no pyplot, so no global state and no display; ConfigError: matplotlib is not installed."""
+    require_installed("a figure", "cli", "matplotlib")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width_inches, height_inches), layout="constrained")
 
 

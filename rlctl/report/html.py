@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -59,21 +59,31 @@ def suite_json(results: Sequence[SimOutcome], command: str = "") -> dict[str, ob
 def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str = "") -> None:
     """Write `result.json`, `report.md`, `index.html`, `pareto.png` and `pareto-SCENARIO.png`.
 
-    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have. The page
-    shows `command`, which gives this report again.
+    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have: those
+    that its `result.json` names. The page shows `command`, which gives this report again.
 
     Raises:
-        RlctlError: matplotlib is not installed; JSON and Markdown have been written by then.
+        ConfigError: matplotlib is not installed; JSON and Markdown have been written by then.
         ValueError: No result.
     """
     if not results:
         raise ValueError("a report of nothing")
     folder.mkdir(parents=True, exist_ok=True)
-    for figure in folder.glob("pareto-*.png"):
-        figure.unlink()
+    for figure in list(_earlier(folder)):
+        figure.unlink(missing_ok=True)
     write_whole(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
     write_whole(folder / "report.md", _markdown(results, command))
     write_whole(folder / "index.html", _html(results, folder, command))
+
+
+def _earlier(folder: Path) -> Iterator[Path]:
+    """The figures of a report that stands in a folder; none where no result says of which scenarios they are."""
+    try:
+        told = json.loads((folder / "result.json").read_text())
+        names = list(told["scenarios"]) if "scenarios" in told else [told["scenario"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    yield from (folder / f"pareto-{name}.png" for name in names)
 
 
 def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:

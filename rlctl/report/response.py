@@ -124,7 +124,7 @@ def text(one: Surface) -> str:
 
 
 def draw(surfaces: Sequence[Surface], title: str) -> Figure:
-    """All surfaces side by side; RlctlError: matplotlib is not installed."""
+    """All surfaces side by side; ConfigError: matplotlib is not installed."""
     figure = new_figure(5.0 * len(surfaces), 4.2)
     axes = np.atleast_1d(figure.subplots(1, len(surfaces), sharey=True))
     for axis, one in zip(axes, surfaces, strict=True):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from rlctl.envs.testbed.disk.bulk import DEPTH
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
+from rlctl.envs.testbed.knee import wrong_range
 from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
+from rlctl.envs.testbed.network.upload import CONNECTIONS
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import BeKind, TestbedSpec
 from rlctl.envs.testbed.traces import Trace, shares_from_config
@@ -26,6 +30,9 @@ def _some_cpus(cpus: tuple[int, ...]) -> tuple[int, ...]:
 
 Cpus = Annotated[tuple[int, ...], AfterValidator(_some_cpus)]
 """CPUs that something is confined to."""
+
+MOST_WORKERS = {"upload": CONNECTIONS, "write": DEPTH}
+"""Of BE's kinds that divide what is under way among their workers."""
 
 
 class LcSection(Strict):
@@ -104,6 +111,12 @@ class KneeSection(Strict):
     top_rps: float = Field(gt=0.0)
     borne_windows: int = Field(0, ge=0)
 
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if wrong := wrong_range(self.start_rps, self.step_rps, self.top_rps):
+            raise ValueError(wrong)
+        return self
+
 
 class LiveScenario(Strict):
     """A scenario that runs on this very machine (`plant: host`).
@@ -152,6 +165,11 @@ class LiveScenario(Strict):
             raise ValueError("an upload needs a link: {rates: [[0, 300]]} is one of 300 Mbit/s")
         if self.be.kind == "write" and self.disk is None:
             raise ValueError("a writer needs a disk: {megabytes: 30} is one of 30 MB/s")
+        if self.be.kind == "mixed" and self.be.workers < 2:
+            raise ValueError("be.workers: mixed takes 2 at least")
+        if self.be.workers > (most := MOST_WORKERS.get(self.be.kind, self.be.workers)):
+            raise ValueError(f"be.workers: {self.be.kind} takes {most} at most")
+        _ = self.trace  # now: all runs have the load that was read here, wherever they are made
         if self.lc.kind != "memcached" and "keys" in self.lc.model_fields_set:
             raise ValueError(f"keys are what memcached holds; {self.lc.kind} has none")
         if self.lc.kind == "postgres" and self.link is not None:
@@ -184,7 +202,7 @@ class LiveScenario(Strict):
             return "disk", self.disk.megabytes * 1e6
         return None
 
-    @property
+    @cached_property
     def trace(self) -> Trace:
         """The load over time, as a share of the LC's maximum."""
         return shares_from_config(self.load)

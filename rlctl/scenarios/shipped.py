@@ -31,7 +31,8 @@ def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
 def load_scenario(name_or_file: str) -> LiveScenario | SimScenario:
     """A shipped scenario by name, or one of the user's by path.
 
-    A host profile that is a file is looked for beside the scenario's file first, then in the current folder.
+    A host profile or a recorded load that is a file is looked for beside the scenario's file first, then in the current
+    folder.
 
     Raises:
         ConfigError: Neither exists, or the file is wrong.
@@ -91,9 +92,12 @@ def scenarios_folder() -> Path:
 
 def _load(path: Path) -> LiveScenario | SimScenario:
     data, lines = load_yaml(path)
+    if isinstance(load := data.get("load"), dict) and "path" in load:
+        load["path"] = beside(path.parent, load["path"])
+    if "profile" in data:
+        data["profile"] = beside(path.parent, data["profile"])
     if data.get("plant") == "host":
         return validated(LiveScenario, data, path, lines)
     if data.get("plant") == "sim":
-        own = {"profile": beside(path.parent, data["profile"])} if "profile" in data else {}
-        return validated(SimScenario, data | own, path, lines)
+        return validated(SimScenario, data, path, lines)
     raise ConfigError("plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",)))

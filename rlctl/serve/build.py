@@ -105,6 +105,7 @@ def build_live(
             follow=follower.follow if be_selects or lc_selects else None, sharing=sharing, watch=watch, replan=replan,
             be_returns=bool(be_selects),
         )  # fmt: skip
+        host.lc_cpus_known = found.lc_cpus_known
         if originals:
             originals.started = lambda: host.applied
             host.inherited = originals.inherited
@@ -162,7 +163,7 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], knobs: Knobs, ownership:
     config, order = found.config, found.be_cpus(lc_cpus)
     limits = Limits(
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
-        exclusive_cpus=exclusive_cpus(order, lc_cpus),
+        exclusive_cpus=exclusive_cpus(order, lc_cpus) if found.lc_cpus_known else 0,
     )  # fmt: skip
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)

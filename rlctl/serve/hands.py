@@ -91,6 +91,7 @@ class Hands:
         self._news, self._keeping = threading.Condition(), threading.Lock()
         self._holds = {} if self._path is None else _kept(self._path, clock())
         self._said, self._asked, self._in_force = 1, 0, 0  # counts: what was said, what the loop took, what it wrote
+        self._looked, self._held = 0, 0  # and what a look between two ticks took and wrote
         self._urgent = False
         self._tick: Tick | None = None
         self._applied: Allocation | None = None
@@ -124,21 +125,24 @@ class Hands:
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
         self._tick = tick
-        if not tick.error:  # of a write that failed nobody knows what it left
-            self.written(tick.applied)
+        if tick.error:  # of a write that failed nobody knows what it left
+            return
+        with self._news:
+            self._applied, self._in_force = tick.applied, self._asked
+            self._news.notify_all()
 
     def urgent(self, limits: Limits) -> Allocation | None:
         """The most that BE may have by what was said, if somebody paused or limited it since the last look or tick."""
         if not self._urgent:  # of fifty looks a second nearly all
             return None
         with self._news:
-            self._asked, holds, self._urgent = self._said, tuple(self._holds.values()), False
+            self._looked, holds, self._urgent = self._said, tuple(self._holds.values()), False
         return most_restrictive(limits.full, *(hold.bound(limits).most for hold in holds))
 
     def written(self, applied: Allocation) -> None:
-        """What was asked last is in force, and BE has so much."""
+        """What the last look asked for is in force, and BE has so much; what ends a hold waits for the tick."""
         with self._news:
-            self._applied, self._in_force = applied, self._asked
+            self._applied, self._held = applied, self._looked
             self._news.notify_all()
 
     def answer(self, request: Mapping[str, Any], who: str) -> dict[str, Any]:
@@ -230,7 +234,9 @@ class Hands:
             said_now, self._urgent = self._said, self._urgent or urgent
         trouble = self._keep()
         with self._news:
-            done = self._news.wait_for(lambda: self._in_force >= said_now, self._patience_seconds)
+            done = self._news.wait_for(
+                lambda: max(self._in_force, self._held if urgent else 0) >= said_now, self._patience_seconds
+            )
             applied = self._applied and str(self._applied)
         if not done:
             raise HostError(f"{said}; NOT in force yet, the loop is late or cannot write; BE has {applied}{trouble}")
@@ -273,7 +279,9 @@ def _number(name: str, value: object) -> float:
 
 
 def _most(quota_cpus: float, limits: Limits) -> Allocation:
-    """All CPUs under this quota; the safe allocation where it is 0."""
+    """All CPUs under this quota, under none where it limits nothing; the safe allocation where it is 0."""
+    if quota_cpus >= limits.cpus:
+        return limits.full
     return limits.clip(limits.full.but(quota_cpus=quota_cpus)) if quota_cpus else limits.safe
 
 

@@ -50,12 +50,13 @@ class Request:
         page: Without what follows a `?`.
         headers: By their names in lower case; one that came twice is left out.
         admitted: It came with the token, or none is needed.
+        body: None where it is longer than is read.
     """
 
     method: str
     page: str
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | None
     admitted: bool
 
 
@@ -183,8 +184,6 @@ class HttpServer:
             body = await _body(reader, headers, self._most_body_bytes) if admitted and self._most_body_bytes else b""
         except ValueError:
             return 400, b"no HTTP/1 request\n", TEXT
-        if body is None:
-            return 413, b"the request is too long\n", TEXT
         return self._pages(Request(method, page, headers, body, admitted))
 
     def _admits(self, headers: Mapping[str, str]) -> bool:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from rlctl.config import sources as source
+from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.json_object import JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests
@@ -14,6 +13,7 @@ from rlctl.envs.host.latency.postgres_log import PostgresLog
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
 from rlctl.envs.host.latency.redis_histogram import RedisDigest, ask_redis
 from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 from rlctl.serve.secret_file import secret_of
 
@@ -44,9 +44,19 @@ def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
 
 
 def _asked(latency: source.RedisLatency) -> Ask:
-    file = latency.password_file
-    password = None if file is None else secret_of("lc.latency.password_file", file, 1).decode(errors="replace")
-    return partial(ask_redis, latency.address, latency.commands, latency.username, password)
+    def password() -> str | None:
+        if latency.password_file is None:
+            return None
+        return secret_of("lc.latency.password_file", latency.password_file, 1).decode(errors="replace")
+
+    def ask(seconds: float) -> bytes | Missing:
+        try:  # each time: whoever keeps secrets exchanges them
+            return ask_redis(latency.address, latency.commands, latency.username, password(), seconds)
+        except RlctlError as error:
+            return Missing(Why.NO_PERMISSION, f"{latency.address}: {error}")
+
+    password()  # a file that cannot be read ends the start
+    return ask
 
 
 def _polled(

@@ -50,6 +50,12 @@ class OtlpReceiver(ArrivingFigures):
             return 405, b"POST only\n", TEXT
         if kind not in (PROTOBUF, JSON):
             return 415, b"application/x-protobuf or application/json\n", TEXT
+        if request.body is None:
+            self._latest = Missing(
+                Why.MALFORMED,
+                f"{self.url}: an export of more than {MOST_BODY_BYTES >> 20} MiB: choose metrics, or pack it",
+            )
+            return 413, b"the request is too long\n", TEXT
         try:
             packed = request.headers.get("content-encoding", "identity").lower() == "gzip"
             body = unzipped(request.body) if packed else request.body

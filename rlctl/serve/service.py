@@ -10,7 +10,7 @@ import contextlib
 import errno
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -72,12 +72,13 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
     config, deciders = configuration.config, configuration.deciders
     with _HeldHost(config, stop) as held:
         host, lease = held.host, held.lease
-        tell_absent(host.absent, deciders.policy)
+        tell_absent(host.absent)
         command = config.be.starved.command
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile, command=command)
         hands = Hands(config.state_directory, config.schedule, config.tick_seconds)
         path, group = config.state_directory / SOCKET, config.control.group
-        memory = HostMemory(config.state_directory, _learned_on(config, host))
+        # Under limits that are guesses what was learned before would be taken for another host's, and replaced.
+        memory = HostMemory(config.state_directory if host.lc_cpus_known else None, _learned_on(config, host))
         budgets = Budgets(config.lcs, config.tick_seconds)
         approval = Approval(config.state_directory, hands, deciders)
         learners: tuple[Learner, ...] = (*host.learned, *budgets.each)
@@ -90,7 +91,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
                 config.be.weight, hands, budgets, config.be.starved, approval, memory, learners,
-                host.watch, config.inner_guard, host.peopled,
+                host.watch, config.inner_guard, host.peopled, host.absent,
             )  # fmt: skip
             reloaded = configuration.reloaded
             control(host, deciders, stop, around, reloaded=reloaded, seconds=seconds, as_json=as_json)
@@ -102,7 +103,7 @@ def dry_run(
     """As `serve`, but everything is only read, decided and said; what could not be done in earnest is said too."""
     config, deciders = configuration.config, configuration.deciders
     with contextlib.closing(build_live(config, dry_run=True, sleep=stop.wait)) as host:
-        tell_absent(host.absent, deciders.policy)
+        tell_absent(host.absent)
         _check_metrics(config.metrics)
         check_socket(config.state_directory / SOCKET, config.control.group)
         command = config.be.starved.command
@@ -113,7 +114,7 @@ def dry_run(
         quiet = config.be.starved.model_copy(update={"command": ()})
         around = Around(
             limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet,
-            watch=host.watch, inner=config.inner_guard, peopled=host.peopled,
+            watch=host.watch, inner=config.inner_guard, peopled=host.peopled, absent=host.absent,
         )  # fmt: skip
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
     if os.geteuid() != 0:
@@ -185,6 +186,7 @@ class Around:
         watch: Looks at the host between the ticks; None where nothing may happen there.
         inner: Section of the guard that answers its looks.
         peopled: Answers whether a process is in BE's groups.
+        absent: Why there are no readings of some names.
     """
 
     lease: Lease | None = None
@@ -204,6 +206,7 @@ class Around:
     watch: Watch | None = None
     inner: InnerGuardSection = field(default_factory=InnerGuardSection)
     peopled: Callable[[], bool] = lambda: True
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def control(
@@ -276,15 +279,15 @@ class _Running:
         self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
         self._weight, self._reloaded, self._approval = around.weight, reloaded, around.approval
         self._memory, self._learners, self._budgets = around.memory, around.learners, around.budgets
+        self._absent = around.absent
 
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
         plant = self._controller.plant
         described = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
         log.info("policy %s under shield %s (%s); %s", *described)
-        for doubt in filter(
-            None, (untrained_shield(policy, shield), too_slow_a_rise(policy, shield, plant.tick_seconds))
-        ):
+        doubts = untrained_shield(policy, shield), too_slow_a_rise(policy, shield, plant.tick_seconds)
+        for doubt in filter(None, (*doubts, *lacking(policy, self._absent))):
             log.warning("%s", doubt)
         if self._metrics is not None:
             self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
@@ -313,7 +316,7 @@ class _Running:
             if self._approval:
                 self._approval.refused()
             return
-        shield = _shield(deciders.profile, policy, controller)
+        shield = _shield(deciders.profile, policy, controller, self._weight)
         log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
@@ -323,13 +326,13 @@ class _Running:
         before.close()
 
 
-def _shield(profile: Profile, policy: Policy, controller: Controller) -> Shield:
+def _shield(profile: Profile, policy: Policy, controller: Controller, wanted: BeWeight) -> Shield:
     """A shield of these constants: the one that rules already if it is such, since its guards know this host.
 
-    Not where the policy has BE at another CPU weight: what BE has was earned beside the one before.
+    Not where BE gets another CPU weight by the policy: what BE has was earned beside the one before.
     """
     rules, shield = controller.seat.shield, Shield(profile, controller.plant.limits)
-    weighs_the_same = controller.seat.policy.weight is policy.weight
+    weighs_the_same = _weight_of(controller.seat.policy, wanted) is _weight_of(policy, wanted)
     same = rules and weighs_the_same and (rules.digest, rules.limits) == (shield.digest, shield.limits)
     return rules if rules and same else shield
 
@@ -406,14 +409,20 @@ def _exposed(
     return metrics
 
 
-def _weigh(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
-    """Give BE the weight that the configuration says, or the policy's own where that is less."""
+def _weight_of(policy: Policy, wanted: BeWeight) -> Weight | None:
+    """BE's weight by the configuration, or the policy's own where that is less; None: it is left as it is."""
     if wanted == "leave":
+        return None
+    return Weight.IDLE if Weight.IDLE in (wanted, policy.weight) else Weight.MINIMUM
+
+
+def _weigh(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
+    """Give BE the weight of `_weight_of`."""
+    if (weight := _weight_of(policy, wanted)) is None:
         log.info("BE keeps the CPU weight that it has (be.weight: leave)")
         if policy.weight is not Weight.EQUAL:
             log.warning("policy %s reckons with %s CPU weight for BE", policy.name, policy.weight)
         return
-    weight = Weight.IDLE if Weight.IDLE in (wanted, policy.weight) else Weight.MINIMUM
     log.info("BE's CPU weight: %s, unless a group has less (be.weight: %s)", weight, wanted)
     try:
         plant.set_weight(weight)
@@ -449,17 +458,21 @@ def _check_metrics(section: MetricsSection | None) -> None:
             log.warning("%s: whoever serves has to read it", error)
 
 
-def tell_absent(absent: Mapping[str, str], policy: Policy) -> None:
-    """Log the readings that there will never be, and those of them that the policy needs."""
+def tell_absent(absent: Mapping[str, str]) -> None:
+    """Log the readings that there will never be."""
     by_reason: dict[str, list[str]] = {}
     for name in sorted(absent):
         by_reason.setdefault(absent[name], []).append(name)
     if by_reason:
         reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
         log.info("missing readings: %s", reasons)
+
+
+def lacking(policy: Policy, absent: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reading that a policy needs and will never have."""
     for name in policy.needs:
         if name in absent:
-            log.warning("policy %s needs %s, which is missing: %s", policy.name, name, absent[name])
+            yield f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
 
 
 def untrained_shield(policy: Policy, shield: Shield) -> str:

@@ -49,9 +49,10 @@ class Workloads:
     """What a configuration's LC and BE are on this host now: the LCs' groups by name, the main one first, and BE's."""
 
     config: ServeConfig
+    layout: Layout
     best_effort: BeGroup
     lcs: dict[str, Group]
-    be: Sequence[Group]
+    each_be: Sequence[tuple[source.Workload, Sequence[Group]]]
 
     @classmethod
     def find(cls, config: ServeConfig, layout: Layout, knobs: Knobs, *, make: bool) -> Workloads:
@@ -63,13 +64,19 @@ class Workloads:
         """
         lcs = {name: _one_group(section.workload, layout, knobs) for name, section in config.lcs.items()}
         best_effort = be_group(config, layout, make=make)
-        be = [group for workload in best_effort.workloads for group in groups_of(workload, layout, knobs)]
-        for lc, group in itertools.product(lcs.values(), be):
+        each_be = [(workload, groups_of(workload, layout, knobs)) for workload in best_effort.workloads]
+        found = cls(config, layout, best_effort, lcs, each_be)
+        for lc, group in itertools.product(lcs.values(), found.be):
             if both := group.overlap(lc):  # what limits a group limits everything below it
                 raise ConfigError(
                     f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
                 )
-        return cls(config, best_effort, lcs, be)
+        return found
+
+    @property
+    def be(self) -> list[Group]:
+        """All groups of BE."""
+        return [group for _, groups in self.each_be for group in groups]
 
     @property
     def lc(self) -> Group:
@@ -77,11 +84,19 @@ class Workloads:
         return next(iter(self.lcs.values()))
 
     def lc_cpus(self) -> tuple[int, ...]:
-        """The CPUs of all LCs, each once; none, with a warning, where they are not known."""
-        known = tuple(dict.fromkeys(cpu for name in self.config.lcs for cpu in self.cpus_of(name)))
-        if not known:
-            log.warning("the LC's CPUs are not known, without a cpuset and a process: taken for one CPU; set lc.cpus")
-        return known
+        """The CPUs of all LCs, each once; where one's are not known, a warning says so."""
+        known = {name: self.cpus_of(name) for name in self.config.lcs}
+        for name in (name for name, cpus in known.items() if not cpus):
+            log.warning(
+                "LC %s: its CPUs are not known, without a cpuset and a process: taken for one that may be any of BE's, "
+                "and nothing that is learned in this run is kept; set its cpus", name
+            )  # fmt: skip
+        return tuple(dict.fromkeys(cpu for cpus in known.values() for cpu in cpus))
+
+    @property
+    def lc_cpus_known(self) -> bool:
+        """Whether the CPUs of each LC are known."""
+        return all(map(self.cpus_of, self.config.lcs))
 
     def cpus_of(self, lc: str) -> tuple[int, ...]:
         """The CPUs of one LC: as configured, of its cpuset, or what its processes may run on; none if it has none."""
@@ -99,12 +114,11 @@ class Workloads:
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""
         name, section = next(iter(self.config.lcs.items()))
-        return selects(section.workload, [self.lcs[name].name])
+        return selects(section.workload, [self.lcs[name].name], self.layout)
 
     def be_selects(self) -> list[Callable[[str], bool]]:
         """How BE's groups are known that come later; none if none can."""
-        names = [group.name for group in self.be]
-        found = [selects(workload, names) for workload in self.best_effort.workloads]
+        found = [selects(workload, [group.name for group in groups], self.layout) for workload, groups in self.each_be]
         return [one for one in found if one is not None]
 
 

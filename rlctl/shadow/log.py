@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.replay import allocation_of
-from rlctl.envs.ticklog import Damage, numbered_files, read_lines
+from rlctl.envs.ticklog import LOG_NAME, Damage, numbered_files, read_lines
 from rlctl.loop.record import allocation_as_json
 from rlctl.loop.sealed_log import SealedLog
 from rlctl.shadow.watching import Answer, Watched
@@ -28,9 +28,10 @@ def beside(log: Path) -> Path:
     """Where the shadow log of a tick log is by default.
 
     Args:
-        log: The tick log's newest file, or its directory.
+        log: The tick log's newest file, or its directory, which may not be there yet.
     """
-    return (log if log.is_dir() else log.parent) / SHADOW_LOG_NAME
+    is_file = log.is_file() or log.name.startswith(LOG_NAME)
+    return (log.parent if is_file else log) / SHADOW_LOG_NAME
 
 
 class ShadowLog(SealedLog[Watched]):

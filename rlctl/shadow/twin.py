@@ -98,7 +98,7 @@ class Twin:
         if has != had:
             raise ConfigError(
                 f"profile {self.profile.name} is of a host with {has} CPUs for BE, the log of one with {had}; "
-                "`rlctl calibrate --out FILE` makes one of this host"
+                "calibrate a scenario of your own, whose be.cpus are as many"
             )
 
     @property

@@ -29,7 +29,7 @@ from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
-from rlctl.safety.verdict import OF_SERVICE
+from rlctl.safety.verdict import OF_SERVICE, Verdict
 from rlctl.ticklog.header import limits_in, profile_in, run_in
 from rlctl.ticklog.logged import LoggedTick
 from rlctl.ticklog.replay import begins_anew, period_in, prepared
@@ -116,6 +116,7 @@ class Shadow(Policy):
     def start(self, limits: Limits) -> Allocation:
         """The policy itself starts with its next answer, in its thread."""
         self._limits, self._started = limits, False
+        self._ruling: Verdict | None = None
         return limits.safe
 
     def act(self, observation: Observation) -> Allocation:
@@ -142,15 +143,23 @@ class Shadow(Policy):
             decision.proposed, verdict.allocation, guards, failed, self._late, self._cpu_seconds, self._unlike
         )
 
+    def judged(self, verdict: Verdict) -> None:
+        """The policy hears it with its next question, in its thread."""
+        self._ruling = verdict
+
     def close(self) -> None:
         """Let go of the thread. Idempotent."""
         self._worker.close()
+        self.policy.close()
 
     def _ask(self, observation: Observation) -> tuple[Allocation, float]:
         """In the policy's thread."""
         if not self._started:
             self.policy.start(self._limits)
             self._started = True
+        ruling, self._ruling = self._ruling, None
+        if ruling is not None:
+            self.policy.judged(ruling)
         begun = time.thread_time()
         proposed, _ = propose(self.policy, observation, self._limits)
         return proposed, time.thread_time() - begun

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from rlctl.agents.training.host_kinds import Hosts, load_hosts, present
 from rlctl.agents.training.recipe import Recipe, load_recipe, small
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, require_installed
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
@@ -124,12 +123,7 @@ def _yaml(value: object) -> str:
 
 def require_libraries(export: bool) -> None:
     """Raise ConfigError where something that training needs is not installed."""
-    needed = LIBRARIES if export else LIBRARIES[:3]
-    if lacking := [name for name in needed if find_spec(name) is None]:
-        raise ConfigError(
-            f"training needs {', '.join(lacking)}: pip install 'rlctl[train]', or in a checkout "
-            "scripts/install dev,train"
-        )
+    require_installed("training", "train", *(LIBRARIES if export else LIBRARIES[:3]))
 
 
 def new_plan(options: TrainingOptions) -> TrainingPlan:

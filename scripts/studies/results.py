@@ -1,7 +1,4 @@
-"""What training runs came to, from their `rlctl train --json`: one table over seeds, and the best by validation score.
-
-Validation seeds are training seeds: what selects a policy must not be what it is reported on.
-"""
+"""What training runs came to, from their `rlctl train --json`: one table over seeds."""
 
 from __future__ import annotations
 
@@ -14,10 +11,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlctl.agents.training.evaluations import METRICS
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import load_model
 
-__all__ = ["Result", "best", "read_result", "seed_rows", "worse"]
+__all__ = ["Result", "read_result", "seed_rows", "worse"]
 
 YARDSTICK, MOST_LOST_POINTS = "feedforward", 0.25
 """Whom a policy that ships must not fall behind in any scenario, and by how much less QoS it still does not."""
@@ -68,17 +64,6 @@ def read_result(file: Path) -> Result:
     return load_model(_File, file).runs[0]  # JSON is YAML
 
 
-def best(results: Sequence[Result]) -> Result:
-    """The run of the largest merit on validation seeds; of equal ones the first.
-
-    Raises:
-        ConfigError: There is none.
-    """
-    if not results:
-        raise ConfigError("no training run is finished; run the script again without --install-only")
-    return max(results, key=lambda one: one.merit)
-
-
 def worse(evaluation: Path, shield: str) -> list[str]:
     """Scenarios of an `rlctl evaluate --json` in which a bundle holds less QoS than it may, each in words."""
     rows = json.loads(evaluation.read_text())["shields"][shield]["differences"]
@@ -91,22 +76,19 @@ def worse(evaluation: Path, shield: str) -> list[str]:
 
 
 def seed_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
-    """One row per run, then their mean and standard deviation; the best one is marked.
+    """One row per run, then their mean and standard deviation.
 
     Args:
         results: One or more runs of one algorithm on the same scenarios.
     """
-    winner = best(results)
-    rows: list[tuple[str, ...]] = [
-        ("run", "seed", "QoS %", "BE %", "override %", "merit", "timesteps", "minutes", "best")
-    ]
+    rows: list[tuple[str, ...]] = [("run", "seed", "QoS %", "BE %", "override %", "merit", "timesteps", "minutes")]
     scores = np.array([(*map(one.mean, METRICS), one.merit) for one in results])
     for one, values in zip(results, scores, strict=True):
-        numbers = (f"{one.timesteps:,}", f"{one.seconds / 60.0:.1f}", "*" if one is winner else "")
+        numbers = f"{one.timesteps:,}", f"{one.seconds / 60.0:.1f}"
         rows.append((one.folder.name, str(one.seed), *_cells(values), *numbers))
-    rows.append(("mean", "", *_cells(scores.mean(axis=0)), "", "", ""))
+    rows.append(("mean", "", *_cells(scores.mean(axis=0)), "", ""))
     if len(results) > 1:
-        rows.append(("sd", "", *_cells(scores.std(axis=0, ddof=1)), "", "", ""))
+        rows.append(("sd", "", *_cells(scores.std(axis=0, ddof=1)), "", ""))
     return rows
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rlctl.agents.catalogue import build
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, Seat
 from rlctl.agents.served.fallback import Fallback
@@ -122,12 +123,22 @@ def test_policies_that_share_a_shield_are_ruled_as_if_each_had_its_own():
         current = ruled[1].allocation
 
 
+@pytest.mark.parametrize("name", ["feedforward", "prm-hybrid-tuned", "heracles", "parties", "learned-table"])
+def test_a_rehearsal_leaves_the_policy_as_it_was(name):
+    """The tick log has the digest, and who reads the log builds the policy anew to compare."""
+    policy, seat = build(name), Seat(Scripted(ASKED), None, LIMITS, 1.0)
+    seat.start()
+    policy.rehearse(LIMITS, seat.observer.observe(telemetry(), LIMITS.safe))
+    assert policy.digest == build(name).digest
+
+
 def test_a_policy_that_decides_alone_and_learned_nothing_writes_none_of_the_rest():
     policy = Scripted(ASKED)
     assert (policy.learned, policy.trained_with, policy.heuristic) == (False, {}, None)
     assert (policy.acting, policy.fallback, policy.failed) == ("scripted", "", False)
     assert policy.strange(None) == ""
-    assert policy.rehearse(LIMITS, Seat(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)) is None
+    seen = Seat(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)
+    assert policy.rehearse(LIMITS, seen) is None
     with pytest.raises(PolicyError, match="is no action"):
-        Scripted("nonsense").rehearse(LIMITS, policy.seen[0])
+        Scripted("nonsense").rehearse(LIMITS, seen)
     policy.close()

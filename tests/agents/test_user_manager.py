@@ -13,6 +13,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.verdict import Verdict
 
 TOY = """
 from dataclasses import dataclass
@@ -61,6 +62,21 @@ def test_one_that_learns_is_taught_as_the_shipped_ones_are(tmp_path: Path) -> No
     path = tmp_path / "toy.py"
     path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", "    learns = True\n    time_scale:"))
     assert user_manager.build(f"{path}:Toy").learns
+
+
+def test_one_that_listens_hears_the_ruling_and_the_end(tmp_path: Path) -> None:
+    """Without it, what learns from the shield would take all it asked for as granted."""
+    heard = (
+        "    def judged(self, verdict): self.heard = verdict\n    def close(self): self.heard = 'end'\n    time_scale:"
+    )
+    path = tmp_path / "toy.py"
+    path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", heard))
+    policy, limits = user_manager.build(f"{path}:Toy"), Limits(cpus=2)
+    verdict = Verdict(limits.safe, limits.full, ())
+    policy.judged(verdict)
+    assert policy._policy.heard is verdict
+    policy.close()
+    assert policy._policy.heard == "end"
 
 
 def test_its_constructor_is_told_what_it_has_a_parameter_for(tmp_path: Path) -> None:

@@ -267,6 +267,11 @@ def test_what_systemd_starts_after_every_crash_frees_nobody_while_a_successor_is
     assert (done.returncode == 0) is restores
 
 
+def test_whoever_removes_rlctl_removes_every_unit():
+    page = (ROOT / "docs/howto/systemd.md").read_text().partition("## Remove")[2]
+    assert not [name for name in UNITS if name not in page]
+
+
 def test_shadows_take_nothing_from_the_controller_and_may_touch_nothing():
     service = unit("rlctl-shadow.service")["Service"]
     assert "Slice" not in service, "what counts against rlctl.slice counts against the controller"

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,13 @@ def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path / 'memory.json'}'"):
         write_whole(tmp_path / "memory.json", "{}")
+
+
+def test_a_device_is_not_replaced_by_a_file():
+    """As root `--json /dev/null` would leave one in its place."""
+    with pytest.raises(OSError, match="is a device"):
+        write_whole(Path("/dev/null"), "{}")
+    assert Path("/dev/null").is_char_device()
 
 
 @pytest.mark.parametrize("planted", [lambda path: path.symlink_to("elsewhere"), os.mkfifo])

@@ -101,10 +101,13 @@ BEGAN_SECONDS = 1_800_000_000.0
 @pytest.fixture
 def recorded_run(tmp_path: Path) -> Iterator[Callable[..., RecordedRun]]:
     """Begins a run that is recorded in a directory of its own."""
+    runs: list[RecordedRun] = []
     with contextlib.ExitStack() as stack:
 
         def begin(rotate_bytes: int = 16 << 20, name: str = "log") -> RecordedRun:
-            run = RecordedRun(tmp_path / name, rotate_bytes)
+            for earlier in runs:  # one writer at a time
+                earlier.log.close()
+            runs.append(run := RecordedRun(tmp_path / name, rotate_bytes))
             stack.callback(run.log.close)
             return run
 

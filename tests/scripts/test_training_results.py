@@ -1,11 +1,11 @@
-"""The best of several training runs is chosen by validation score, and their spread is told."""
+"""Of several training runs the scores and their spread are told."""
 
 import json
 
 import pytest
 
 from rlctl.envs.errors import ConfigError
-from scripts.studies.results import best, read_result, seed_rows, worse
+from scripts.studies.results import read_result, seed_rows, worse
 
 
 @pytest.fixture
@@ -34,11 +34,10 @@ def written(tmp_path):
     return write
 
 
-def test_the_best_is_that_of_the_largest_merit(written):
+def test_runs_stand_in_rows_with_their_mean_and_spread(written):
     results = [read_result(written("ppo-0", -3.0, be=(90.0, 90.0))), read_result(written("ppo-1", 50.0))]
-    assert best(results) is results[1]
     rows = seed_rows(results)
-    assert [row[-1] for row in rows[1:3]] == ["", "*"]
+    assert [row[0] for row in rows[1:3]] == ["ppo-0", "ppo-1"]
     assert rows[3][:5] == ("mean", "", "99.500", "70.00", "0.50")
     assert rows[4][:4] == ("sd", "", "0.000", "28.28")
 
@@ -57,8 +56,6 @@ def test_another_file_is_one_line(tmp_path):
     (tmp_path / "other.json").write_text('{"schema": 1}')
     with pytest.raises(ConfigError, match="runs"):
         read_result(tmp_path / "other.json")
-    with pytest.raises(ConfigError):
-        best([])
 
 
 def test_a_policy_that_loses_what_the_yardstick_holds_is_told_scenario_by_scenario(tmp_path):

@@ -16,17 +16,17 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError, HostError, require_installed
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, for as long as we are connected."""
@@ -58,10 +58,7 @@ PROBE_SECONDS = 3.0
 
 def require_ray() -> None:
     """Raise ConfigError where Ray is not installed."""
-    if find_spec("ray") is None:
-        raise ConfigError(
-            "Ray is not installed: pip install 'rlctl[distributed]', or in a checkout scripts/install dev,distributed"
-        )
+    require_installed("a cluster", "distributed", "ray")
 
 
 def check_ray(address: str | None, option: str, processes: int | None) -> None:
@@ -134,6 +131,8 @@ def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
         caught.append(number)
+        if number == signal.SIGHUP:
+            _leave_terminal()
         raise KeyboardInterrupt
 
     for number, handler in before.items():
@@ -144,6 +143,16 @@ def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]
         if caught:
             sys.exit(128 + caught[0])
         raise
+
+
+def _leave_terminal() -> None:
+    """Write to nowhere what would go to a closed terminal: the write would fail, and cost what is kept in files."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for file in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(file).st_mode) and not os.isatty(file):
+                os.dup2(nowhere, file)
+    os.close(nowhere)
 
 
 def _keep_off_stdout(stack: contextlib.ExitStack, logs: bool) -> None:

@@ -12,14 +12,13 @@ import json
 import os
 import re
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from rlctl.envs.actions import MOVES_VERSION
-from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.envs.errors import ConfigError, PermissionMissing, require_installed
 from rlctl.envs.observation import LAGS, VERSION
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict, validated
@@ -123,11 +122,7 @@ class Place:
 
 def require_minari() -> None:
     """Raise ConfigError where Minari is not installed."""
-    if lacking := [name for name in ("minari", "h5py") if find_spec(name) is None]:
-        raise ConfigError(
-            f"datasets need {' and '.join(lacking)}: pip install 'rlctl[data]', or in a checkout "
-            "scripts/install dev,train,data"
-        )
+    require_installed("a dataset", "data", "minari", "h5py")
 
 
 def place_of(named: str) -> Place:

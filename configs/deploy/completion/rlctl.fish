@@ -461,6 +461,7 @@ complete -c rlctl -n '_shtab_rlctl_using calibrate' -l loads -x -d 'shares of th
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l quotas -x -d 'shares of BE'"'"'s CPUs; 1 lifts the quota'
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l windows -x -d 'windows per cell, the first is left out (default: 6)'
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l repeats -x -d 'sweeps, one after the other (default: 1)'
+complete -c rlctl -n '_shtab_rlctl_using calibrate' -l force -d 'with --config: replace files of an earlier sweep'
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l dry-run -d 'with --config: print the plan and touch nothing'
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l profile -xka "(__fish_complete_path (commandline -ct))" -d 'with --surface: profile of services that begin so (default: mc=two-core-host, memcached-link=capped-link, memcached=two-core-host, nginx=two-core-nginx, postgres=capped-disk)'
 complete -c rlctl -n '_shtab_rlctl_using calibrate' -l fit -d 'with --surface: fit from there on, and print the constants'

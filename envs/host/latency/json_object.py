@@ -29,7 +29,7 @@ class FigureKeys(Strict):
         window: Length of the window; without it `window_seconds` counts.
         stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it an
             endpoint that repeats itself for ever cannot be told from one that is steady.
-        unit: Of the times that it gives: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
+        unit: Of the times that it gives, the window too: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
     """
 
     tail: Name

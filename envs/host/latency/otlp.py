@@ -107,16 +107,18 @@ class OtlpDigest:
         Raises:
             ValueError: It is no export, or one that contradicts itself or an earlier one.
         """
-        request, others, found = self._decode(body, as_json), set(), False
+        request, others, heard, found = self._decode(body, as_json), set(), set(), set()
         exported_ns = {resource: one.end_ns for resource, one in self._exporters.items()}
         for resource, metric in _metrics(request):
+            heard.add(resource)
             if metric.name != self._names.histogram or metric.WhichOneof("data") not in _HISTOGRAMS:
                 others.add(metric.name)
                 continue
             for labels, point in _points(metric, self._names.unit):
                 if self._names.labels.items() <= dict(resource | labels).items():
                     self._take(resource, labels, point, now_seconds, exported_ns.get(resource, 0))
-                    found = True
+                    found.add(resource)
+        found |= {resource for resource in heard - found if self._idled(resource, now_seconds)}
         if found:
             self._latest = self._figures(now_seconds)
         elif not self._exporters:
@@ -125,6 +127,15 @@ class OtlpDigest:
                 Why.NO_DATA, f"no histogram {self._names.histogram} with {dict(self._names.labels)}; there is: {there}"
             )
         return self._latest
+
+    def _idled(self, resource: _Labels, now_seconds: float) -> bool:
+        """Whether a known process that exports differences says by leaving its histogram out that nothing came."""
+        exporter = self._exporters.get(resource)
+        if exporter is None or any(point.cumulative for point in exporter.series.values()):
+            return False
+        exporter.arrival_seconds = now_seconds
+        exporter.series = {key: replace(point, added=Histogram()) for key, point in exporter.series.items()}
+        return True
 
     def _take(self, resource: _Labels, labels: _Labels, point: _Point, now_seconds: float, exported_ns: int) -> None:
         exporter = self._exporters.get(resource, _Exporter())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,6 +62,10 @@ class _Scrape:
     in_flight: float | Missing
 
 
+TORN_SECONDS = 60.0
+"""No service restarts twice within so long and serves meanwhile."""
+
+
 class PrometheusDigest:
     """Turns one scrape after the other into figures.
 
@@ -75,6 +80,8 @@ class PrometheusDigest:
         wanted = [f"{names.histogram}_bucket", *filter(None, (names.oldest, names.in_flight, names.errors))]
         self._starts = tuple(name + end for name in wanted for end in "{ \t")
         self._before: _Scrape | None = None
+        self._fell: dict[_Labels, float] = {}
+        self._torn_seconds = -math.inf
 
     def __call__(self, body: bytes, now_seconds: float) -> Figures | Missing:
         """Figures since the previous scrape.
@@ -89,7 +96,19 @@ class PrometheusDigest:
             return scrape
         if before is None or scrape.seconds <= before.seconds:
             return Missing(Why.NO_DATA, "a histogram's window takes two scrapes")
+        if self._torn(before, scrape):
+            return Missing(Why.MALFORMED, "its counts fall again and again: does each worker answer with its own?")
         return self._figures(before, scrape)
+
+    def _torn(self, before: _Scrape, now: _Scrape) -> bool:
+        """Whether a series' counts fell twice in TORN_SECONDS: workers answer in turn, each for itself."""
+        # Of one that restarts they fall once. What two workers differ by is the lifetime of one, and no window.
+        seen = self._fell, now.seconds - TORN_SECONDS
+        fell = {key for key, one in now.series.items() if key in before.series and one.total < before.series[key].total}
+        if any(seen[0].get(key, -math.inf) > seen[1] for key in fell):
+            self._torn_seconds = now.seconds
+        self._fell = {key: at for key, at in self._fell.items() if at > seen[1]} | dict.fromkeys(fell, now.seconds)
+        return now.seconds - self._torn_seconds < TORN_SECONDS
 
     def _parse(self, body: bytes, now_seconds: float) -> _Scrape | Missing:
         # The parser is pure Python and would hold the interpreter for long over thousands of lines that are not ours.

@@ -51,6 +51,8 @@ def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int |
         if (original := knobs.original(file)) is not None:
             knobs.write(file, original.strip())
         return
+    if not folder.is_dir():
+        raise CgroupGone(f"{folder}: is gone")
     if mount.version == 2 and not (folder / "memory.current").exists():
         way_out = f"write +memory to {folder.parent / 'cgroup.subtree_control'}"
         raise CgroupError(f"{folder}: its parent shares no memory controller ({way_out})")

@@ -41,6 +41,7 @@ SMALL = HostProfile.model_validate(
     }
 )
 # So lenient that requests of several periods wait at once.
+RESTARTED = THESIS.but(service_seconds=0.8 * THESIS.lc.service_seconds, restart_seconds=20.0, restart_ratio=1.25)
 SLOW = SMALL.but(service_seconds=0.01, target_seconds=2.5, max_load_rps=220.0)
 
 
@@ -190,7 +191,7 @@ def test_the_oracle_reaches_the_optimum_of_a_finer_search(load: float) -> None:
     assert found == pytest.approx(best, rel=0.012)
 
 
-@pytest.mark.parametrize("profile", [THESIS, SMALL], ids=["thesis", "small"])
+@pytest.mark.parametrize("profile", [THESIS, SMALL, RESTARTED], ids=["thesis", "small", "restarted"])
 def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfile) -> None:
     load = flat(0.95)
     frozen = run(profile, FROZEN, load, TICKS)

@@ -108,6 +108,15 @@ def test_without_a_pmu_the_stand_in_judges_and_the_result_says_so(
     assert any("stand-in" in remark for remark in policy.remarks)
 
 
+def test_where_the_model_has_no_cpi_the_stand_in_judges(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+    """As of a log that was recorded without perf, on a host that reads it."""
+    stand_in = ThresholdBin(low_percent=850, high_percent=1800, rows=50, upper={"lc_cpu_seconds_per_request": 40e-6})
+    policy = PrmThesis(model=PrmModel(lc_cpus=17, lcutilmax_percent=1700, bins=(stand_in,)))
+    ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=1.0, lc_cpu_seconds_per_request=50e-6) for now in range(40)]
+    assert falls(drive(policy, thesis_host, ticks)) == [19, 37]
+    assert any("stand-in" in remark for remark in policy.remarks)
+
+
 def test_without_a_model_only_the_utilisation_is_checked(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     policy = PrmThesis()
     ticks = [tell(now, lc_cpus=10.0, be_cpus=1.0, cpi=99.0) for now in range(40)]

@@ -76,10 +76,22 @@ def test_numbers_beyond_the_ranges_are_told(changes, said):
         {"tail_latency_seconds": Quantile(5.0, samples=9)},  # overload
         {"load_ratio": Value(0.0), "lc_cpus": Value(0.0)},
         {"tail_latency_seconds": Missing(Why.GONE), "load_ratio": Missing(Why.GONE)},  # the shield's matter
+        {  # an LC that restarts: the shield's matter, too
+            "tail_latency_seconds": Missing(Why.STALE),
+            "lc_cpu_seconds_per_request": Missing(Why.STALE),
+            "lc_cpus": Missing(Why.GONE),
+        },
     ],
 )
 def test_overload_idleness_and_what_the_shield_sees_to_are_not_strange(changes):
     assert drift().strange(seen(**changes)) == ""
+
+
+def test_a_be_that_is_not_there_is_no_lost_sensor():
+    """Jobs that come and go: BE is frozen in every tick without a group of its own."""
+    gone = SOUND.but(be_cpus=Missing(Why.NOT_CONFIGURED, "no BE group"))
+    assert drift().strange(Observer(LIMITS, 1.0).observe(gone, LIMITS.safe)) == ""
+    assert drift().strange(Observer(LIMITS, 1.0).observe(gone, LIMITS.minimum)) == "no be_cpus"
 
 
 def test_without_frames_only_the_sensors_are_looked_at():

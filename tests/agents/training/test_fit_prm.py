@@ -1,7 +1,5 @@
-import builtins
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -179,13 +177,6 @@ def test_no_rows_and_impossible_parameters_are_refused() -> None:
 
 
 def test_without_sklearn_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def absent(name: str, *args: Any, **kwargs: Any) -> object:
-        if name.startswith("sklearn"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", absent)
+    monkeypatch.setattr("rlctl.envs.errors.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"rlctl\[baselines\]"):
         fence([1.0, 1.1, 1.2], "gmm-strict", 4.0)

@@ -1,7 +1,6 @@
 """A live testbed that acts for a learner, here a fake one: bounded, shielded, and never left to itself."""
 
 import contextlib
-import threading
 
 import numpy as np
 import pytest
@@ -17,24 +16,10 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from tests.doubles.bed import Bed, running_on
 from tests.doubles.plant import FakePlant
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import until
 
 LAGS, LIMITS = (1, 0), Limits(cpus=2)
 NAMES = [move.name for move in MOVES]
-
-
-class Watched(FakePlant):
-    """Says when BE is suspended."""
-
-    def __init__(self, **options):
-        super().__init__(LIMITS, **options)
-        self.suspended = threading.Event()
-
-    def apply(self, allocation):
-        applied = super().apply(allocation)
-        if applied == self.limits.safe:
-            self.suspended.set()
-        return applied
 
 
 @pytest.fixture
@@ -80,13 +65,13 @@ def test_without_slack_there_is_one_move_whose_probability_is_one(begun, onnx_wr
 
 
 def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, onnx_writer):
-    plant = Watched(loads=(0.2,), tick_seconds=0.01)
+    plant = FakePlant(LIMITS, loads=(0.2,), tick_seconds=0.01)
     worker, _ = begun(plant)
     policy, steps = prefers(onnx_writer, "quota-11%"), []
     worker._running.note = steps.append
     worker.segment(Orders(1, 10), policy)
-    plant.suspended.clear()
-    assert plant.suspended.wait(PATIENCE_SECONDS)
+    until(lambda: worker._running._attended._acted)
+    assert plant.current == LIMITS.safe
     ticks = plant.ticks
     worker.segment(Orders(2, 3), policy)
     assert plant.ticks < ticks + 3  # its reset counts from 0

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import CgroupGone
+from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
@@ -20,6 +20,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.containers import ContainerPaths
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.groupsearch import outermost
@@ -29,6 +30,7 @@ from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.workload import SLO, Weight
 
 Bench = Any
+LAYOUT: Any = None  # asked by the search for a container alone
 LIMITS = Limits(cpus=2)
 HALF = Allocation(0.5, 2)
 
@@ -50,7 +52,7 @@ class Run:
         self.actuator = BeActuator(be, (1, 0), LIMITS, self.knobs, ownership=self.ownership)
         sensors = group_sensors(self.lc, be)
         events = self.ownership.events
-        lc, batch = (selects(ByCgroup(path=f"/{self.top}/{name}"), []) for name in ("web*", selected))
+        lc, batch = (selects(ByCgroup(path=f"/{self.top}/{name}"), [], LAYOUT) for name in ("web*", selected))
         assert batch is not None
         self.claims = Claims(bench.state_dir)
         self.follower = Follower(
@@ -439,11 +441,40 @@ def real_tree(tmp_path: Path) -> Path:
 
 
 def test_what_no_path_tells_is_not_followed() -> None:
-    assert selects(ByPid(pid=2), ["x"]) is None
-    container = selects(ByContainer(name="web"), ["docker/0123"])
+    assert selects(ByPid(pid=2), ["x"], LAYOUT) is None
+    container = selects(ByContainer(name="web"), ["docker/0123"], LAYOUT)
     assert container is not None
     assert container("/docker/0123")
     assert not container("/docker/4567")
+
+
+def test_a_container_that_is_made_anew_is_found_under_its_new_id() -> None:
+    """`docker compose up --force-recreate`: BE would run on, held to nothing."""
+    now, asked = [0.0], list[float]()
+
+    def find() -> tuple[str, ...]:
+        asked.append(now[0])
+        if len(asked) < 2:
+            raise HostError("no runtime knows it")
+        return ("docker/4567",)
+
+    container = ContainerPaths(["docker/0123"], find, lambda: now[0])
+
+    def seen(second: float, *paths: str) -> list[bool]:
+        now[0] = second
+        found = [container(path) for path in paths]
+        if container._search:
+            container._search.join()
+        return found
+
+    assert seen(3.0, "/docker/0123", "/other") == [True, False]
+    assert seen(6.9, "/other") == [False]
+    assert asked == []
+    assert seen(7.1, "/other", "/docker/4567") == [False, False]
+    assert seen(9.0, "/docker/4567") == [False]
+    assert seen(18.0, "/other") == [False]
+    assert seen(19.0, "/docker/4567") == [True]
+    assert asked == [7.1, 18.0]
 
 
 def test_sensors_without_files_stay_as_they_are(fake: Bench) -> None:

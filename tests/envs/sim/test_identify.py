@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rlctl.envs.allocation import Limits
 from rlctl.envs.sim import identify
+from rlctl.envs.workload import Weight
 
 
 def test_hosts_are_spread_as_the_readings_say_and_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +25,20 @@ def test_hosts_are_spread_as_the_readings_say_and_no_less(monkeypatch: pytest.Mo
     assert mean[2:] == pytest.approx(np.full(len(mean) - 2, 0.5), abs=0.08)
     assert spread[2:] == pytest.approx(np.full(len(mean) - 2, np.sqrt(1 / 12)), rel=0.1)
     assert np.all((points >= 0.0) & (points <= 1.0))
+
+
+def test_only_ticks_that_say_what_the_lc_did_are_compared() -> None:
+    """A service with an hour of traffic in a day: the other hours say nothing of its tail."""
+    ticks, busy = 86_400, slice(41_400, 45_000)
+    tail, ones = np.full(ticks, np.nan), np.ones(ticks)
+    tail[busy] = 0.005
+    record = identify.Record(
+        limits=Limits(cpus=2), tick_seconds=1.0, target_seconds=0.01, quantile_ratio=0.95, max_load_rps=100.0,
+        own_cpus=0.0, weight=Weight.MINIMUM, offered_rps=10.0 * ones, tail_seconds=tail, lc_cpus=0.1 * ones,
+        be_cpus=ones, quota_cpus=ones, cpuset_cpus=2.0 * ones, frozen=np.zeros(ticks, dtype=bool),
+    )  # fmt: skip
+    assert len(record.compared) == identify.MOST_TICKS
+    assert np.isfinite(tail[record.compared]).all()
 
 
 def test_readings_that_nothing_explains_take_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

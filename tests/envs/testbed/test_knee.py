@@ -104,10 +104,13 @@ class FakeGenerator:
     """Answers given figures in turn, the last one for ever; notes what it was told."""
 
     def __init__(self, *figures: GeneratorStats) -> None:
-        self.figures, self.rates = list(figures), list[float]()
+        self.figures, self.rates, self.forgot = list(figures), list[float](), 0
 
     def set_rate(self, rate_rps: float) -> None:
         self.rates.append(rate_rps)
+
+    def forget(self) -> None:
+        self.forgot += 1
 
     def stats(self) -> GeneratorStats:
         return self.figures.pop(0) if len(self.figures) > 1 else self.figures[0]
@@ -119,7 +122,7 @@ def test_settling_is_not_measured_and_backlog_is_drained() -> None:
     generator = FakeGenerator(settling, window, replace(STATS, outstanding=3), STATS)
     measure = probe_with(generator, 0.95, settle_seconds=0.0, window_seconds=0.0)
     assert measure(250.0) == 0.7  # the oldest unanswered request, not p95 of those that were
-    assert generator.rates == [250.0, 0.0]
+    assert (generator.rates, generator.forgot) == ([250.0, 0.0], 1)
     assert len(generator.figures) == 1
 
 

@@ -309,6 +309,8 @@ def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, caps
 def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path)]) == 78
     assert "is a folder; name a file" in capsys.readouterr().err
+    assert main([*BRIEF, "--managers", "frozen", "--json", "/dev/null"]) == 78
+    assert "/dev/null: is no regular file; name another for --json" in capsys.readouterr().err
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "new" / "out.json"), "--dry-run"]) == 0
     assert not (tmp_path / "new").exists()
 

@@ -91,16 +91,17 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     assert len(pooled.splitlines()) == 4
     assert [line[2:12] for line in by_host.splitlines()[2:]] == ["a: frozen ", "a: weights", "b: frozen ", "b: weights"]
     assert "maximum load on a 300 rps, b 300 rps" in outcome.caption
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b/none-3.jsonl").write_text("of an earlier report\n")
-    (tmp_path / "other").mkdir()
-    for name in ("none-1.jsonl", "result.json"):
-        (tmp_path / "other" / name).write_text("of another report\n")
+    others = "other/none-1.jsonl", "burst-1.png", "b/data-1.jsonl"
+    for name in ("b/none-3.jsonl", *others):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("of a report\n")
+    earlier = {"plant": "host", "repeats": 3, "managers": {"none": {}}, "hosts": {"b": {}}}
+    (tmp_path / "result.json").write_text(json.dumps(earlier))
     write_report(outcome, tmp_path)
     found = {one.name for one in (tmp_path / "b").iterdir()}
     assert {"frozen-1.jsonl", "weights-2.png"} <= found
     assert "none-3.jsonl" not in found
-    assert (tmp_path / "other/none-1.jsonl").exists()
+    assert all((tmp_path / name).exists() for name in others), "they are nobody's whom the result names"
 
 
 def test_a_remark_that_not_all_hosts_make_says_whose_it_is():

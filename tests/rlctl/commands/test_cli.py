@@ -42,6 +42,15 @@ def test_help_names_every_command(capsys):
     assert "examples:" in out
 
 
+def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_path):
+    """argparse finds no place for it behind `--config FILE`, and takes a `--` of its own away."""
+    seen = []
+    monkeypatch.setattr("rlctl.commands.app.run", lambda args: seen.append((args.config, args.words)) or 0)
+    for words in (["grep", "--", "-x"], ["sleep", "1"]):
+        assert main(["app", "run", "encoder.yaml", "--config", "serve.yaml", "--", *words]) == 0
+    assert seen == [(Path("serve.yaml"), ["grep", "--", "-x"]), (Path("serve.yaml"), ["sleep", "1"])]
+
+
 @pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])
 def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
     assert main([word]) == 2

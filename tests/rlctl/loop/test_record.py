@@ -202,6 +202,24 @@ def test_a_log_that_somebody_removed_is_begun_anew(tmp_path):
     assert log.path.read_text().startswith('{"log":1,')
 
 
+def test_a_log_that_somebody_emptied_says_again_what_it_is_of(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    log.header = lambda tick: {"log": 1}
+    log.write(a_tick(0))
+    os.truncate(log.path, 0)
+    log.write(a_tick(1))
+    log.close()
+    assert log.path.read_text().startswith('{"log":1,')
+
+
+def test_two_services_do_not_write_one_log(tmp_path):
+    log = TickLog(tmp_path / "ticks.jsonl")
+    with pytest.raises(OSError, match="another rlctl writes it"):
+        TickLog(log.path)
+    log.close()
+    TickLog(log.path).close()
+
+
 def test_fewer_or_smaller_files_than_an_earlier_run_kept_are_what_is_left(tmp_path):
     path = tmp_path / "ticks.jsonl"
     for number in (1, 2, 3, 10):

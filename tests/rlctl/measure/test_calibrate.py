@@ -201,7 +201,20 @@ def test_a_benchmark_sweeps_the_testbed_that_it_runs_on(scenario, truth):
 
 def arguments(**changes):
     values = dict.fromkeys(
-        ("config", "surface", "out", "loads", "quotas", "windows", "profile", "json", "dry_run", "fit", "cells")
+        (
+            "config",
+            "surface",
+            "out",
+            "loads",
+            "quotas",
+            "windows",
+            "profile",
+            "json",
+            "dry_run",
+            "fit",
+            "cells",
+            "force",
+        )
     )
     return SimpleNamespace(**{**values, "repeats": 1, **changes})
 
@@ -272,6 +285,17 @@ def test_impossible_wishes_are_one_line(tmp_path, changes, said):
         command.run(arguments(**{**changes, **paths}))
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_neither_the_scenario_nor_an_earlier_sweep_is_overwritten(tmp_path):
+    scenario = tmp_path / "own.yaml"
+    scenario.write_text((scenarios_folder() / "live-nginx.yaml").read_text())
+    with pytest.raises(ConfigError, match="is the file of --config"):
+        command.run(arguments(config=str(scenario), out=scenario, dry_run=True))
+    (tmp_path / "p.csv").write_text("an earlier sweep\n")
+    with pytest.raises(ConfigError, match=r"p\.csv: is there already; .* --force"):
+        command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", dry_run=True))
+    assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", dry_run=True, force=True)) == 0
 
 
 def test_residuals_of_a_surface_are_printed_by_part_and_regime(swept, capsys, tmp_path):

@@ -148,11 +148,12 @@ def test_a_log_is_neither_overwritten_nor_mixed_with_another(tmp_path):
         Log(tmp_path, {"leftover": "idle"}, resume=True)
 
 
-@pytest.mark.parametrize("damage", ["", "[]\n", '{"format": 1}\n', "\x00\n"])
+@pytest.mark.parametrize("damage", ["", "[]", "[]\n", '{"format": 1}\n', "\x00\n"])
 def test_what_is_no_log_is_said(tmp_path, damage):
     (tmp_path / "runs.jsonl").write_text(damage)
-    with pytest.raises(ConfigError, match=r"runs\.jsonl:1: is no record"):
+    with pytest.raises(ConfigError, match=r"runs\.jsonl:1: is no record.*; remove it"):
         Log(tmp_path, {}, resume=True)
+    assert (tmp_path / "runs.jsonl").read_text() == damage
 
 
 @pytest.fixture

@@ -80,9 +80,9 @@ def test_the_page_is_well_formed_and_ids_are_its_own(report):
 
 def test_a_second_report_keeps_no_figure_of_the_first(tmp_path):
     write_suite_report([result("noisy")], tmp_path)
-    (tmp_path / "mine.png").touch()
+    (tmp_path / "pareto-mine.png").touch()
     write_suite_report([result("thesis")], tmp_path)
-    assert {one.name for one in tmp_path.glob("*.png")} == {"pareto.png", "pareto-thesis.png", "mine.png"}
+    assert {one.name for one in tmp_path.glob("*.png")} == {"pareto.png", "pareto-thesis.png", "pareto-mine.png"}
 
 
 def test_the_page_needs_nothing_from_outside(report):

@@ -1,6 +1,8 @@
 """Scenarios that ship load; a wrong one is one line with file and line."""
 
 import contextlib
+import pickle
+import re
 
 import pytest
 
@@ -26,6 +28,17 @@ def test_what_ships_is_what_the_contract_names():
         assert scenario.testbed().target_seconds == 0.010
 
 
+def test_a_recorded_load_stands_beside_its_scenario_and_is_read_once(tmp_path):
+    """All runs of a comparison have the same load, on whatever machine and whatever becomes of the file."""
+    text = (scenarios_folder() / "live-nginx.yaml").read_text()
+    path, csv = tmp_path / "mine.yaml", tmp_path / "day.csv"
+    path.write_text(re.sub(r"load: \{.*?\}", "load: {kind: csv_replay, path: day.csv}", text))
+    csv.write_text("time_seconds,rate_rps\n0,0.2\n60,0.8\n")
+    scenario = load_scenario(str(path))
+    csv.unlink()
+    assert pickle.loads(pickle.dumps(scenario)).trace.rate(30.0) == pytest.approx(0.5)
+
+
 def test_an_unknown_scenario_lists_what_there_is():
     with pytest.raises(ConfigError, match="live-nginx"):
         load_scenario("live-ngnix")
@@ -42,6 +55,10 @@ def test_an_unknown_scenario_lists_what_there_is():
         (("weight: equal", "weight: huge"), "weight"),
         (("target_milliseconds: 10", "target_milliseconds: -1"), "target"),
         (("target_milliseconds: 10", "target_milliseconds: 10, quantile_percent: 97"), "quantile_percent.*95 or 99"),
+        (("start_rps: 400", "start_rps: 2000000"), "impossible knee search: start 2e[+]06"),
+        (("start_rps: 400", "start_rps: 4000"), "start is not above top"),
+        (("step_rps: 200", "step_rps: 0.2"), "takes more than 1000 steps"),
+        (("kind: cpu, workers: 2", "kind: mixed, workers: 1"), "be.workers: mixed takes 2 at least"),
         (("cpus: [0], weight", "cpus: [], weight"), r"cpus.*needs CPUs, each of them once.*not \[\]"),
         (("cpus: [0], weight", "cpus: [1, 1], weight"), r"cpus.*each of them once.*not \[1, 1\]"),
     ],
@@ -64,6 +81,7 @@ def test_a_wrong_scenario_says_where(tmp_path, change, said):
         (("[[0, 150]]", "[150]"), "rates"),
         (("rates: [[0, 150]]", "rates: [[0, 150]], burst: 3"), "burst"),
         (("kind: upload", "kind: uplaod"), "upload"),
+        (("workers: 1", "workers: 33"), "be.workers: upload takes 32 at most"),
     ],
 )
 def test_a_wrong_link_says_where(tmp_path, change, said):

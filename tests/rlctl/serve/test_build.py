@@ -18,7 +18,7 @@ from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.service import tell_absent
+from rlctl.serve.service import lacking, tell_absent
 from rlctl.serve.workloads import Workloads, uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.plant import FakePlant
@@ -75,9 +75,11 @@ def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of
     policy = always(lambda o: o.current)
     policy.needs = ("lc_cpus", "host_cpus")
     with caplog.at_level(logging.INFO, "rlctl.serve"):
-        tell_absent(absent, policy)
-    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
-    assert caplog.messages[1] == "policy always needs lc_cpus, which is missing: the LC has no cpuacct group"
+        tell_absent(absent)
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert list(lacking(policy, absent)) == [
+        "policy always needs lc_cpus, which is missing: the LC has no cpuacct group"
+    ]
 
 
 def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1):
@@ -107,7 +109,7 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert main(["serve", "--config", str(path), "--dry-run", "--duration", "0.15"]) == 0
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("BE group /batch has no freezer and no cpuset group") for line in lines)
-    assert "the LC's CPUs are not known, without a cpuset and a process: taken for one CPU; set lc.cpus" in lines
+    assert any("LC lc: its CPUs are not known, without a cpuset and a process" in line for line in lines), lines
     assert any("lc_pressure_ratio (the LC has no cgroup2 group)" in line for line in lines), lines
     assert any(line.startswith("no latency: /nowhere/access.log: No such file") for line in lines)
     assert lines[-1].startswith("would need root: user id 1000 may not write ")
@@ -125,6 +127,19 @@ def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(serve
     (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
     found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
     assert found.lc_cpus() == tuple(sorted(os.sched_getaffinity(0)))
+
+
+def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monkeypatch, v1, caplog):
+    """An LC that starts after rlctl: all of them were, and `feedforward` asked for everything."""
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    host = build_live(load_config(serve_yaml()), dry_run=True)
+    assert (host.limits.exclusive_cpus, host.lc_cpus_known) == (0, False)
+    assert "nothing that is learned in this run is kept; set its cpus" in caplog.text
+    host.close()
 
 
 def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypatch, v1):

@@ -215,6 +215,7 @@ def postgres(tmp_path):
             parent.chmod(parent.stat().st_mode | 0o011)  # to be passed through
     bare = {"cwd": "/", "stdout": subprocess.DEVNULL}
     init = [server.with_name("initdb"), "-D", folder / "data", "--auth=trust", "--no-sync", "--username=rlctl"]
+    init += ["--no-locale", "--encoding=UTF8"]
     subprocess.run([*as_user, *init], check=True, **bare)
     settings = {
         "listen_addresses": "", "unix_socket_directories": folder, "dynamic_shared_memory_type": "mmap",

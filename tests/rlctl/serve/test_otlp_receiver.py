@@ -101,6 +101,14 @@ def test_an_export_that_cannot_be_read_is_no_good_news(receive):
     assert found.why is Why.MALFORMED
 
 
+def test_an_export_that_is_too_long_is_told_where_latencies_are_missed(receive):
+    source = receive()
+    assert send(source, iter([b"x" * (1 << 20), b"x"]))[0] == 413
+    found = tail(source)
+    assert isinstance(found, Missing)
+    assert "an export of more than 1 MiB" in found.detail
+
+
 def test_silence_grows_old(receive):
     source = receive()
     for body in BODIES:

@@ -95,12 +95,39 @@ def test_a_reload_that_gives_be_more_weight_begins_at_the_safe_allocation(always
     assert next(tick for tick in read_ticks(log.path) if tick["policy"] == "other")["before"]["frozen"]
 
 
+@pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
+def test_a_reload_to_a_policy_that_wishes_for_a_weight_which_be_has_takes_nothing(always, tmp_path, weight):
+    """From `prm-hybrid-tuned` to `feedforward`, say: BE has the least weight under both."""
+    log, looks = TickLog(tmp_path / "ticks.jsonl"), iter(range(1000))
+    light, other = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full)
+    light.weight, other.name = Weight.MINIMUM, "other"
+    around, first = Around(tick_log=log, weight=weight), Deciders(light, PROFILE)
+    second = Deciders(other, PROFILE)
+    control(
+        FakePlant(LIMITS, loads=(0.1,)), first, Countdown(100), around,
+        reloaded=lambda: second if next(looks) == 60 else None,
+    )  # fmt: skip
+    log.close()
+    assert not next(tick for tick in read_ticks(log.path) if tick["policy"] == "other")["before"]["frozen"]
+
+
+def test_a_reload_says_what_the_new_policy_lacks(always, tmp_path, caplog):
+    first, second, looks = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full), iter(range(1000))
+    second.needs = ("lc_cpus",)
+    around = Around(absent={"lc_cpus": "no group"})
+    control(
+        FakePlant(LIMITS, loads=(0.1,)), Deciders(first, PROFILE), Countdown(10), around,
+        reloaded=lambda: Deciders(second, PROFILE) if next(looks) == 5 else None,
+    )  # fmt: skip
+    assert caplog.text.count("policy always needs lc_cpus, which is missing: no group") == 1
+
+
 class Host(FakePlant):
     """A live host, as far as it is opened and closed; `log` has what was done to it and to its watchdog."""
 
     def __init__(self, log, *, inherited=False, **failing):
         super().__init__(LIMITS, loads=(0.1,))
-        self.watch, self.inherited, self.applied = None, inherited, False
+        self.watch, self.inherited, self.applied, self.lc_cpus_known = None, inherited, False, True
         self.log, self.absent, self.shares, self.learned, self.failing = log, {}, {}, (), failing
 
     def wait(self):

@@ -88,6 +88,19 @@ def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
         assert watched.answers["always"].allowed == watched.applied
 
 
+def test_a_shadow_hears_the_ruling_on_each_of_its_proposals_and_the_end(recorded_run, always):
+    """As in service: what learns from the shield would be another policy otherwise."""
+    run = recorded_run()
+    policy = always(lambda observation: run.plant.limits.full)
+    heard, closed = [], []
+    policy.judged, policy.close = heard.append, lambda: closed.append(True)
+    shadows = Shadows((policy,))
+    said = [shadows.see(decision) for decision in decisions(run.go(20))]
+    shadows.close()
+    assert [one.allocation for one in heard] == [one.answers["always"].allowed for one in said[:-1]]
+    assert closed == [True]
+
+
 def test_who_would_act_while_be_is_paused_is_paused_too(recorded_run, watch, always):
     """A bound of the service is no guard's correction, and no shadow is credited with what it forbade."""
     run = recorded_run()

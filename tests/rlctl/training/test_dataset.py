@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlctl.agents.served import bundle
-from rlctl.agents.training.offline import origin as dataset_origin
 from rlctl.agents.training.offline import writer as dataset_writer
 from rlctl.agents.training.offline.dataset import read
 from rlctl.agents.training.offline.origin import TERMS, place_of, read_origin
@@ -165,12 +164,12 @@ def test_an_id_is_minari_s_and_all_else_a_folder(tmp_path, monkeypatch):
 
 
 def test_without_minari_one_line_says_what_to_install(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(dataset_origin, "find_spec", lambda name: None)
+    monkeypatch.setattr("rlctl.envs.errors.find_spec", lambda name: None)
     assert main([*RECORD, "--out", str(tmp_path / "x")]) == 78
     err = capsys.readouterr().err
     assert err == (
-        "rlctl: error: datasets need minari and h5py: pip install 'rlctl[data]', or in a checkout "
-        "scripts/install dev,train,data\n"
+        "rlctl: error: a dataset needs minari, h5py: pip install 'rlctl[data]', or in a checkout "
+        "scripts/install dev,data\n"
     )
 
 

@@ -94,9 +94,7 @@ def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
 
 
 def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
-    import rlctl.training.plan as plan
-
-    monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "torch" else True)
+    monkeypatch.setattr("rlctl.envs.errors.find_spec", lambda name: None if name == "torch" else True)
     assert_refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")
 
 

@@ -219,4 +219,4 @@ def test_fifteen_steps_on_the_real_testbed_leave_nothing_behind(tmp_path, quick,
     phases = json.loads(done.stdout)["phases"]
     assert [one["ticks"] for one in phases] == [5, 15, 5]
     assert len((tmp_path / "run" / "transitions.jsonl").read_text().splitlines()) == 25
-    assert left_behind() == before
+    assert set(left_behind()) <= set(before)

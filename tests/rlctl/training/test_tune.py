@@ -99,7 +99,7 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
 
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.require_ray", lambda: None)
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.connected", nobody)
-    monkeypatch.setattr("rlctl.commands.tune.find_spec", lambda _: True)
+    monkeypatch.setattr("rlctl.commands.tune.require_installed", lambda *_: None)
     monkeypatch.setattr("rlctl.training.plan.require_libraries", lambda **_: None)
     words = ["tune", *TINY, "--space", str(space), "--ray", "127.0.0.1:1", "--out", str(tmp_path / "search")]
     assert main(words) == 75

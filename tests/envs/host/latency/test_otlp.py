@@ -147,6 +147,17 @@ def test_processes_are_added_up_and_one_that_falls_silent_is_missed_for_a_minute
     assert sound(found).samples == 30
 
 
+def test_a_process_without_requests_leaves_its_differences_out_and_is_not_silent(digest: OtlpDigest) -> None:
+    """In a quiet night one idle worker of eight made the figures of all stale."""
+    for instance in ("1", "2"):
+        told(digest, export(1, 2, (30, 0, 0, 0, 0), temporality=DELTA, instance=instance), 10.0)
+    for second in range(2, 30):
+        idle = export(second, second + 1, (1, 0, 0, 0, 0), temporality=DELTA, instance="2", name="other")
+        told(digest, idle, 9.0 + second)
+        found = sound(told(digest, export(second, second + 1, (30, 0, 0, 0, 0), temporality=DELTA), 9.0 + second))
+        assert (found.end_seconds, found.samples) == (9.0 + second, 30)
+
+
 @pytest.mark.parametrize("start", [20, 10])
 def test_two_processes_that_export_as_one_are_told_apart(digest: OtlpDigest, start: int) -> None:
     """Started one after the other, or forked. Their counts, mixed, would rise and fall as no service's do."""

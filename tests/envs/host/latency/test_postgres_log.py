@@ -112,7 +112,8 @@ def test_a_sample_stands_for_all_and_failures_for_themselves(log: Path, slo: SLO
     source.close()
 
 
-@pytest.mark.parametrize("line", ["no JSON", "{}", '{"message": 7}', json.dumps(row("duration: 1.000 ms", ps=""))])
+@pytest.mark.parametrize("line", ["no JSON", "{}", '{"message": 7}', json.dumps(row("duration: 1.000 ms", ps="")),
+                                  json.dumps(row("Dauer: 1.234 ms"))])  # fmt: skip
 def test_a_log_that_cannot_be_read_is_told(source: PostgresLog, log: Path, line: str) -> None:
     """A process title that stands still would leave parse and bind to count as statements."""
     log.write_text(f"{line}\n" * 3)

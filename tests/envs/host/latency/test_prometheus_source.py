@@ -83,6 +83,18 @@ def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -
     assert sound(figures(slo, before, now)).samples == 100 + 30 + 20
 
 
+def test_workers_that_answer_in_turn_each_for_itself_are_no_window(slo: SLO) -> None:
+    """What they differ by is the lifetime of one: its tail hid a service that missed at that moment."""
+    one, other = exposition((9000,) * 5), exposition((200,) * 5)
+    assert isinstance(figures(slo, one, other), Figures), "one that has restarted"
+    torn = figures(slo, one, other, one, other)
+    assert isinstance(torn, Missing)
+    assert "does each worker answer with its own?" in torn.detail
+    assert isinstance(figures(slo, one, other, one, other, one), Missing)
+    minute = [exposition((300 + second,) * 5) for second in range(62)]
+    assert isinstance(figures(slo, one, other, one, other, *minute), Figures), "and not for ever"
+
+
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
