@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
@@ -136,17 +134,6 @@ class TickLog(SealedLog[Tick]):
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, tick_as_json, most_bytes, keep)
-
-    def _opened(self) -> IO[bytes]:
-        file = super()._opened()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise OSError(errno.EBUSY, "another rlctl writes it", str(self.path)) from None
-        except OSError:
-            pass  # a file system without locks
-        return file
 
 
 def write_ticks(path: Path, ticks: Iterable[Tick], header: Mapping[str, object] | None = None) -> None:

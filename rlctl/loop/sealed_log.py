@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
 import stat
@@ -33,7 +34,7 @@ class SealedLog(Generic[T]):
             file, and where records were dropped. None writes no headers.
 
     Raises:
-        OSError: The file cannot be opened at the start.
+        OSError: The file cannot be opened at the start, or another process writes it.
     """
 
     def __init__(
@@ -117,6 +118,13 @@ class SealedLog(Generic[T]):
         if stat.S_ISFIFO(status.st_mode):
             file.close()
             raise OSError(errno.EINVAL, "is a FIFO: remove it", str(self.path))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise OSError(errno.EBUSY, "another process writes it; name another", str(self.path)) from None
+        except OSError:
+            pass  # a file system without locks
         size = status.st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             with contextlib.suppress(OSError):  # a full disk: what comes first then is lost with the torn line

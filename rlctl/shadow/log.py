@@ -7,12 +7,11 @@ tick logs are rotated away within hours, and a promotion looks back on days.
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import allocation_of
 from rlctl.envs.ticklog import LOG_NAME, Damage, numbered_files, read_lines
 from rlctl.loop.record import allocation_as_json
@@ -35,11 +34,7 @@ def beside(log: Path) -> Path:
 
 
 class ShadowLog(SealedLog[Watched]):
-    """The log of every watched tick, of one process alone; its arguments are those of `SealedLog`.
-
-    Raises:
-        HostError: Another process writes it.
-    """
+    """The log of every watched tick; its arguments are those of `SealedLog`."""
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, watched_as_json, most_bytes, keep)
@@ -52,15 +47,6 @@ class ShadowLog(SealedLog[Watched]):
             self._told = record.header
             self.renew_header()
         super().write(record)
-
-    def _opened(self) -> IO[bytes]:
-        file = super()._opened()
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise HostError(f"{self.path}: another `rlctl shadow watch` writes it; name another --out") from None
-        return file
 
 
 def watched_as_json(watched: Watched) -> dict[str, object]:

@@ -62,10 +62,9 @@ def test_a_simulated_host_is_swept_the_same_each_time():
 
 
 def test_a_load_far_beyond_the_maximum_is_swept_where_it_is():
-    plain = load_scenario("live-nginx").model_dump()
-    fast, fastest = (
-        LiveScenario.model_validate(plain | {"load": {"kind": "constant", "rate": rate}}) for rate in (1.6, 2)
-    )
+    plain = load_scenario("live-nginx").model_dump(exclude_unset=True)
+    loads = ({"kind": "constant", "rate": rate} for rate in (1.6, 2.0))
+    fast, fastest = (LiveScenario.model_validate(plain | {"load": load}) for load in loads)
     assert bench_sweep(fast).loads[0] == pytest.approx(1.6)
     assert bench_sweep(fastest).loads == (2.0,)
 

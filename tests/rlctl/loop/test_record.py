@@ -214,7 +214,7 @@ def test_a_log_that_somebody_emptied_says_again_what_it_is_of(tmp_path):
 
 def test_two_services_do_not_write_one_log(tmp_path):
     log = TickLog(tmp_path / "ticks.jsonl")
-    with pytest.raises(OSError, match="another rlctl writes it"):
+    with pytest.raises(OSError, match="another process writes it"):
         TickLog(log.path)
     log.close()
     TickLog(log.path).close()
