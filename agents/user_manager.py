@@ -112,13 +112,13 @@ class OwnPolicy(Policy):
 
     def judged(self, verdict: Verdict) -> None:
         """What the shield made of the last action, to a class that listens."""
-        if hear := getattr(self._policy, "judged", None):
+        if callable(hear := getattr(self._policy, "judged", None)):
             with self._blamed("judged"):
                 hear(verdict)
 
     def close(self) -> None:
         """It is not asked again."""
-        if close := getattr(self._policy, "close", None):
+        if callable(close := getattr(self._policy, "close", None)):
             with self._blamed("close"):
                 close()
 

@@ -131,7 +131,8 @@ def _run(arguments: list[str]) -> int:
     )
     args = _parser(arguments[:cut]).parse_args(arguments[:cut])
     if words := arguments[cut + 1 :]:
-        args.words = words
+        before = getattr(args, "words", None)
+        args.words = [*before, "--", *words] if before else words
     from rlctl.envs.errors import RlctlError  # not at import: `rlctl --help` needs no numpy
 
     try:

@@ -56,6 +56,8 @@ def pytest_collection_finish(session):
                 with contextlib.suppress(ImportError):  # an extra that is not installed
                     importlib.import_module(module.name)
     live = any(item.get_closest_marker("host") for item in session.items)
+    if live and "PYTEST_XDIST_WORKER" in os.environ:  # one would wait for the other, before any test has begun
+        raise pytest.UsageError("live tests run alone: leave them out by -m 'not host', or leave -n out")
     if live and not session.config.option.collectonly:  # not in a test, whose time is limited
         file = f"{tempfile.gettempdir()}/rlctl-live-tests-{os.getuid()}.lock"
         session.config.stash[LIVE] = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)

@@ -161,7 +161,7 @@ def _recurrent_logits(policy: Any) -> Logits:
 
 def save(model: Any, path: Path) -> None:
     """Write the model as Stable-Baselines3 does, without what belongs to this process; whole or not at all."""
-    with whole(path) as file:
+    with whole(path, lasting=True) as file:
         model.save(file, exclude=[*BY_BUDGET, "_logger", "_last_obs", "_last_episode_starts", "_last_lstm_states"])
 
 

@@ -33,7 +33,7 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
-from rlctl.envs.errors import HostError, RlctlError
+from rlctl.envs.errors import ConfigError, HostError, RlctlError
 from rlctl.envs.observations import EXPERIENCE
 
 if TYPE_CHECKING:
@@ -67,18 +67,21 @@ def learn(
         HostError: No testbed is left; there is a checkpoint.
         BundleError: The export failed; the model's files are there.
     """
-    checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
     if not run.resume:
         files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init, run.inputs)
-    try:
-        session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
-    except RlctlError:
-        if not run.resume:
-            files.undo_begin(run.folder)
-        raise
-    with contextlib.closing(session.env):
-        session.learn()
-        return session.result()
+    elif not files.is_run(run.folder):
+        raise ConfigError("is no folder of a run: there is no config.yml", run.folder)
+    with files.alone(run.folder):
+        checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
+        try:
+            session = _Session(run, checkpoint, watch, stopped, rollouts, evaluated)
+        except RlctlError:
+            if not run.resume:
+                files.undo_begin(run.folder)
+            raise
+        with contextlib.closing(session.env):
+            session.learn()
+            return session.result()
 
 
 def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:

@@ -39,6 +39,10 @@ def merge(members: Sequence[Path], out: Path, name: str) -> Card:
             raise BundleError(
                 f"these policies have no common {key}: {told}; merge runs that differ in their seed alone"
             )
+    discounts = {card.training.hyperparameters.get("gamma") for card in cards}
+    if not cards[0].algorithm.endswith("PPO") and len(discounts) > 1:  # values of another scale
+        told = ", ".join(map(str, sorted(discounts, key=str)))
+        raise BundleError(f"these policies have no common gamma: {told}; merge runs that differ in their seed alone")
     policy = mean_of(policies)
     observations = recorded(cards[0].lags)
     expected = np.mean([logits_of(one, observations) for one in policies], axis=0)

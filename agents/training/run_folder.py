@@ -11,10 +11,12 @@ tensorboard/ bundle/
 
 from __future__ import annotations
 
-import json
+import contextlib
+import fcntl
 import platform
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,13 +26,17 @@ import numpy as np
 import yaml
 
 from rlctl import __version__
+from rlctl.agents.served.network import first_line
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import YAML, Strict, validated
+from rlctl.envs.whole_file import whole, write_whole
+from rlctl.envs.yaml_edge import YAML, Strict
+
+ANOTHER = "holds a run already; give another --out, or --resume it"
 
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
+OFFLINE, TRANSITIONS = "offline.json", "transitions.jsonl"  # of a run on a dataset, and of one on a live testbed
 INIT, COPIES = "init_model.zip", "profiles"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
@@ -83,7 +89,8 @@ def begin(
         init: The model that it begins with.
         inputs: Files of the user's beside those that the hosts name.
     """
-    check_new(folder)
+    if is_run(folder):  # a trial of a search brings a model along
+        raise ConfigError(ANOTHER, folder)
     sources: dict[str, Path] = {}
     for file in (*inputs, *(file for kind in hosts.kinds for file in _files(kind).values())):
         if (other := sources.setdefault(file.name, file.resolve())) != file.resolve():
@@ -100,9 +107,24 @@ def begin(
 
 
 def check_new(folder: Path) -> None:
-    """Raise ConfigError where a folder holds a run already."""
+    """Raise ConfigError where a folder holds a run already, of whatever kind."""
     if is_run(folder):
-        raise ConfigError("holds a run already; give another --out, or --resume it", folder)
+        raise ConfigError(ANOTHER, folder)
+    if any((folder / name).exists() for name in (BEST, OFFLINE, TRANSITIONS)):
+        raise ConfigError("holds a run already; give another --out", folder)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Go on with a run that nobody else goes on with; ConfigError: somebody does."""
+    with (folder / CONFIG).open("r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError("another process goes on with this run; end it first", folder) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def undo_begin(folder: Path) -> None:
@@ -170,11 +192,14 @@ def newest_checkpoint(folder: Path) -> Checkpoint:
     """From where a run goes on; ConfigError where there is no run, or it has not come to a checkpoint."""
     if not is_run(folder):
         raise ConfigError("is no folder of a run: there is no config.yml", folder)
+    unread = ""
     for one in sorted(_checkpoints(folder), key=lambda path: -int(path.name)):
         if (one / STATE).is_file():
-            data = json.loads((one / STATE).read_text())
-            return Checkpoint(one, validated(State, data, one / STATE))
-    raise ConfigError("ended before its first checkpoint; start it anew with another --out", folder)
+            try:
+                return Checkpoint(one, State.model_validate_json((one / STATE).read_text()))
+            except ValueError as error:  # of a machine that lost its power, or of another rlctl
+                unread = f"; {one / STATE} cannot be read: {first_line(error)}"
+    raise ConfigError(f"has no checkpoint to go on from; start it anew with another --out{unread}", folder)
 
 
 def _checkpoints(folder: Path) -> Iterator[Path]:
@@ -190,7 +215,7 @@ def checkpoint_folder(folder: Path, timesteps: int) -> Path:
 
 def write_state(folder: Path, state: State) -> None:
     """Complete a checkpoint: one without this file does not count."""
-    write_whole(folder / STATE, state.model_dump_json() + "\n")
+    write_whole(folder / STATE, state.model_dump_json() + "\n", lasting=True)  # the older ones go at once
 
 
 def drop_older(folder: Path, newest: Path) -> None:
@@ -207,7 +232,7 @@ def write_replay(buffer: Any, folder: Path) -> None:
     count = min(size if buffer.full else buffer.pos, MOST_REPLAY_BYTES // row_bytes)
     newest = (buffer.pos - count + np.arange(count)) % size
     arrays = {name: getattr(buffer, name)[newest] for name in REPLAYED}
-    with (folder / REPLAY).open("wb") as file:
+    with whole(folder / REPLAY, lasting=True) as file:
         np.savez(file, pos=count % size, full=count == size, **arrays)
 
 
@@ -215,12 +240,16 @@ def read_replay(buffer: Any, folder: Path) -> bool:
     """Fill a replay buffer with what `write_replay` kept; False when nothing was, or of another shape."""
     if not (folder / REPLAY).is_file():
         return False
-    with np.load(folder / REPLAY) as kept:
-        if kept["observations"].shape[1:] != buffer.observations.shape[1:] or len(kept["rewards"]) > buffer.buffer_size:
-            return False
-        for name in REPLAYED:
-            getattr(buffer, name)[: len(kept[name])] = kept[name]
-        buffer.pos, buffer.full = int(kept["pos"]), bool(kept["full"])
+    try:
+        with (folder / REPLAY).open("rb") as file, np.load(file) as kept:
+            arrays = dict(kept)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):  # torn: of an rlctl that wrote it in place
+        return False
+    if arrays["observations"].shape[1:] != buffer.observations.shape[1:] or len(arrays["rewards"]) > buffer.buffer_size:
+        return False
+    for name in REPLAYED:
+        getattr(buffer, name)[: len(arrays[name])] = arrays[name]
+    buffer.pos, buffer.full = int(arrays["pos"]), bool(arrays["full"])
     return True
 
 

@@ -53,9 +53,9 @@ class ByContainer(Strict):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
 
 
-UNSEEN_SECONDS, AGAIN_SECONDS = 4.0, 10.0
-"""A container whose groups were not seen for so long is looked for under its name, and again after so long. Groups are
-listed hierarchy by hierarchy, one in each second."""
+UNSEEN_LOOKS, AGAIN_SECONDS, MOST_AGAIN_SECONDS = 4, 10.0, 40.0
+"""A container whose groups were not seen for so many looks is looked for under its name, and again after so long, twice
+as long the next two times. A look, of which there is one a second or one a tick, lists one hierarchy."""
 
 
 class ContainerPaths:
@@ -66,24 +66,31 @@ class ContainerPaths:
     Args:
         names: Its groups now.
         find: Its groups at a later time; RlctlError: there is none.
+        look_seconds: Between two looks.
     """
 
     def __init__(
-        self, names: Sequence[str], find: Callable[[], Sequence[str]], clock: Callable[[], float] = time.monotonic
+        self,
+        names: Sequence[str],
+        find: Callable[[], Sequence[str]],
+        look_seconds: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find, self._clock = find, clock
         self._search: threading.Thread | None = None
-        self._due_seconds = clock() + UNSEEN_SECONDS
+        self._unseen_seconds, self._again_seconds = UNSEEN_LOOKS * max(look_seconds, 1.0), AGAIN_SECONDS
+        self._due_seconds = clock() + self._unseen_seconds
         self._take(names)
 
     def __call__(self, path: str) -> bool:
         """Whether the path is one of its groups; asked of every path of a hierarchy again and again."""
         now = self._clock()
         if path in self._known:
-            self._due_seconds = now + UNSEEN_SECONDS
+            self._due_seconds, self._again_seconds = now + self._unseen_seconds, AGAIN_SECONDS
             return True
         if now >= self._due_seconds and not (self._search and self._search.is_alive()):
-            self._due_seconds = now + AGAIN_SECONDS
+            self._due_seconds = now + max(self._again_seconds, self._unseen_seconds)
+            self._again_seconds = min(2.0 * self._again_seconds, MOST_AGAIN_SECONDS)
             self._search = threading.Thread(target=self._look, name="container", daemon=True)
             self._search.start()
         return False
@@ -94,11 +101,6 @@ class ContainerPaths:
 
     def _take(self, names: Sequence[str]) -> None:
         self._known = frozenset(f"/{name.strip('/')}" for name in names)
-
-
-def is_container_id(name: str) -> bool:
-    """Whether a container's name is its id, or the beginning of one."""
-    return _ID.fullmatch(name) is not None
 
 
 def find_container(
@@ -112,7 +114,7 @@ def find_container(
     Raises:
         HostError: It does not run, or no runtime knows it; says what each tool answered.
     """
-    if is_container_id(spec.name):
+    if _ID.fullmatch(spec.name):
         with contextlib.suppress(HostError):  # no id then, but a name of such digits
             return _by_id(spec.name, spec.name, layout)
     answers = {}

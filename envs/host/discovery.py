@@ -83,11 +83,14 @@ def discover(
     return find_groups(matches, what, name, layout, hint)
 
 
-def selects(spec: WorkloadSpec, names: Sequence[str], layout: Layout) -> Callable[[str], bool] | None:
+def selects(
+    spec: WorkloadSpec, names: Sequence[str], layout: Layout, look_seconds: float = 1.0
+) -> Callable[[str], bool] | None:
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 
     Args:
         names: Its groups now. A container is followed by these, and found again by its name when they have gone.
+        look_seconds: Between two looks at the groups that there are.
 
     Returns:
         None for a process, which has no other group than the one it is in.
@@ -96,7 +99,7 @@ def selects(spec: WorkloadSpec, names: Sequence[str], layout: Layout) -> Callabl
         case ByPid():
             return None
         case ByContainer():
-            return ContainerPaths(names, lambda: find_container(spec, layout))
+            return ContainerPaths(names, lambda: find_container(spec, layout), look_seconds)
     return _by_path(spec)[0]
 
 

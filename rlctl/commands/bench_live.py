@@ -40,13 +40,15 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
             with _progress(plan) as done:
                 outcome = measure(plan, done)
             outcomes.append(outcome)
-            if args.json != "-":  # first what lasts: whoever reads the tables may have left
-                write_json(args.json, results_as_json(outcomes))
-            if args.report:
-                folder = args.report if len(plans) == 1 else args.report / plan.scenario.name
-                write_report(outcome, folder)
-                say(f"report: {folder / 'table.md'}")
-            _show(outcome, table=args.json != "-")
+            try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+                if args.json != "-":
+                    write_json(args.json, results_as_json(outcomes))
+                if args.report:
+                    folder = args.report if len(plans) == 1 else args.report / plan.scenario.name
+                    write_report(outcome, folder)
+                    say(f"report: {folder / 'table.md'}")
+            finally:
+                _show(outcome, table=args.json != "-")
             raise_early_end(outcome.interrupted)
     return 0
 

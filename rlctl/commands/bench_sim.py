@@ -40,8 +40,10 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
             outcome = simulated(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
-                write_json(args.json, results_as_json(outcomes))
-                print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+                try:  # first what lasts, whoever reads the table may have left; and a disk that is full costs no table
+                    write_json(args.json, results_as_json(outcomes))
+                finally:
+                    print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
     return 0
 
 
@@ -49,9 +51,15 @@ def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[
     """Show and write what is about all scenarios together."""
     if not outcomes:
         return
-    if args.report:  # first what lasts: whoever reads the tables may have left
-        write_suite_report(outcomes, args.report, _command(args, plans))
-        say(f"report: {args.report / 'index.html'}")
+    try:
+        if args.report:
+            write_suite_report(outcomes, args.report, _command(args, plans))
+            say(f"report: {args.report / 'index.html'}")
+    finally:
+        _show_together(args, outcomes)
+
+
+def _show_together(args: argparse.Namespace, outcomes: Sequence[SimOutcome]) -> None:
     if len(outcomes) > 1 and args.json != "-":
         rows = suite_rows({outcome.scenario: outcome.scores for outcome in outcomes})
         print(

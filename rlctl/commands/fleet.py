@@ -89,12 +89,14 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
     with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
         outcome = run_fleet(plan, workers)
-    write_json(args.json, as_json(outcome))  # first what lasts: whoever reads the tables may have left
-    if args.report:
-        write_report(outcome, args.report)
-        say(f"report: {args.report / 'tables.md'}")
-    if args.json != "-":
-        print(tables(outcome), flush=True)
+    try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+        write_json(args.json, as_json(outcome))
+        if args.report:
+            write_report(outcome, args.report)
+            say(f"report: {args.report / 'tables.md'}")
+    finally:
+        if args.json != "-":
+            print(tables(outcome), flush=True)
     for name, of_manager in outcome.results.items():
         for remark in of_manager.remarks:
             say(f"{name}: {remark}")

@@ -134,12 +134,14 @@ def _effective(plan: Plan) -> str:
 
 def _report(args: argparse.Namespace, outcome: Outcome) -> None:
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
-    write_json(args.json, outcome.as_json())  # first what lasts: whoever reads the table may have left
-    if args.report:
-        whole_file.write_json(args.report / "result.json", outcome.as_json())
-        whole_file.write_whole(args.report / "table.md", table + "\n")
-        plot_histograms(outcome, args.report / "histograms.png")
-        plot_maxima(outcome, args.report / "maxima.png")
-        say(f"report: {args.report / 'table.md'}")
-    if args.json != "-":
-        print(table, flush=True)
+    try:  # first what lasts, whoever reads the table may have left; and a disk that is full costs no table
+        write_json(args.json, outcome.as_json())
+        if args.report:
+            whole_file.write_json(args.report / "result.json", outcome.as_json())
+            whole_file.write_whole(args.report / "table.md", table + "\n")
+            plot_histograms(outcome, args.report / "histograms.png")
+            plot_maxima(outcome, args.report / "maxima.png")
+            say(f"report: {args.report / 'table.md'}")
+    finally:
+        if args.json != "-":
+            print(table, flush=True)

@@ -79,22 +79,25 @@ def measure(
     measurement = Measurement(
         config.with_work(args.work), cells, ground, args.runs, args.leftover, period_us, args.seed
     )
+    if not args.dry_run:
+        _check(args)
     check_outputs(args)
     if args.dry_run:
         write_json(args.json, measurement.as_plan())
         if args.json != "-":
             print("\n".join(scaling(measurement)))
         return 0
-    _check(args)
     log = Log(args.report, measurement.as_plan(), resume=args.resume)
     tried = trials(measurement)
 
     def report() -> None:
-        write_json(args.json, as_json(measurement, log, kind))  # first what lasts: who reads the tables may have left
-        if args.report:
-            draw(sides_by_cell(measurement, log))
-        if args.json != "-":
-            print("\n".join(report_lines(measurement, log, tables=tables)))
+        try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+            write_json(args.json, as_json(measurement, log, kind))
+            if args.report:
+                draw(sides_by_cell(measurement, log))
+        finally:
+            if args.json != "-":
+                print("\n".join(report_lines(measurement, log, tables=tables)))
 
     total = 2 * measurement.runs * len(measurement.cells)
     seconds = estimated_seconds(measurement, tried)

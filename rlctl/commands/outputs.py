@@ -56,7 +56,8 @@ def check_outputs(args: argparse.Namespace) -> None:
                 raise ConfigError(f"is what --report writes; name another file for {option}", file)
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
-            if _exists(file) and not file.is_file():  # /dev/null would be one file afterwards, of root's
+            # As root /dev/null would be a file afterwards, and so would /dev/stdout, which may lead to one.
+            if _exists(file) and (not file.is_file() or file.absolute().parent == Path("/dev")):
                 raise ConfigError(f"is no regular file; name another for {option}", file)
             if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read
                 raise ConfigError(f"is a tick log; name another file for {option}", file)

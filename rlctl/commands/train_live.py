@@ -120,7 +120,7 @@ def _table(outcome: Outcome) -> str:
 
 
 def _code(outcome: Outcome) -> int:
-    if outcome.interrupted in ("SIGINT", "SIGTERM"):
+    if outcome.interrupted in ("SIGINT", "SIGTERM", "SIGHUP"):
         return 128 + signal.Signals[outcome.interrupted]
     raise_early_end(outcome.interrupted)
     return 0

@@ -41,7 +41,7 @@ class PidWorkload(Described, ByPid):
 
 
 class ContainerWorkload(Described, ByContainer):
-    """A container of Docker, Podman, containerd, CRI-O or runc."""
+    """A container of Docker, Podman, containerd, CRI-O, runc or crun."""
 
     kind: Literal["container"]
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from rlctl.envs.terminal import leave_terminal
 from rlctl.work.progress import say
 
 
@@ -63,16 +64,26 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
 
 @contextlib.contextmanager
 def signals_noted(message: str) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM is noted in the list, with a message on stderr; a second does what it always does."""
+    """The first signal that ends is noted in the list, with a message on stderr; a second does what it always does."""
     caught: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
         caught.append(number)
         restore()
+        if number == signal.SIGHUP:  # a shell passes it on, and the kernel sends it again
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            leave_terminal()
         say(message)
 
-    with handled(note, signal.SIGINT, signal.SIGTERM) as restore:
+    with handled(note, *ending()) as restore:
         yield caught
+
+
+def ending() -> Iterator[signal.Signals]:
+    """Signals that end a long piece of work: SIGHUP, of a terminal that was closed, unless `nohup` has it ignored."""
+    yield from (signal.SIGINT, signal.SIGTERM)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield signal.SIGHUP
 
 
 @contextlib.contextmanager

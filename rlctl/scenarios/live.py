@@ -156,7 +156,7 @@ class LiveScenario(Strict):
     @field_validator("load")
     @classmethod
     def _is_a_trace(cls, load: dict[str, Any]) -> dict[str, Any]:
-        shares_from_config(load)
+        shares_from_config(load)  # here, for its line
         return load
 
     @model_validator(mode="after")

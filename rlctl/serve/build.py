@@ -75,9 +75,9 @@ def build_live(
         _claim(claims, found.be)
         for lack in filter(None, (uncontrolled(group, layout) for group in found.be)):
             log.warning("%s", lack)
-        lc_cpus = found.lc_cpus()
+        lc_cpus, known = found.lc_cpus()
         witness = None if dry_run else stack.enter_context(contextlib.closing(Witness(knobs.holds)))
-        actuator = _actuator(found, lc_cpus, knobs, _ownership(config, events, witness))
+        actuator = _actuator(found, lc_cpus, known, knobs, _ownership(config, events, witness))
         sensors = _sensors(found, lc_cpus)
         absent = absent_readings(found.lc, found.be, sensors, perf=config.perf)
         others = tuple(found.lcs.values())[1:]
@@ -105,7 +105,7 @@ def build_live(
             follow=follower.follow if be_selects or lc_selects else None, sharing=sharing, watch=watch, replan=replan,
             be_returns=bool(be_selects),
         )  # fmt: skip
-        host.lc_cpus_known = found.lc_cpus_known
+        host.lc_cpus_known = known
         if originals:
             originals.started = lambda: host.applied
             host.inherited = originals.inherited
@@ -159,11 +159,11 @@ def unwritable(config: ServeConfig) -> tuple[Path, ...]:
     return tuple(path for path in (*files, *homes) if not os.access(path, os.W_OK))
 
 
-def _actuator(found: Workloads, lc_cpus: Sequence[int], knobs: Knobs, ownership: Ownership) -> BeActuator:
+def _actuator(found: Workloads, lc_cpus: Sequence[int], known: bool, knobs: Knobs, ownership: Ownership) -> BeActuator:
     config, order = found.config, found.be_cpus(lc_cpus)
     limits = Limits(
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
-        exclusive_cpus=exclusive_cpus(order, lc_cpus) if found.lc_cpus_known else 0,
+        exclusive_cpus=exclusive_cpus(order, lc_cpus) if known else 0,
     )  # fmt: skip
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)

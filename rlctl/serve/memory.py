@@ -54,12 +54,19 @@ class HostMemory:
         state_directory: Has the file; None keeps nothing.
         host: What has to be the same for that to say anything: CPUs, target, maximum load, BE's weight. Plain data.
             What says itself of what it is, under `of`, is left to its learner.
+        guessed: Some of that is not known yet: what is kept of a host stays as it is, and nothing of it is gone by.
         clock: Answers the Unix time.
     """
 
     def __init__(
-        self, state_directory: Path | None, host: Mapping[str, Any], clock: Callable[[], float] = time.time
+        self,
+        state_directory: Path | None,
+        host: Mapping[str, Any],
+        clock: Callable[[], float] = time.time,
+        *,
+        guessed: bool = False,
     ) -> None:
+        self._guessed = guessed
         self._path = None if state_directory is None else state_directory / MEMORY
         self._host, self._clock = json.loads(json.dumps(host, default=str)), clock
         self._due_seconds = clock() + KEEP_SECONDS
@@ -69,11 +76,11 @@ class HostMemory:
         if self._path is None:
             return
         try:
-            learned, changed = self._read(self._path)
+            learned, there = self._read(self._path)
             kept = learned.get(learner.name)
-            if kept is None:
+            if kept is None or (self._guessed and not _says_of_what(kept)):
                 return
-            if changed and not _says_of_what(kept):
+            if (changed := self._changed(there)) and not _says_of_what(kept):
                 raise ConfigError(f"another {', '.join(changed)} than when it was learned")
             seconds = max(0.0, self._clock() - float(kept["saved"]))  # in this order NaN is 0
             seconds = seconds if seconds < CLOCK_LEAP_SECONDS else 0.0
@@ -96,13 +103,16 @@ class HostMemory:
     def keep(self, learners: Sequence[Learner]) -> None:
         """Keep what they have learned; a file that cannot be written is told, and nothing else happens."""
         self._due_seconds = self._clock() + KEEP_SECONDS
-        if self._path is None or not any((learned := {one.name: _remembered(one) for one in learners}).values()):
+        learned = {one.name: _remembered(one) for one in learners}
+        if self._guessed:
+            learned = {name: memory for name, memory in learned.items() if "of" in memory}
+        if self._path is None or not any(learned.values()):
             return
         try:
-            before, changed = self._read(self._path)
+            before, there = self._read(self._path)
         except (OSError, ConfigError):
-            before, changed = {}, []
-        if changed:
+            before, there = {}, self._host
+        if not self._guessed and self._changed(there):
             before = {name: kept for name, kept in before.items() if _says_of_what(kept)}
         now = round(self._clock(), 3)
         others = {name: kept for name, kept in before.items() if not learned.get(name)}
@@ -110,12 +120,17 @@ class HostMemory:
         kept = dict(list(latest.items())[-MOST_LEARNERS:])
         try:
             # On one line: a number to a line would be twice the size, every minute.
-            write_whole(self._path, json.dumps({"schema": SCHEMA, "host": self._host, "learned": kept}) + "\n")
+            host = there if self._guessed else self._host
+            write_whole(self._path, json.dumps({"schema": SCHEMA, "host": host, "learned": kept}) + "\n")
         except OSError as error:
             log.warning("%s: %s: a restart learns this host anew", error.filename, error.strerror)
 
-    def _read(self, path: Path) -> tuple[dict[str, Any], list[str]]:
-        """By name what was known, the latest last, and what of the host has changed since; nothing without a file.
+    def _changed(self, there: Mapping[str, Any]) -> list[str]:
+        """What of the host is not as in the file."""
+        return sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
+
+    def _read(self, path: Path) -> tuple[dict[str, Any], Mapping[str, Any]]:
+        """By name what was known, the latest last, and of what host; nothing of this one without a file.
 
         Raises:
             ConfigError: It is no such file.
@@ -124,9 +139,9 @@ class HostMemory:
         try:
             text = read_own(path, MOST_BYTES)
         except FileNotFoundError:
-            return {}, []
+            return {}, self._host
         there, learned = _parsed(path, text)
-        return learned, sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
+        return learned, there
 
 
 def _ago(seconds: float) -> str:

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rlctl.serve")
 
-PASSING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+PASSING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EBUSY))
 """What keeps a file from being opened and may be over at the next start."""
 
 
@@ -77,8 +77,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile, command=command)
         hands = Hands(config.state_directory, config.schedule, config.tick_seconds)
         path, group = config.state_directory / SOCKET, config.control.group
-        # Under limits that are guesses what was learned before would be taken for another host's, and replaced.
-        memory = HostMemory(config.state_directory if host.lc_cpus_known else None, _learned_on(config, host))
+        memory = HostMemory(config.state_directory, _learned_on(config, host), guessed=not host.lc_cpus_known)
         budgets = Budgets(config.lcs, config.tick_seconds)
         approval = Approval(config.state_directory, hands, deciders)
         learners: tuple[Learner, ...] = (*host.learned, *budgets.each)

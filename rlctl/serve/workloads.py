@@ -83,20 +83,15 @@ class Workloads:
         """The main LC's group."""
         return next(iter(self.lcs.values()))
 
-    def lc_cpus(self) -> tuple[int, ...]:
-        """The CPUs of all LCs, each once; where one's are not known, a warning says so."""
+    def lc_cpus(self) -> tuple[tuple[int, ...], bool]:
+        """The CPUs of all LCs, each once, and whether each one's are known; where not, a warning says so."""
         known = {name: self.cpus_of(name) for name in self.config.lcs}
         for name in (name for name, cpus in known.items() if not cpus):
             log.warning(
                 "LC %s: its CPUs are not known, without a cpuset and a process: taken for one that may be any of BE's, "
-                "and nothing that is learned in this run is kept; set its cpus", name
+                "and nothing that is learned of the host is kept; set its cpus", name
             )  # fmt: skip
-        return tuple(dict.fromkeys(cpu for cpus in known.values() for cpu in cpus))
-
-    @property
-    def lc_cpus_known(self) -> bool:
-        """Whether the CPUs of each LC are known."""
-        return all(map(self.cpus_of, self.config.lcs))
+        return tuple(dict.fromkeys(cpu for cpus in known.values() for cpu in cpus)), all(known.values())
 
     def cpus_of(self, lc: str) -> tuple[int, ...]:
         """The CPUs of one LC: as configured, of its cpuset, or what its processes may run on; none if it has none."""
@@ -114,11 +109,14 @@ class Workloads:
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""
         name, section = next(iter(self.config.lcs.items()))
-        return selects(section.workload, [self.lcs[name].name], self.layout)
+        return selects(section.workload, [self.lcs[name].name], self.layout, self.config.tick_seconds)
 
     def be_selects(self) -> list[Callable[[str], bool]]:
         """How BE's groups are known that come later; none if none can."""
-        found = [selects(workload, [group.name for group in groups], self.layout) for workload, groups in self.each_be]
+        found = [
+            selects(workload, [group.name for group in groups], self.layout, self.config.tick_seconds)
+            for workload, groups in self.each_be
+        ]
         return [one for one in found if one is not None]
 
 

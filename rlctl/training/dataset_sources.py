@@ -98,6 +98,8 @@ class _LogReader:
             self._begin(decision, Cut.GAP if decision.unbroken else Cut.DAMAGE)
         elif self._late(decision, last):
             self._weavers[-1].cut(Cut.GAP)
+        elif decision.tick.cut:
+            self._weavers[-1].cut(Cut.BETWEEN)
         self._add(decision)
 
     def recording(self, sha256: str) -> Recording:
@@ -132,7 +134,7 @@ class _LogReader:
         if cut is not None:
             self._weavers[-1].cut(cut)
         if cut in (None, Cut.RESTART, Cut.SETTINGS):
-            self._weavers.append(Weaver(limits))
+            self._weavers.append(Weaver(limits, period))
         self._tick_seconds, self._limits = period, limits
         self._observer, self._shield = Observer(limits, period), Shield(safety, limits)
 

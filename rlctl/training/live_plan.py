@@ -14,8 +14,9 @@ from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
+from rlctl.envs.terminal import leave_terminal
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
-from rlctl.loop.stopping import handled
+from rlctl.loop.stopping import ending, handled
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import live_scenario
@@ -123,14 +124,17 @@ def fine_tune(
 
 @contextlib.contextmanager
 def signals_raised() -> Iterator[None]:
-    """The first SIGINT or SIGTERM is raised as Signalled, so that everything is put back on the way out.
+    """The first signal that ends is raised as Signalled, so that everything is put back on the way out.
 
     A second one does what it always does; what is left then is the testbed's keeper's to clear.
     """
 
     def interrupt(number: int, _: FrameType | None) -> None:
         restore()
+        if number == signal.SIGHUP:  # a shell passes it on, and the kernel sends it again
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            leave_terminal()
         raise Signalled(number)
 
-    with handled(interrupt, signal.SIGINT, signal.SIGTERM) as restore:
+    with handled(interrupt, *ending()) as restore:
         yield

@@ -9,9 +9,10 @@ out, and the episode is cut there (`Cut`):
     client saturated   requests failed, or the tail is only known to be longer than was said: what the client saw is
                        less than what happened
     LC at its cap      the LC had its CPUs busy while BE was frozen: that is the load's doing, and no policy's
+    old latency        it is of a period before the last one, and of a move before the one that was made
 
 and where the thread is lost: ticks are missing, a deadline was missed, the service began anew, its settings
-changed, lines are damaged, or somebody else changed the allocation.
+changed, lines are damaged, somebody else changed the allocation, or the guard between the ticks held BE meanwhile.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from rlctl.agents.training.offline.origin import TERMS, Source
 from rlctl.agents.training.offline.writer import Episode, Recording
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.observation import OLD_PERIODS
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry, Value
 
@@ -43,11 +45,13 @@ class Cut(StrEnum):
     NO_WORK = "no BE work"
     CLIENT = "client saturated"
     AT_CAP = "LC at its cap"
+    OLD = "old latency"
     GAP = "gap or missed deadline"
     RESTART = "restart"
     SETTINGS = "settings changed"
     DAMAGE = "damage"
     OTHERS = "changed by others"
+    BETWEEN = "held between ticks"
 
 
 BUSY_RATIO = 0.99
@@ -112,7 +116,8 @@ def _client_saturated(telemetry: Telemetry) -> bool:
 class Weaver:
     """Makes episodes of moments that follow one another; `cuts` says why and how often one was cut."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, tick_seconds: float = math.inf) -> None:
+        self._old_seconds = OLD_PERIODS * tick_seconds
         self.episodes: list[Episode] = []
         self.ticks = 0
         self.cuts: Counter[str] = Counter()
@@ -122,7 +127,11 @@ class Weaver:
     def add(self, moment: Moment) -> None:
         """Take the next tick."""
         self.ticks += 1
-        if why := censored(moment.telemetry, moment.before, self._limits):
+        why = censored(moment.telemetry, moment.before, self._limits)
+        latency = moment.telemetry.latency_seconds
+        if why is None and not isinstance(latency, Missing) and latency.age_seconds >= self._old_seconds:
+            why = Cut.OLD
+        if why:
             self.cut(why)
             return
         if self._open and not _same(self._open[-1].applied, moment.before):

@@ -64,11 +64,9 @@ def test_one_that_learns_is_taught_as_the_shipped_ones_are(tmp_path: Path) -> No
     assert user_manager.build(f"{path}:Toy").learns
 
 
-def test_one_that_listens_hears_the_ruling_and_the_end(tmp_path: Path) -> None:
+def test_one_that_listens_hears_the_ruling(tmp_path: Path) -> None:
     """Without it, what learns from the shield would take all it asked for as granted."""
-    heard = (
-        "    def judged(self, verdict): self.heard = verdict\n    def close(self): self.heard = 'end'\n    time_scale:"
-    )
+    heard = "    def judged(self, it): self.heard = it\n    def close(self): self.heard = 'end'\n    time_scale:"
     path = tmp_path / "toy.py"
     path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", heard))
     policy, limits = user_manager.build(f"{path}:Toy"), Limits(cpus=2)

@@ -16,7 +16,6 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,6 +26,7 @@ from typing import Any, NoReturn
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
 from rlctl.envs.errors import ConfigError, HostError, require_installed
+from rlctl.envs.terminal import leave_terminal
 
 LOCAL = "local"
 """The address that starts a cluster on this machine, for as long as we are connected."""
@@ -132,7 +132,7 @@ def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
         caught.append(number)
         if number == signal.SIGHUP:
-            _leave_terminal()
+            leave_terminal()
         raise KeyboardInterrupt
 
     for number, handler in before.items():
@@ -143,16 +143,6 @@ def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]
         if caught:
             sys.exit(128 + caught[0])
         raise
-
-
-def _leave_terminal() -> None:
-    """Write to nowhere what would go to a closed terminal: the write would fail, and cost what is kept in files."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for file in (1, 2):
-        with contextlib.suppress(OSError):
-            if stat.S_ISCHR(os.fstat(file).st_mode) and not os.isatty(file):
-                os.dup2(nowhere, file)
-    os.close(nowhere)
 
 
 def _keep_off_stdout(stack: contextlib.ExitStack, logs: bool) -> None:

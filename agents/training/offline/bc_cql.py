@@ -34,7 +34,7 @@ from rlctl.agents.training.recipe import linear
 from rlctl.envs.actions import discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.observation import Observer
+from rlctl.envs.observation import MOST_PRICE, Observer
 from rlctl.envs.reward import WORK
 
 BLOCKED = -1e9
@@ -59,7 +59,8 @@ def teacher_of(origin: Origin) -> str:
 def rewards_of(data: Dataset, work: float | None) -> NDArray[np.float32]:
     """Rewards, shape (n,), without what asking for another move cost; `work` as in `OfflineRecipe`."""
     own = np.repeat([one.work or WORK for one in data.origin.sources], [s.transitions for s in data.origin.sources])
-    price = own if work is None else np.full(len(data), work)
+    # What a violation costs is the last number of an observation; as in training it divides what BE's work is worth.
+    price = (own if work is None else np.full(len(data), work)) / MOST_PRICE ** data.observations[data.state, -1]
     terms = {name: data.terms[:, place] for place, name in enumerate(TERMS)}
     made = terms["qos"] + terms["severity"] + terms["reconfiguration"] + terms["be_work"] * price / WORK
     return np.asarray(made, np.float32)

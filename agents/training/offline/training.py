@@ -37,9 +37,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.whole_file import write_json
 
-OFFLINE = "offline.json"
-"""File in the folder of a run with what came of it."""
-
 OBSERVATIONS = 2000
 """Number of states on which the exported network is compared with the model."""
 
@@ -126,8 +123,7 @@ def learn_offline(
 
     `stopped` is asked after every update: once it answers True, the policy is judged as it is, for the last time.
     """
-    if (run.folder / OFFLINE).exists() or files.is_run(run.folder):
-        raise ConfigError("holds a run already; give another --out", run.folder)
+    files.check_new(run.folder)
     run.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(run.threads)
     set_random_seed(run.seed)
@@ -141,7 +137,7 @@ def learn_offline(
     bundle = _exported(run, learner, rounds[-1].updates, selected_by, spent[0]) if run.export else None
     outcome = OfflineOutcome(run, tuple(rounds), best, selected_by, learner.teacher, *spent, bundle)
     files.note_origin(run.folder, run.arguments, run.command)
-    write_json(run.folder / OFFLINE, outcome.as_json())
+    write_json(run.folder / files.OFFLINE, outcome.as_json())
     return outcome
 
 

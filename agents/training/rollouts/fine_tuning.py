@@ -25,6 +25,8 @@ from sb3_contrib import QRDQN
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
+from rlctl.agents.served import bundle
+from rlctl.agents.served.card import Card
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import head_of, save, share_gradients
 from rlctl.agents.training.export import as_onnx
@@ -35,9 +37,9 @@ from rlctl.agents.training.rollouts.segment_env import OneHost, SegmentEnv
 from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
 from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
-from rlctl.envs.errors import ConfigError, RlctlError
+from rlctl.envs.errors import RlctlError
 
-TRANSITIONS, OUTCOME = "transitions.jsonl", "live.json"
+OUTCOME = "live.json"
 
 ROUND_TICKS, ROLLOUT_TICKS = 300, 60
 """Most ticks between two measurements, and most between two updates of PPO."""
@@ -158,11 +160,9 @@ class FineTuning:
         self.task, self.model = task, load_model(task.init)
         self.lags = lags_of(task.init, self.model)
         folder = task.folder
-        if files.is_run(folder) or (folder / TRANSITIONS).exists():
-            raise ConfigError("holds a run already; give another --out", folder)
+        files.check_new(folder)
         folder.mkdir(parents=True, exist_ok=True)
         files.note_origin(folder, task.arguments, task.command)
-        shutil.copyfile(task.init, folder / files.BEST)
 
     def run(self, running: LiveRunning, watch: Callable[[str], None] = lambda _: None) -> Outcome:
         """Measure, learn, measure again.
@@ -176,8 +176,9 @@ class FineTuning:
         Raises:
             HostError: The host failed before anything was measured.
         """
-        begun, folder = time.monotonic(), self.task.folder
-        with (folder / TRANSITIONS).open("w", encoding="utf-8") as record:
+        begun, folder, self._tick_seconds = time.monotonic(), self.task.folder, running.tick_seconds
+        shutil.copyfile(self.task.init, folder / files.BEST)
+        with (folder / files.TRANSITIONS).open("w", encoding="utf-8") as record:
             session = _Session(self, running, record, watch)
             interrupted = session.run()
         timesteps = int(session.learner.num_timesteps)
@@ -190,8 +191,8 @@ class FineTuning:
         """Write the bundle of the policy that is kept; returns its folder. The model's file is there anyway."""
         kept, out = self.task.folder / files.BEST, self.task.folder / "bundle"
         model = load_model(kept)
-        parts = parts_of(model, kept, self.lags)
-        task, trained = self.task, parts.training
+        task, parts = self.task, parts_of(model, kept, self.lags)
+        trained, before = parts.training, _card_beside(task.init)
         live: dict[str, JsonValue] = {
             "init": str(task.init),
             "kept_initial": not outcome.improved,
@@ -203,14 +204,26 @@ class FineTuning:
         training = trained.model_copy(
             update={
                 "hyperparameters": {**trained.hyperparameters, "live": live},
+                "total_timesteps": int(self.model.num_timesteps) + (outcome.timesteps if outcome.improved else 0),
                 "wall_seconds": round(outcome.seconds, 1),
                 "seed": task.seed,
                 "code": files.code_version(),
             }
         )
-        card = parts.model_copy(update={"training": training})
+        # By the hosts that it learned on before, too, a reading that this host loses is unlike its training.
+        plants = before.plants if before else ()
+        updated = {"training": training, "plants": plants, "tick_seconds": self._tick_seconds}
+        card = parts.model_copy(update=updated)
         export_model(model, out, name=name, card=card, observations=recorded(self.lags))
         return out
+
+
+def _card_beside(model: Path) -> Card | None:
+    """The card of the run that a model is of; None where there is none."""
+    try:
+        return bundle.read(model.resolve().parent / "bundle")[0]
+    except RlctlError:
+        return None
 
 
 def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks: int) -> Any:

@@ -160,7 +160,7 @@ class BeActuator:
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
         self._read_back(seen, wanted, steps, outcome)
-        _raise_first(outcome, self._weigh(fresh))
+        _raise_first(outcome, self._weigh([group for group in self.groups if group.name in names]))
 
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
@@ -206,7 +206,7 @@ class BeActuator:
         errors: list[RlctlError] = []
         lc = self._lc.cpu if self._lc is not None and self._weight is Weight.EQUAL else None
         for group in groups:
-            if (cpu := group.cpu) is None or self._weight is None:
+            if (cpu := group.cpu) is None or self._weight is None or group not in self._members.known:
                 continue
             try:
                 native = cpu.weights[self._weight] if lc is None else lc.weight()

@@ -44,6 +44,15 @@ class Claims:
             CgroupGone: It was removed.
             PermissionMissing: Its knobs may not be written.
         """
+        before = set(self._held)
+        try:
+            self._take(group)
+        except BaseException:  # what is refused is not held: its owner's successor would be locked out
+            for key in self._held.keys() - before:
+                os.close(self._held.pop(key)[0])
+            raise
+
+    def _take(self, group: Group) -> None:
         for knob in _knobs(group):
             for above in _above(knob):
                 self._lock(above, fcntl.LOCK_SH, f"{group.name} lies within {above.parent}, which")

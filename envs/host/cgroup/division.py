@@ -11,6 +11,9 @@ from rlctl.envs.host.cgroup.members import Member
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import Seen, Settings
 
+ROUNDED = 1.001
+"""Quotas that differ by less are one."""
+
 
 class Division:
     """Settings of single groups from an allocation for all, and back; `wanted_cpus` is the quota last wanted."""
@@ -68,10 +71,15 @@ class Division:
         return Allocation(self._quota_cpus(counted, len(seen)), highest, all(now.frozen for now in counted))
 
     def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
-        """The sum of the quotas; one that is in force as wanted is the quota wanted, without its rounding."""
+        """The sum of the quotas; one that is in force as wanted is the quota wanted, without its rounding.
+
+        But for so many groups that each has the kernel's least quota, and they more together than is wanted.
+        """
         share = self.share(self.wanted_cpus, groups)
         if all(now.settings.quota == share and share.cpus <= now.ceiling_cpus for now in seen):
-            return self.wanted_cpus
+            least = groups * share.cpus
+            runs = not all(now.frozen for now in seen)
+            return least if runs and least > ROUNDED * self.wanted_cpus else self.wanted_cpus
         own = (UNLIMITED if now.settings.quota is None else now.settings.quota.cpus for now in seen)
         return sum(min(cpus, now.ceiling_cpus) for cpus, now in zip(own, seen, strict=True))
 

@@ -168,10 +168,13 @@ def group_devices() -> frozenset[int]:
 
 def whereabouts(kernel: Kernel, directory: Path, identity: Identity) -> Path | None:
     """Where a group is by now, for v1 lets it, or one above it, have another name in its place; None: it is gone."""
+    with contextlib.suppress(OSError):  # nearly always where it was
+        if kernel.identity(directory) == identity:
+            return directory
     above = next(folder for folder in directory.parents if folder.is_dir())
-    below, places = directory.relative_to(above).parts[1:], [directory]
+    below, places = directory.relative_to(above).parts[1:], list[Path]()
     with contextlib.suppress(OSError):
-        places += [one.joinpath(*below) for one in kernel.subgroups(above)]
+        places = [one.joinpath(*below) for one in kernel.subgroups(above)]
     for place in places:
         with contextlib.suppress(OSError):
             if kernel.identity(place) == identity:

@@ -73,7 +73,15 @@ class Members:
         for group in (group.using(self._knobs) for group in groups):
             with contextlib.suppress(CgroupGone):
                 fresh[group] = Member(group.identity())
-        self._knobs.remember(path for group in fresh for path in group.knob_files(*RESTRICTING))
+        while True:
+            try:
+                self._knobs.remember(path for group in fresh for path in group.knob_files(*RESTRICTING))
+                break
+            except CgroupGone:  # one that went meanwhile must not cost the others their places
+                left = {group: member for group, member in fresh.items() if group.exists()}
+                if len(left) == len(fresh):
+                    raise
+                fresh = left
         self.known |= fresh
         for group in fresh:
             self._ownership.watch(group)

@@ -102,15 +102,15 @@ class OtlpDigest:
         self._decode = _decoder()  # its imports belong to the start
 
     def __call__(self, body: bytes, now_seconds: float, *, as_json: bool = False) -> Figures | Missing:
-        """The figures after an export that arrived at a monotonic time; one without the histogram changes none.
+        """The figures after an export that arrived at a monotonic time.
 
         Raises:
             ValueError: It is no export, or one that contradicts itself or an earlier one.
         """
-        request, others, heard, found = self._decode(body, as_json), set(), set(), set()
+        request, others, heard, found = self._decode(body, as_json), set(), dict[_Labels, int](), set()
         exported_ns = {resource: one.end_ns for resource, one in self._exporters.items()}
         for resource, metric in _metrics(request):
-            heard.add(resource)
+            heard[resource] = max(heard.get(resource, 0), _end_ns(metric))
             if metric.name != self._names.histogram or metric.WhichOneof("data") not in _HISTOGRAMS:
                 others.add(metric.name)
                 continue
@@ -118,7 +118,7 @@ class OtlpDigest:
                 if self._names.labels.items() <= dict(resource | labels).items():
                     self._take(resource, labels, point, now_seconds, exported_ns.get(resource, 0))
                     found.add(resource)
-        found |= {resource for resource in heard - found if self._idled(resource, now_seconds)}
+        found |= {one for one in heard.keys() - found if self._idled(one, heard[one], now_seconds)}
         if found:
             self._latest = self._figures(now_seconds)
         elif not self._exporters:
@@ -128,10 +128,15 @@ class OtlpDigest:
             )
         return self._latest
 
-    def _idled(self, resource: _Labels, now_seconds: float) -> bool:
-        """Whether a known process that exports differences says by leaving its histogram out that nothing came."""
+    def _idled(self, resource: _Labels, end_ns: int, now_seconds: float) -> bool:
+        """Whether a known process that exports differences says by leaving its histogram out that nothing came.
+
+        Not by the rest of an export that came in parts: such points end when those of the histogram did.
+        """
         exporter = self._exporters.get(resource)
         if exporter is None or any(point.cumulative for point in exporter.series.values()):
+            return False
+        if end_ns - exporter.end_ns < 0.5e9 * min(point.seconds for point in exporter.series.values()):
             return False
         exporter.arrival_seconds = now_seconds
         exporter.series = {key: replace(point, added=Histogram()) for key, point in exporter.series.items()}
@@ -204,6 +209,12 @@ class OtlpDigest:
 
 
 _HISTOGRAMS = ("histogram", "exponential_histogram")
+
+
+def _end_ns(metric: Any) -> int:
+    """When the latest of a metric's points ends; 0 of one without points."""
+    kind = metric.WhichOneof("data")
+    return max((point.time_unix_nano for point in getattr(metric, kind).data_points), default=0) if kind else 0
 
 
 def _of_another(before: _Point, point: _Point) -> bool:

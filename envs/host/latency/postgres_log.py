@@ -74,7 +74,9 @@ class PostgresLog(LineSource):
                 else:
                     prepared = self._prepared.pop(lookup(row, "session_id"), {})
                     latencies.append(took * 1e-3 + sum(prepared.values()))
-            elif _IN_ANOTHER_LANGUAGE.match(message):
+            elif (
+                _IN_ANOTHER_LANGUAGE.match(message) and lookup(row, "context") is None
+            ):  # which a function's words have
                 malformed += 1
             elif str(lookup(row, "state_code") or "").startswith(SERVER_FAULTS):
                 self._failed += 1

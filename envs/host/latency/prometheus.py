@@ -103,11 +103,11 @@ class PrometheusDigest:
     def _torn(self, before: _Scrape, now: _Scrape) -> bool:
         """Whether a series' counts fell twice in TORN_SECONDS: workers answer in turn, each for itself."""
         # Of one that restarts they fall once. What two workers differ by is the lifetime of one, and no window.
-        seen = self._fell, now.seconds - TORN_SECONDS
+        since = now.seconds - TORN_SECONDS
         fell = {key for key, one in now.series.items() if key in before.series and one.total < before.series[key].total}
-        if any(seen[0].get(key, -math.inf) > seen[1] for key in fell):
+        if any(self._fell.get(key, -math.inf) > since for key in fell):
             self._torn_seconds = now.seconds
-        self._fell = {key: at for key, at in self._fell.items() if at > seen[1]} | dict.fromkeys(fell, now.seconds)
+        self._fell = {key: at for key, at in self._fell.items() if at > since} | dict.fromkeys(fell, now.seconds)
         return now.seconds - self._torn_seconds < TORN_SECONDS
 
     def _parse(self, body: bytes, now_seconds: float) -> _Scrape | Missing:

@@ -57,12 +57,18 @@ def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list
 
 def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
     """What is not as the platform says, one line with the way out; empty when all stands."""
-    wanted = {platform.mdev_group: platform.mdev_cpus}
-    wanted |= {platform.cluster_group(one.name): one.cpus for one in platform.clusters}
-    for name, cpus in wanted.items():
+    try:
+        if getattr(Group.open(layout, platform.host_group, knobs).cpuset, "cpus", frozenset)() != platform.host_cpus:
+            return f"{platform.host_group} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
+    except CgroupGone as error:
+        return f"{error}; `rlctl partition apply` makes the groups"
+    except RlctlError as error:
+        return str(error)
+    for name in (platform.mdev_group, *(platform.cluster_group(one.name) for one in platform.clusters)):
         try:
+            # Fewer are what a controller, or its watchdog, leaves BE just now: that is the managed device.
             cpuset = Group.open(layout, name, knobs).cpuset
-            if cpuset is None or cpuset.cpus() != cpus:
+            if cpuset is None or not (cpus := cpuset.cpus()) or not cpus <= platform.mdev_cpus:
                 return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
         except CgroupGone as error:
             return f"{error}; `rlctl partition apply` makes the groups"

@@ -67,13 +67,13 @@ def session_of(one, plant):
     tuning = FineTuning(one)
     with (
         contextlib.closing(running_on(Bed(plant), one.bounds)) as running,
-        (one.folder / fine_tuning.TRANSITIONS).open("w") as record,
+        (one.folder / fine_tuning.files.TRANSITIONS).open("w") as record,
     ):
         yield fine_tuning._Session(tuning, running, record, lambda _: None)
 
 
 def lines(folder):
-    return [json.loads(line) for line in (folder / fine_tuning.TRANSITIONS).read_text().splitlines()]
+    return [json.loads(line) for line in (folder / fine_tuning.files.TRANSITIONS).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("algorithm", ["dqn", pytest.param("qrdqn", marks=pytest.mark.slow), "ppo"])
@@ -192,7 +192,7 @@ def test_an_error_before_the_first_measurement_is_raised(tmp_path):
 def test_a_folder_with_a_run_and_a_model_of_other_lags_are_refused(tmp_path):
     one = task(tmp_path)
     FineTuning(one)
-    (tmp_path / "run" / fine_tuning.TRANSITIONS).touch()
+    (tmp_path / "run" / fine_tuning.files.TRANSITIONS).touch()
     with pytest.raises(ConfigError, match="holds a run already"):
         FineTuning(one)
     env = HostEnv(FakePlant(LIMITS), lags=(1, 0))

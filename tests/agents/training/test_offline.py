@@ -91,10 +91,12 @@ def bandit(episodes=40, seed=0):
     masks = np.ones((episodes * (STEPS + 1), len(MOVES)), np.bool_)
     masks[:, BARRED] = False
     first = np.repeat(np.arange(episodes) * (STEPS + 1), STEPS)
+    seen = dice.uniform(-1, 1, (len(masks), SIZE)).astype(np.float32)
+    seen[:, -1] = 0.0  # the usual price of a violation
     return Dataset(
         name="bandit-v0",
         origin=origin(n),
-        observations=dice.uniform(-1, 1, (len(masks), SIZE)).astype(np.float32),
+        observations=seen,
         masks=masks,
         state=first + np.tile(np.arange(STEPS), episodes),
         last=first + STEPS,
@@ -246,6 +248,8 @@ def test_rewards_leave_out_the_cost_of_asking_and_take_each_source_s_price():
     assert found[:10] == pytest.approx(-0.012 + 0.5 * WORK, abs=1e-6)
     assert found[10:] == pytest.approx(-0.012 + WORK, abs=1e-6)
     assert rewards_of(data, WORK)[10:] == pytest.approx(-0.012 + 0.5 * WORK, abs=1e-6)
+    data.observations[:, -1] = 1.0  # four times that, as an error budget that burns sets it
+    assert rewards_of(data, WORK)[10:] == pytest.approx(-0.012 + 0.125 * WORK, abs=1e-6)
 
 
 def test_a_dataset_s_own_judge_tells_a_good_policy_from_a_bad_one():

@@ -9,6 +9,7 @@ import pytest
 
 from rlctl import __version__
 from rlctl.agents.training import run_folder
+from rlctl.envs.errors import ConfigError
 
 
 def test_only_a_change_of_what_is_checked_in_is_another_rlctl(tmp_path, monkeypatch):
@@ -48,6 +49,38 @@ def test_of_a_replay_buffer_the_newest_rows_that_fit_are_kept(rows_that_fit, kep
     assert run_folder.read_replay(found, tmp_path)
     assert (found.pos, found.full) == (pos, full)
     assert found.rewards[: len(kept), 0].tolist() == found.actions[: len(kept), 0].tolist() == kept
+
+
+def test_a_replay_buffer_that_was_torn_is_none(tmp_path):
+    run_folder.write_replay(buffer(1, 2, 3, pos=3), tmp_path)
+    whole = (tmp_path / run_folder.REPLAY).read_bytes()
+    for torn in (b"", whole[: len(whole) // 2]):
+        (tmp_path / run_folder.REPLAY).write_bytes(torn)
+        assert not run_folder.read_replay(buffer(), tmp_path)
+
+
+def test_a_checkpoint_without_a_state_is_passed_over(tmp_path):
+    (tmp_path / "config.yml").touch()
+    state = {"timesteps": 10, "seconds": 1.0, "updates": 7, "calls": 5, "episodes": 2, "block": 3}
+    for timesteps, text in ((10, json.dumps(state)), (20, "")):
+        (run_folder.checkpoint_folder(tmp_path, timesteps) / "state.json").write_text(text)
+    assert run_folder.newest_checkpoint(tmp_path).state.timesteps == 10
+
+
+def test_nobody_goes_on_with_a_run_beside_another_or_begins_one_in_its_place(tmp_path):
+    (tmp_path / "config.yml").touch()
+    with (
+        run_folder.alone(tmp_path),
+        pytest.raises(ConfigError, match="another process goes on"),
+        run_folder.alone(tmp_path),
+    ):
+        pass
+    for name in ("config.yml", "offline.json", "transitions.jsonl", "best_model.zip"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).touch()
+        with pytest.raises(ConfigError, match="holds a run already"):
+            run_folder.check_new(folder)
 
 
 def test_a_checkpoint_of_an_older_rlctl_is_gone_on_with(tmp_path):

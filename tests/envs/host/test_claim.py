@@ -92,10 +92,11 @@ def control(bench, claims, group):
 def test_while_the_originals_are_not_back_no_other_state_directory_gets_the_group(real, tmp_path):
     group = crashed(real)
     refused = pytest.raises(HostError, match=rf"{real.state_dir} has the originals of .*rlctl restore --state")
-    with Claims(tmp_path / "other") as second, refused:
-        second.take(group)
-    with Claims(real.state_dir) as same:
-        same.take(group)
+    with Claims(tmp_path / "other") as second:
+        with refused:
+            second.take(group)
+        with Claims(real.state_dir) as same:  # who was refused locks nobody out
+            same.take(group)
     assert marked(group.directories[0]) == real.state_dir, "the originals are still there, and nowhere else"
     assert real.restore().ok
     assert [marked(directory) for directory in group.directories] == [None for _ in group.directories]

@@ -458,7 +458,7 @@ def test_a_container_that_is_made_anew_is_found_under_its_new_id() -> None:
             raise HostError("no runtime knows it")
         return ("docker/4567",)
 
-    container = ContainerPaths(["docker/0123"], find, lambda: now[0])
+    container = ContainerPaths(["docker/0123"], find, clock=lambda: now[0])
 
     def seen(second: float, *paths: str) -> list[bool]:
         now[0] = second
@@ -475,6 +475,10 @@ def test_a_container_that_is_made_anew_is_found_under_its_new_id() -> None:
     assert seen(18.0, "/other") == [False]
     assert seen(19.0, "/docker/4567") == [True]
     assert asked == [7.1, 18.0]
+    slow = ContainerPaths(["docker/0123"], find, 60.0, clock=lambda: now[0])
+    now[0] += 200.0
+    assert not slow("/other")
+    assert slow._search is None, "a look is only once a tick"
 
 
 def test_sensors_without_files_stay_as_they_are(fake: Bench) -> None:

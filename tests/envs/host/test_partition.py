@@ -244,6 +244,8 @@ def test_whoever_places_work_there_can_ask_whether_it_stands(machine: Machine) -
     assert "`rlctl partition apply` makes the groups" in missing(TWO, machine.layout, knobs)
     machine.apply()
     assert not missing(TWO, machine.layout, knobs)
+    wide = Platform(TWO.host_cpus, TWO.mdev_cpus | {2}, TWO.clusters)
+    assert not missing(wide, machine.layout, knobs), "its controller leaves BE fewer just now"
     other = Platform(frozenset({1}), frozenset({0}), (Cluster("half", frozenset({0}), 1.0),))
     assert "other CPUs than the platform says" in missing(other, machine.layout, knobs)
 

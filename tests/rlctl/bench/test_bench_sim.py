@@ -1,5 +1,6 @@
 """A benchmark in the simulator: the same numbers however it is divided, common random numbers, the truth as judge."""
 
+import errno
 import json
 import os
 import signal
@@ -304,6 +305,36 @@ def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, caps
         error = capsys.readouterr().err
         assert "file: is no folder; name another" in error
         assert error.count("\n") == 1
+
+
+def test_a_reader_who_has_left_costs_no_result(tmp_path):
+    """`rlctl bench ... | less`, and `q` before the end."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    words = [*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]
+    done = subprocess.run([sys.executable, "-m", "rlctl", *words], stdout=theirs, stderr=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert done.returncode == 141
+    assert json.loads((tmp_path / "out.json").read_text())["managers"].keys() == {"frozen"}
+
+
+def test_a_report_that_cannot_be_written_costs_no_table(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("rlctl.commands.bench_sim.write_json", full)
+    assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 75
+    assert "| frozen" in capsys.readouterr().out
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_what_needs_more_cpus_is_left_out_of_all_and_refused_by_name(capsys, monkeypatch):
+    monkeypatch.setattr("rlctl.envs.host.topology.read_list", lambda _: frozenset({0, 1}))
+    assert main(["bench", "--plant", "host", "--scenario", "all", "--managers", "frozen", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert "left out live-memory-16: lc.cpus" in said or "left out live-memory-16: be.cpus" in said
+    assert "live-nginx: " in said
+    assert main(["bench", "--scenario", "live-memory-16", "--managers", "frozen", "--dry-run"]) == 78
 
 
 def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):

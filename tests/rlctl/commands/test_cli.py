@@ -49,6 +49,8 @@ def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_
     for words in (["grep", "--", "-x"], ["sleep", "1"]):
         assert main(["app", "run", "encoder.yaml", "--config", "serve.yaml", "--", *words]) == 0
     assert seen == [(Path("serve.yaml"), ["grep", "--", "-x"]), (Path("serve.yaml"), ["sleep", "1"])]
+    assert main(["app", "run", "encoder.yaml", "git", "checkout", "--", "."]) == 0
+    assert seen[-1] == (None, ["git", "checkout", "--", "."])
 
 
 @pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])

@@ -126,7 +126,7 @@ def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(serve
     shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
     (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
     found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
-    assert found.lc_cpus() == tuple(sorted(os.sched_getaffinity(0)))
+    assert found.lc_cpus() == (tuple(sorted(os.sched_getaffinity(0))), True)
 
 
 def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monkeypatch, v1, caplog):
@@ -138,7 +138,7 @@ def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monke
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
     host = build_live(load_config(serve_yaml()), dry_run=True)
     assert (host.limits.exclusive_cpus, host.lc_cpus_known) == (0, False)
-    assert "nothing that is learned in this run is kept; set its cpus" in caplog.text
+    assert "nothing that is learned of the host is kept; set its cpus" in caplog.text
     host.close()
 
 

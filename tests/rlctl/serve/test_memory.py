@@ -151,6 +151,21 @@ def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplo
     assert "experience" in json.loads((tmp_path / MEMORY).read_text())["learned"]
 
 
+def test_under_limits_that_are_guesses_what_was_learned_stays_and_a_budget_goes_on(tmp_path):
+    """An LC that starts after rlctl: its CPUs are not known, and the host is taken for another one."""
+    HostMemory(tmp_path, HOST).keep((taught(),))
+    budget, guess = ErrorBudget("lc", 0.01, 1.0), {**HOST, "limits": {}}
+    memory = HostMemory(tmp_path, guess, guessed=True)
+    memory.recall(experience := Experience(LIMITS))
+    assert not experience.remembered()
+    memory.keep((experience, budget))
+    memory.keep((taught(), budget))
+    HostMemory(tmp_path, HOST).recall(experience)
+    assert experience.remembered()["cells"] == taught().remembered()["cells"]
+    kept = json.loads((tmp_path / MEMORY).read_text())
+    assert kept["host"] == HOST
+
+
 @pytest.mark.parametrize("planted", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
 def test_a_file_of_another_kind_is_neither_followed_nor_waited_for(tmp_path, planted, caplog):
     planted(tmp_path / MEMORY)

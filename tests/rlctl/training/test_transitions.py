@@ -148,6 +148,16 @@ def test_a_censored_tick_is_neither_the_beginning_nor_the_end_of_a_transition():
     assert weaver.ticks == 9
 
 
+def test_a_latency_of_moves_before_the_last_teaches_nothing_of_it():
+    weaver = Weaver(LIMITS, tick_seconds=1.0)
+    late = sound().but(tail_latency_seconds=Quantile(0.005, 2.0, samples=99))
+    for number in range(6):
+        weaver.add(moment(number, late if number == 3 else None))
+    weaver.end()
+    assert [len(one) for one in weaver.episodes] == [2, 1]
+    assert weaver.cuts == {Cut.OLD: 1}
+
+
 def test_somebody_else_s_change_is_no_effect_of_a_move():
     weaver = Weaver(LIMITS)
     for number in range(6):

@@ -158,6 +158,12 @@ def test_a_process_without_requests_leaves_its_differences_out_and_is_not_silent
         assert (found.end_seconds, found.samples) == (9.0 + second, 30)
 
 
+def test_the_rest_of_an_export_that_comes_in_parts_takes_nothing_away(digest: OtlpDigest) -> None:
+    told(digest, export(1, 2, (0, 0, 0, 0, 30), temporality=DELTA), 10.0)
+    rest = export(1, 2, (1, 0, 0, 0, 0), temporality=DELTA, name="other")
+    assert sound(told(digest, rest, 10.01)).samples == 30
+
+
 @pytest.mark.parametrize("start", [20, 10])
 def test_two_processes_that_export_as_one_are_told_apart(digest: OtlpDigest, start: int) -> None:
     """Started one after the other, or forked. Their counts, mixed, would rise and fall as no service's do."""
