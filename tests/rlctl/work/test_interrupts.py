@@ -8,9 +8,10 @@ import sys
 from tests.waiting import until
 
 ENDED = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from rlctl.work.interrupts import kept_at_signals
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored, as nohup does
 with kept_at_signals():
     try:
         print("begun", flush=True)
