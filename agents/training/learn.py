@@ -33,7 +33,7 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
-from rlctl.envs.errors import ConfigError, HostError, RlctlError
+from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.observations import EXPERIENCE
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ def learn(
     """
     if not run.resume:
         files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init, run.inputs)
-    elif not files.is_run(run.folder):
-        raise ConfigError("is no folder of a run: there is no config.yml", run.folder)
     with files.alone(run.folder):
         checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
         try:

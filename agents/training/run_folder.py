@@ -12,7 +12,6 @@ tensorboard/ bundle/
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import platform
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.file_lock import is_ours
 from rlctl.envs.whole_file import whole, write_whole
 from rlctl.envs.yaml_edge import YAML, Strict
 
@@ -74,6 +74,12 @@ def is_run(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def require_run(folder: Path) -> None:
+    """Raise ConfigError where no run was begun in a folder."""
+    if not is_run(folder):
+        raise ConfigError(f"is no folder of a run: there is no {CONFIG}", folder)
+
+
 def begin(
     folder: Path,
     recipe: Recipe,
@@ -116,14 +122,11 @@ def check_new(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Go on with a run that nobody else goes on with; ConfigError: somebody does."""
+    """Go on with a run that nobody else goes on with; ConfigError: somebody does, or there is none."""
+    require_run(folder)
     with (folder / CONFIG).open("r+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError("another process goes on with this run; end it first", folder) from None
-        except OSError:
-            pass  # a file system without locks
+        if not is_ours(file):
+            raise ConfigError("another process goes on with this run; end it first", folder)
         yield
 
 
@@ -190,8 +193,7 @@ def _git(folder: Path, *words: str) -> str:
 
 def newest_checkpoint(folder: Path) -> Checkpoint:
     """From where a run goes on; ConfigError where there is no run, or it has not come to a checkpoint."""
-    if not is_run(folder):
-        raise ConfigError("is no folder of a run: there is no config.yml", folder)
+    require_run(folder)
     unread = ""
     for one in sorted(_checkpoints(folder), key=lambda path: -int(path.name)):
         if (one / STATE).is_file():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from rlctl.agents import catalogue
 from rlctl.bench.held import bench_sweep, needs_sweep
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.testbed import LivePlan
-from rlctl.commands.outputs import raise_early_end, write_json
+from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
@@ -40,15 +41,13 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
             with _progress(plan) as done:
                 outcome = measure(plan, done)
             outcomes.append(outcome)
-            try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+            with files_first(partial(_show, outcome, table=args.json != "-")):
                 if args.json != "-":
                     write_json(args.json, results_as_json(outcomes))
                 if args.report:
                     folder = args.report if len(plans) == 1 else args.report / plan.scenario.name
                     write_report(outcome, folder)
                     say(f"report: {folder / 'table.md'}")
-            finally:
-                _show(outcome, table=args.json != "-")
             raise_early_end(outcome.interrupted)
     return 0
 

@@ -6,12 +6,13 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from rlctl.bench.live_repeats import results_as_json
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import command_line
-from rlctl.commands.outputs import write_json
+from rlctl.commands.outputs import files_first, write_json
 from rlctl.envs.sim.surface import outside
 from rlctl.report.html import write_suite_report
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
@@ -40,23 +41,23 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
             outcome = simulated(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
-                try:  # first what lasts, whoever reads the table may have left; and a disk that is full costs no table
+                with files_first(partial(_show, outcome)):
                     write_json(args.json, results_as_json(outcomes))
-                finally:
-                    print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
     return 0
+
+
+def _show(outcome: SimOutcome) -> None:
+    print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
 
 
 def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[SimOutcome]) -> None:
     """Show and write what is about all scenarios together."""
     if not outcomes:
         return
-    try:
+    with files_first(partial(_show_together, args, outcomes)):
         if args.report:
             write_suite_report(outcomes, args.report, _command(args, plans))
             say(f"report: {args.report / 'index.html'}")
-    finally:
-        _show_together(args, outcomes)
 
 
 def _show_together(args: argparse.Namespace, outcomes: Sequence[SimOutcome]) -> None:

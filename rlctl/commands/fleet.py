@@ -9,7 +9,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, number, positive, positive_int
-from rlctl.commands.outputs import add_json, check_outputs, write_json
+from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.fleet.canary import RolloutOutcome, roll_out
 from rlctl.fleet.config import Fleet, load_fleet
@@ -89,14 +89,11 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
     with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
         outcome = run_fleet(plan, workers)
-    try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+    with files_first(lambda: args.json == "-" or print(tables(outcome), flush=True)):
         write_json(args.json, as_json(outcome))
         if args.report:
             write_report(outcome, args.report)
             say(f"report: {args.report / 'tables.md'}")
-    finally:
-        if args.json != "-":
-            print(tables(outcome), flush=True)
     for name, of_manager in outcome.results.items():
         for remark in of_manager.remarks:
             say(f"{name}: {remark}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.commands.arguments import listed, positive, positive_int
-from rlctl.commands.outputs import add_json, check_outputs, raise_early_end, write_json
+from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.journal import STATE_DIR
@@ -134,7 +134,7 @@ def _effective(plan: Plan) -> str:
 
 def _report(args: argparse.Namespace, outcome: Outcome) -> None:
     table = "\n".join((outcome.table(), "", LEGEND, *outcome.notes()))
-    try:  # first what lasts, whoever reads the table may have left; and a disk that is full costs no table
+    with files_first(lambda: args.json == "-" or print(table, flush=True)):
         write_json(args.json, outcome.as_json())
         if args.report:
             whole_file.write_json(args.report / "result.json", outcome.as_json())
@@ -142,6 +142,3 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> None:
             plot_histograms(outcome, args.report / "histograms.png")
             plot_maxima(outcome, args.report / "maxima.png")
             say(f"report: {args.report / 'table.md'}")
-    finally:
-        if args.json != "-":
-            print(table, flush=True)

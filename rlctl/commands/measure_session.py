@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlctl.commands.arguments import number, positive, positive_int
-from rlctl.commands.outputs import add_json, check_outputs, write_json
+from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
 from rlctl.measure.config import MeasureConfig
@@ -91,13 +91,10 @@ def measure(
     tried = trials(measurement)
 
     def report() -> None:
-        try:  # first what lasts, whoever reads the tables may have left; and a disk that is full costs no table
+        with files_first(lambda: args.json == "-" or print("\n".join(report_lines(measurement, log, tables=tables)))):
             write_json(args.json, as_json(measurement, log, kind))
             if args.report:
                 draw(sides_by_cell(measurement, log))
-        finally:
-            if args.json != "-":
-                print("\n".join(report_lines(measurement, log, tables=tables)))
 
     total = 2 * measurement.runs * len(measurement.cells)
     seconds = estimated_seconds(measurement, tried)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rlctl.envs import whole_file
@@ -29,6 +31,15 @@ def write_json(file: str | None, data: object) -> None:
 def print_json(data: object) -> None:
     """Print data as one line of JSON on stdout, at once; a path as its text."""
     print(json.dumps(data, default=str), flush=True)
+
+
+@contextlib.contextmanager
+def files_first(show: Callable[[], object]) -> Iterator[None]:
+    """Write files, and then show: whoever reads the tables may have left, and a disk that is full costs no table."""
+    try:
+        yield
+    finally:
+        show()
 
 
 def raise_early_end(why: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import stat
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import IO, Generic, TypeVar
 
 from rlctl.envs.errors import RlctlError
+from rlctl.envs.file_lock import is_ours
 from rlctl.envs.ticklog import last_checksum, numbered_files, seal
 
 log = logging.getLogger(__name__)
@@ -118,13 +118,9 @@ class SealedLog(Generic[T]):
         if stat.S_ISFIFO(status.st_mode):
             file.close()
             raise OSError(errno.EINVAL, "is a FIFO: remove it", str(self.path))
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not is_ours(file):
             file.close()
-            raise OSError(errno.EBUSY, "another process writes it; name another", str(self.path)) from None
-        except OSError:
-            pass  # a file system without locks
+            raise OSError(errno.EBUSY, "another process writes it; name another", str(self.path))
         size = status.st_size
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
             with contextlib.suppress(OSError):  # a full disk: what comes first then is lost with the torn line

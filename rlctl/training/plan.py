@@ -136,8 +136,7 @@ def new_plan(options: TrainingOptions) -> TrainingPlan:
 
 def resumed_plan(folder: Path, changes: Mapping[str, Any]) -> TrainingPlan:
     """The plan of a run that goes on, with `changes` of budget or threads; ConfigError: no run, or a file is wrong."""
-    if not files.is_run(folder):
-        raise ConfigError("is no folder of a run: there is no config.yml", folder)
+    files.require_run(folder)
     options = load_model(TrainingOptions, folder / files.ARGUMENTS)
     copied = partial(files.copy_of, folder)
     own = {"profiles": tuple(map(copied, options.profiles)), "scenarios": tuple(map(copied, options.scenarios))}

@@ -28,7 +28,7 @@ SERVER_FAULTS = ("08", "25P03", "40", "53", "55P03", "57", "58", "F0", "XX")
 """Beginnings of SQLSTATEs with which the server, not the statement, is why there is no answer: time-outs and shutdowns
 (57), too little of something (53), deadlocks (40), locks not had (55P03). Others are the client's, as HTTP's 400 is."""
 
-_IN_ANOTHER_LANGUAGE = re.compile(r"[^:]{1,40}: \d+[.,]\d{3} \S+")
+_TRANSLATED = re.compile(r"[^:]{1,40}: \d+[.,]\d{3} \S+")
 
 UNFIT = "no line has a statement's duration: set log_duration = on, update_process_title = on, lc_messages = 'C'"
 
@@ -74,9 +74,7 @@ class PostgresLog(LineSource):
                 else:
                     prepared = self._prepared.pop(lookup(row, "session_id"), {})
                     latencies.append(took * 1e-3 + sum(prepared.values()))
-            elif (
-                _IN_ANOTHER_LANGUAGE.match(message) and lookup(row, "context") is None
-            ):  # which a function's words have
+            elif _TRANSLATED.match(message) and lookup(row, "context") is None:  # a function's own words have one
                 malformed += 1
             elif str(lookup(row, "state_code") or "").startswith(SERVER_FAULTS):
                 self._failed += 1

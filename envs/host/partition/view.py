@@ -57,18 +57,14 @@ def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list
 
 def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
     """What is not as the platform says, one line with the way out; empty when all stands."""
-    try:
-        if getattr(Group.open(layout, platform.host_group, knobs).cpuset, "cpus", frozenset)() != platform.host_cpus:
-            return f"{platform.host_group} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
-    except CgroupGone as error:
-        return f"{error}; `rlctl partition apply` makes the groups"
-    except RlctlError as error:
-        return str(error)
-    for name in (platform.mdev_group, *(platform.cluster_group(one.name) for one in platform.clusters)):
+    clusters = (platform.cluster_group(one.name) for one in platform.clusters)
+    for name in (platform.host_group, platform.mdev_group, *clusters):
         try:
-            # Fewer are what a controller, or its watchdog, leaves BE just now: that is the managed device.
             cpuset = Group.open(layout, name, knobs).cpuset
-            if cpuset is None or not (cpus := cpuset.cpus()) or not cpus <= platform.mdev_cpus:
+            cpus = cpuset.cpus() if cpuset else frozenset()
+            # Of the managed device BE has fewer just now where a controller, or its watchdog, leaves it fewer.
+            managed = bool(cpus) and cpus <= platform.mdev_cpus
+            if not (cpus == platform.host_cpus if name == platform.host_group else managed):
                 return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
         except CgroupGone as error:
             return f"{error}; `rlctl partition apply` makes the groups"
