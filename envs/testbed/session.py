@@ -110,7 +110,8 @@ class DrivenHost(LiveHost):
 class Testbed:
     """LC, load generator and BE, started on entry and gone on exit, also after Ctrl-C or a crash.
 
-    The maximum load is searched on entry, with BE absent, as the thesis does in 5.1.3.
+    The maximum load is searched on entry, with BE absent, as the thesis does in 5.1.3; on a busy machine it is another
+    one minutes later, see `search`.
 
     Args:
         spec: What to start.
@@ -119,19 +120,23 @@ class Testbed:
     Attributes:
         plant: The host, as any controller sees it.
         slo: The LC's objective, with the maximum load found.
+        searched_seconds: When that was, by the monotonic clock.
         be_group: Where BE's jobs run, for who starts applications of their own there.
     """
 
     __test__ = False
     plant: DrivenHost
     slo: SLO
+    searched_seconds: float
     be_group: Group
 
     def __init__(self, spec: TestbedSpec, say: Callable[[str], None] = log.info) -> None:
         self.spec = spec
         self._say = say
-        self._stack = contextlib.ExitStack()
+        self._stack, self._plants = contextlib.ExitStack(), contextlib.ExitStack()
         self._generator: LoadGenerator
+        self._lc_group: Group
+        self._actuator: BeActuator
         self._launcher: Launcher
         self._link: Link | None = None
         self._loop: tuple[float, Callable[[], None]] | None = None
@@ -351,20 +356,32 @@ class Testbed:
         spec.lc.ready()
         load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
         self._generator = stack.enter_context(LoadGenerator(load))
-        self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
         exclusive = exclusive_cpus(spec.be_cpus, spec.lc_cpus)
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)), exclusive_cpus=exclusive)
-        actuator = BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
+        self._lc_group, self._actuator = lc, BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
+        stack.enter_context(self._plants)
+        self.search()
+
+    def search(self) -> None:
+        """Search the maximum load, BE absent; loads are shares of it from now on: `slo` and `plant` are new.
+
+        Raises:
+            TestbedError: The target is missed at the smallest load.
+        """
+        self._plants.close()  # the sensors of the one before
+        spec = self.spec
+        self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
         source = GeneratorSource(
             lambda: self._generator.stats(timeout_seconds=0.05),
             self.slo,
             peek=lambda: self._generator.peek(timeout_seconds=0.02),
         )
         of_link = [LinkUse(self._link)] if self._link else []
-        watched = Lc("lc", self.slo, [source, *group_sensors(lc, [be]), *of_link])
+        watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link])
         watch = Watch({watched.name: Watched(self.slo, watched.sensors)}, None, self._sleep)
-        self.plant = DrivenHost([watched], actuator, spec.tick_seconds, close=lambda: None, watch=watch)
-        stack.callback(self.plant.close)
+        self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, close=lambda: None, watch=watch)
+        self._plants.callback(self.plant.close)
+        self.searched_seconds = time.monotonic()
 
     def _max_load_rps(self) -> float:
         (start, step, top), target, windows = self.spec.knee_rps, self.spec.target_seconds, self.spec.borne_windows

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
@@ -60,14 +61,14 @@ class HostResult:
         return tuple(measured.run for repeat in self.repeats for measured in repeat.measured)
 
     @property
-    def max_load_rps(self) -> float:
-        """The LC's maximum load on this host."""
-        return self.repeats[0].alone.max_load_rps
+    def max_loads_rps(self) -> tuple[float, ...]:
+        """The LC's maximum load on this host, repeat by repeat."""
+        return tuple(repeat.alone.max_load_rps for repeat in self.repeats)
 
     @property
     def solo_rate(self) -> float:
         """BE's work a second while it was alone, mean of the repeats."""
-        return sum(repeat.alone.work.rate for repeat in self.repeats) / len(self.repeats)
+        return fmean(repeat.alone.work.rate for repeat in self.repeats)
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -86,7 +87,8 @@ class HostResult:
     def as_json(self) -> dict[str, object]:
         """What is this host's own."""
         return {
-            "max_load_rps": round(self.max_load_rps, 1),
+            "max_load_rps": round(fmean(self.max_loads_rps), 1),
+            "max_loads_rps": [round(load, 1) for load in self.max_loads_rps],
             "solo_rate": round(self.solo_rate, 2),
             "host": dict(self.repeats[0].alone.host),
             "managers": managers_as_json(self.plan, self.scores, self.remarks),
@@ -138,7 +140,7 @@ class LiveOutcome:
     @property
     def caption(self) -> str:
         """What a table of this outcome has to say beneath it."""
-        loads = {name: f"{host.max_load_rps:.0f} rps" for name, host in self.hosts.items()}
+        loads = {name: spread(host.max_loads_rps) for name, host in self.hosts.items()}
         on_hosts = ", ".join(f"{name} {load}" for name, load in loads.items())
         missing = ", ".join(f"{name} {count}" for name, count in self.missing.items())
         doubts = (doubt(self.plan, host.solo_rate, name) for name, host in self.hosts.items())
@@ -180,6 +182,12 @@ class LiveOutcome:
             "managers": managers_as_json(plan, self.scores, self.remarks),
             "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
         }
+
+
+def spread(max_loads_rps: Sequence[float]) -> str:
+    """The maximum load in words, from the smallest of the repeats to the largest."""
+    least, most = f"{min(max_loads_rps):.0f}", f"{max(max_loads_rps):.0f}"
+    return f"{least} rps" if least == most else f"{least} to {most} rps"
 
 
 def doubt(plan: LivePlan, solo_rate: float, host: str) -> str:

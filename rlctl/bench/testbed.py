@@ -31,6 +31,9 @@ from rlctl.scenarios.live import LiveScenario
 from rlctl.ticklog.header import header_of
 from rlctl.work.progress import say
 
+FRESH_SECONDS = 60.0
+"""A maximum load that was found so long ago is searched anew in front of a repeat: on a busy machine it moves."""
+
 LESS_RATIO = 0.95
 """A maximum load that is searched anew on the same quiet host is no nearer to the one before."""
 
@@ -107,7 +110,7 @@ class LivePlan:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What begins a repeat: BE running alone, since a host's speed drifts, and the LC's maximum load with BE absent."""
+    """What begins a repeat, since a host's speed drifts: BE running alone, and the LC's maximum load with BE absent."""
 
     work: Work
     max_load_rps: float
@@ -157,21 +160,28 @@ class OnTestbed:
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
-        """Yields what runs a manager by its name; the empty name is BE alone, which comes first.
+        """Yields what runs a manager by its name; the empty name is what begins a repeat, which comes first.
 
+        Those that learn of the host do so in front of the first repeat.
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
             plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
-            services: dict[str, Service] = {}
+            services = {name: NEW for name in plan.managers if plan.adapts(name)}
+
+            def begin() -> Alone:
+                nonlocal alone
+                if any(service is NEW for service in services.values()):
+                    alone = bed.solo()
+                    services.update({name: adapted(plan, bed, name, alone) for name in services})
+                if time.monotonic() - bed.searched_seconds > FRESH_SECONDS:
+                    bed.search()
+                alone = bed.solo()
+                return Alone(alone, bed.slo.max_load_rps, this_host())
 
             def step(manager: str) -> Alone | Measured:
-                nonlocal alone
                 if not manager:
-                    alone = bed.solo()
-                    return Alone(alone, bed.slo.max_load_rps, this_host())
-                if plan.adapts(manager) and manager not in services:
-                    services[manager] = adapted(plan, bed, manager, alone)
+                    return begin()
                 service, policy = services.get(manager, NEW), plan.policy(manager)
                 run = run_once(plan, bed, policy, alone, service)
                 if manager in services:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,13 +298,18 @@ class Bed:
     """A testbed without a host."""
 
     def __init__(self, spec, say):
-        self.plant, self.slo = FakePlant(Limits(cpus=1), loads=(0.1,)), SLO(0.010, max_load_rps=300.0)
+        self.plant, self.searches = FakePlant(Limits(cpus=1), loads=(0.1,)), 0
+        self.search()
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         pass
+
+    def search(self):
+        self.searches += 1
+        self.slo, self.searched_seconds = SLO(0.010, max_load_rps=300.0 / self.searches), time.monotonic()
 
     def settle(self, trace):
         pass
@@ -317,6 +323,22 @@ class Bed:
         return Work(50.0, 1.0, {"matrix": 50.0})
 
     solo = stop_be
+
+
+def test_each_repeat_s_loads_are_shares_of_what_the_lc_bears_at_its_beginning(monkeypatch):
+    monkeypatch.setattr("rlctl.bench.testbed.FRESH_SECONDS", 0.3)
+    scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
+    plan = LivePlan(scenario, ("frozen", "learned-table"), 2, load_profile("responsive"), adapt_seconds=0.3)
+
+    def begin(blocks, _note):
+        with OnTestbed(plan, Bed)() as step:
+            for number, block in enumerate(blocks):
+                yield from (StepResult("", number, place, step(one)) for place, one in enumerate(block))
+
+    outcome = collected(plan, begin)
+    assert "maximum load 100 to 150 rps; " in outcome.caption
+    assert outcome.as_json()["max_load_rps"] == 125.0
+    assert outcome.as_json()["max_loads_rps"] == [150.0, 100.0]
 
 
 def test_a_service_that_has_run_before_goes_on_from_repeat_to_repeat():
