@@ -101,7 +101,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         """
         before = self.plant.current
         self._apply(decode(action, before, self.plant.limits))
-        self.missed_deadlines += self.plant.wait()
+        if missed := self.plant.wait():  # the learner took longer than a period, in which the move before was in force
+            self.missed_deadlines += missed + self.plant.wait()
         self.telemetry = self.plant.read()
         terms = reward(self.telemetry, before, self.plant.current, overridden=self.overridden)
         info = self._info() | {"reward": terms._asdict()}

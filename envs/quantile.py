@@ -1,4 +1,4 @@
-"""The one estimator of a quantile of finitely many latencies; sources, testbed and simulator share it."""
+"""The quantile of latencies of which each stands for several requests."""
 
 from __future__ import annotations
 
@@ -9,30 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def quantile(values: Sequence[float] | NDArray[np.float64], q: float) -> float:
-    """The higher order statistic: the value at rank ceil(q (n - 1)) of the sorted sample, rank 0 being the smallest.
-
-    It is always a latency that some request really had, never an average of two; with few samples it errs towards
-    the worse one, which is the safe side of an SLO. Same as `numpy.quantile(..., method="higher")`.
-
-    Args:
-        values: Latencies in seconds, in any order, finite, shape (n,) with n >= 1.
-        q: Which quantile, in [0, 1].
-
-    Raises:
-        ValueError: No values, or q outside [0, 1].
-    """
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.size == 0 or not 0.0 <= q <= 1.0:
-        raise ValueError(f"no quantile {q!r} of {sample.size} values")
-    rank = _rank(sample.size, q)
-    return float(np.partition(sample, rank)[rank])
-
-
 def weighted_quantile(
     values: Sequence[float] | NDArray[np.float64], weights: Sequence[int] | NDArray[np.int64], q: float
 ) -> float:
-    """As `quantile` of a sample in which each value stands as many times as its weight says; that sample is not made.
+    """The value at rank ceil(q (n - 1)), 0 the smallest, of the n that there are if each stands as often as it weighs.
+
+    It is what `numpy.quantile(..., method="higher")` gives of that sample, which is not made: always a latency that
+    some request really had, never an average of two; of few it is the worse one, which is the safe side of an SLO.
 
     Args:
         values: Latencies in seconds, in any order, infinite ones too, shape (n,).
@@ -48,8 +31,5 @@ def weighted_quantile(
         raise ValueError(f"no quantile {q!r} of {total} values")
     order = np.argsort(sample)
     ends = np.cumsum(counts[order])  # the ranks of a value are those below its end, from the end before it on
-    return float(sample[order[np.searchsorted(ends, _rank(total, q), side="right")]])
-
-
-def _rank(count: int, q: float) -> int:
-    return math.ceil(q * (count - 1) - 1e-9)  # 0.95 * 20 must not become rank 20 by rounding
+    rank = math.ceil(q * (total - 1) - 1e-9)  # 0.95 * 20 must not become rank 20 by rounding
+    return float(sample[order[np.searchsorted(ends, rank, side="right")]])

@@ -18,7 +18,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
-from rlctl.envs.telemetry import OF_EACH_LC, Missing, Quantile, Reading, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import MAX_LOAD, OF_EACH_LC, Missing, Quantile, Reading, Telemetry, Value, Why, worst_of
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
 
@@ -160,6 +160,8 @@ def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
 def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
     readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
     counters = {**shared.counters, **{name: _reading(one) for name, one in data.get("counters", {}).items()}}
+    if MAX_LOAD not in data.get("counters", {}):
+        counters.pop(MAX_LOAD, None)  # it is the ruling one's
     return shared.but(target_seconds=float(data["target_seconds"]), counters=counters, **readings)
 
 

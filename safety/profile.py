@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.yaml_edge import load_model, shipped_or_own
+from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
@@ -30,10 +30,7 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Seconds = Annotated[float, Field(ge=0.0, le=86400.0)]
 
 
-_STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class MemoryPressure(BaseModel):
+class MemoryPressure(Strict, strict=True):
     """Constants of the guard against an LC that waits for memory; see `rlctl.safety.memory_guards.MemoryPressureGuard`.
 
     Attributes:
@@ -42,8 +39,6 @@ class MemoryPressure(BaseModel):
         after_ticks: Ticks in a row.
         calm_seconds: Time below `hold_ratio` after which BE is let go.
     """
-
-    model_config = _STRICT
 
     hold_ratio: Share
     suspend_ratio: Share
@@ -57,19 +52,17 @@ class MemoryPressure(BaseModel):
         return self
 
 
-class MemoryBandwidth(BaseModel):
+class MemoryBandwidth(Strict, strict=True):
     """Constants of the guard against memory bandwidth near its peak.
 
     Attributes:
         limit_ratio: Share of the peak of the busiest socket above which BE shrinks.
     """
 
-    model_config = _STRICT
-
     limit_ratio: Share
 
 
-class Measured(BaseModel):
+class Measured(Strict, strict=True):
     """How far two constants may follow what the host was seen to do; they begin at those of the profile.
 
     Attributes:
@@ -80,14 +73,12 @@ class Measured(BaseModel):
             divide it.
     """
 
-    model_config = _STRICT
-
     least_gap_ratio: Share
     well_ratio_per_second: Share
     well_seconds: Seconds
 
 
-class Profile(BaseModel):
+class Profile(Strict, strict=True):
     """Every constant of the shipped guards. None has a default: a profile says all it means.
 
     But for `measured` and two guards that take sensors which not every host has: without their section they are off.
@@ -117,8 +108,6 @@ class Profile(BaseModel):
         memory_pressure: The guard against an LC that waits for memory; None is off.
         memory_bandwidth: The guard against memory bandwidth near its peak; None is off.
     """
-
-    model_config = _STRICT
 
     name: str = Field(min_length=1)
     poll_seconds: Seconds
@@ -236,15 +225,14 @@ class Profile(BaseModel):
             yield MemoryBandwidthGuard(self.memory_bandwidth.limit_ratio, trust)
 
 
-def load_profile(name_or_path: str | Path, time_scale: float = 1.0) -> Profile:
+def load_profile(name_or_path: str | Path) -> Profile:
     """A shipped profile by its name, or a YAML file by its path.
 
     Args:
         name_or_path: "measured", "responsive", "knee", "heracles", or the path of a YAML file.
-        time_scale: How many times as fast the trace runs; see `Profile.scaled`.
 
     Raises:
         ConfigError: No such profile, or a constant that is missing, unknown or impossible, with file and line.
         PermissionMissing: The file may not be read.
     """
-    return load_model(Profile, shipped_or_own(name_or_path, "safety", "safety profile")).scaled(time_scale)
+    return load_model(Profile, shipped_or_own(name_or_path, "safety", "safety profile"))

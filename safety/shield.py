@@ -100,11 +100,6 @@ class Shield:
         self.reset()
 
     @property
-    def profile_name(self) -> str:
-        """Name of the profile."""
-        return self.profile.name
-
-    @property
     def state(self) -> Mapping[str, object]:
         """What each guard with a memory remembers, in plain values for the tick log."""
         named = zip(self.guards, self._memories, strict=True)
@@ -154,7 +149,8 @@ class Shield:
 
         Allowed is a move that `rule` lets through unchanged; `freeze` always is, for it asks for the safe allocation.
         """
-        return allowed(self._bounds(telemetry, current), current, self.limits)
+        most = most_restrictive(self.limits.full, *(bound.most for bound in self._bounds(telemetry, current)))
+        return moved_one(current, self.limits).at_most(most)[:, 0]
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
         # By identity: an equal copy is a tick in which no time passed, which earns BE nothing. The bounds depend on no
@@ -210,9 +206,3 @@ def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
         return profile.digest
     own = [f"{type(guard).__module__}.{type(guard).__qualname__}{_plain(guard)}" for guard in extra]
     return hashlib.sha256("\n".join([profile.digest, *own]).encode()).hexdigest()[:12]
-
-
-def allowed(given: tuple[Bound, ...], current: Allocation, limits: Limits) -> Flags:
-    """Which moves some bounds let through unchanged: bool, shape (len(MOVES),)."""
-    most = most_restrictive(limits.full, *(bound.most for bound in given))
-    return moved_one(current, limits).at_most(most)[:, 0]

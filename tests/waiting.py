@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.telemetry import Reading
+
 Seen = TypeVar("Seen")
+Kind = TypeVar("Kind", bound=Reading)
 
 PATIENCE_SECONDS = 300.0
 """Only ends a hang: `rlctl serve` took two minutes to start in the guest of a host with a load of 50."""
@@ -35,6 +39,16 @@ def until(condition: Callable[[], Seen], process: subprocess.Popen[str] | None =
             raise AssertionError(f"did not happen in {PATIENCE_SECONDS:g} s. {process and aborted(process)}")
         time.sleep(PAUSE_SECONDS)
     return seen
+
+
+def reading(source: Sensor, name: str, kind: type[Kind]) -> Kind:
+    """The first reading of a kind that a source gives by that name."""
+
+    def seen() -> list[Kind]:
+        found = source.read(time.monotonic())[name]
+        return [found] if isinstance(found, kind) else []
+
+    return until(seen)[0]
 
 
 def last_words(process: subprocess.Popen[str]) -> str:

@@ -2,7 +2,7 @@
 
     recipe = load_recipe("ppo")                       # configs/training/ppo.yaml
     recipe = load_recipe("ppo", Path("mine.yaml"))    # ConfigError with file:line and the closest name
-    recipe, notes = recipe.fitted(total_timesteps=2000, seconds=None)   # smaller where the budget is tiny
+    recipe, notes = recipe.fitted(timesteps=2000, seconds=None)   # smaller where the budget is tiny
 
 The top key is the environment's id, `rlctl/SimHost-v0`.
 """
@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
-from rlctl.envs.yaml_edge import Strict, configs_folder, load_model, validated
+from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 
 ENV_ID = "rlctl/SimHost-v0"
 
@@ -266,12 +266,6 @@ def recipe_file(kind: type[R], algorithm: str, path: Path | None) -> R:
     """What a file of hyperparameters says, or the one that ships for an algorithm; see `load_recipe`."""
     source = path or configs_folder("training") / f"{algorithm}.yaml"
     recipe: R = load_model(_document(kind), source).recipe
-    return recipe
-
-
-def recipe_from(algorithm: str, data: object, name: str) -> Recipe:
-    """The hyperparameters in data that were read already; `name` stands where a file's path would in a ConfigError."""
-    recipe: Recipe = validated(_document(ALGORITHMS[algorithm]), data, name).recipe
     return recipe
 
 

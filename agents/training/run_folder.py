@@ -53,7 +53,7 @@ class State(Strict, extra="ignore"):
     Attributes:
         seconds: Wall-clock time that this took, over all sessions.
         calls: What Stable-Baselines3 calls `_n_calls`: target networks go by it.
-        block: The block of seeds that the hosts had, see `hosts.build`; the next session takes the next one.
+        block: The block of seeds that the hosts had, see `host_kinds.build`; the next session takes the next one.
     """
 
     timesteps: int

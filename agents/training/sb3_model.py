@@ -65,7 +65,8 @@ def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:
         "buffer_size",
         "policy_kwargs",
     )
-    told = {name: _plain(getattr(model, name)) for name in settings if hasattr(model, name)}
+    known = {name: getattr(model, name) for name in settings if hasattr(model, name)}
+    told = json.loads(json.dumps(known, default=lambda one: getattr(one, "__name__", type(one).__name__)))
     config = json.dumps({"algorithm": type(model).__name__, **told}, sort_keys=True)
     return CardParts(
         algorithm=type(model).__name__,
@@ -94,7 +95,8 @@ def lags_of(path: Path, model: Any) -> tuple[int, ...]:
     seen = model.observation_space.shape
     if seen != (ObservationTable.here(lags).size,):
         raise ConfigError(
-            f"sees {seen}, and lags {list(lags)} give another size; keep it in the folder of its run", path
+            f"sees {seen}, and lags {list(lags)} give another size; keep it in the folder of its run, or give --lags",
+            path,
         )
     return lags
 
@@ -118,20 +120,10 @@ def recorded(lags: Sequence[int], count: int = 2 * FEWEST) -> NDArray[np.float32
 def _learner(path: Path) -> str:
     try:
         with reading(path), zipfile.ZipFile(path) as file:
-            module = json.loads(file.read("data"))["policy_class"]["__module__"]
+            data = json.loads(file.read("data"))
+            module = data["policy_class"]["__module__"]
     except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as error:
         raise ConfigError("is no zip file that a model of Stable-Baselines3 was saved to", path) from error
-    if module not in _BY_POLICY:
+    if module not in _BY_POLICY or (_BY_POLICY[module] == "PPO" and "n_epochs" not in data):  # A2C has the same policy
         raise ConfigError(f"holds a policy of {module}; {', '.join(_BY_POLICY.values())} can be exported", path)
     return _BY_POLICY[module]
-
-
-def _plain(value: Any) -> Any:
-    """As JSON has it; functions and classes by their names."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return getattr(value, "__name__", type(value).__name__)

@@ -22,8 +22,10 @@ from typing import Annotated
 from pydantic import Field
 
 from rlctl.envs.errors import HostError, RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.groupsearch import find_groups, groups_of_process
+from rlctl.envs.host.groupsearch import find_groups
 from rlctl.envs.yaml_edge import Strict
 
 ANSWER_SECONDS = 5.0  # a daemon that hangs must not hang the controller's start
@@ -137,7 +139,8 @@ def _located(name: str, answer: str, layout: Layout, proc: Path) -> tuple[str, .
         raise HostError(f"container {name}: cannot make sense of the runtime's answer {answer[:80]!r}") from error
     if pid <= 0:
         raise HostError(f"container {name} does not run now; start it first")
-    return groups_of_process(pid, layout, proc)
+    paths = Group.of_process(layout, pid, Knobs(None), proc).paths.items()
+    return tuple(dict.fromkeys(f"/{path.relative_to(layout.mounts[controller].path)}" for controller, path in paths))
 
 
 def _by_id(container_id: str, name: str, layout: Layout) -> tuple[str, ...]:

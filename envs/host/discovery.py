@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.containers import ByContainer, ContainerPaths, find_container
-from rlctl.envs.host.groupsearch import find_groups, groups_of_process
+from rlctl.envs.host.groupsearch import find_groups
 from rlctl.envs.host.kubernetes import ByKubernetes, kubernetes_matcher
 from rlctl.envs.yaml_edge import Strict
 
@@ -62,29 +62,25 @@ class ByPid(Strict):
 ByPath = ByCgroup | ByUnit | ByKubernetes
 """How a workload is named whose groups are known by their paths."""
 
-WorkloadSpec = ByPath | ByPid | ByContainer
-"""How a workload that runs already is named. One that rlctl starts itself: `rlctl.envs.testbed.launch.Launcher`."""
-
 
 def discover(
-    spec: WorkloadSpec, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
+    spec: ByPath | ByContainer, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
 ) -> tuple[str, ...]:
     """Paths of the groups of a workload that runs already, below the roots of their hierarchies, each once.
+
+    A process by its id is in the groups of `Group.of_process`.
 
     Raises:
         HostError: There is nothing of that name now; says which names come near.
     """
-    match spec:
-        case ByPid():
-            return groups_of_process(spec.pid, layout, proc)
-        case ByContainer():
-            return find_container(spec, layout, proc, search_path)
+    if isinstance(spec, ByContainer):
+        return find_container(spec, layout, proc, search_path)
     matches, what, name, hint = _by_path(spec)
     return find_groups(matches, what, name, layout, hint)
 
 
 def selects(
-    spec: WorkloadSpec, names: Sequence[str], layout: Layout, look_seconds: float = 1.0
+    spec: ByPath | ByPid | ByContainer, names: Sequence[str], layout: Layout, look_seconds: float = 1.0
 ) -> Callable[[str], bool] | None:
     """Tells, by its path alone, whether a group is one of a workload's; for groups that come and go.
 

@@ -12,9 +12,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
-from rlctl.envs.host.process import memberships
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.layout import Layout
 
 NEAREST_NAMES = 3
 _LINKS_OF_A_LEAF = 2
@@ -58,28 +57,9 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
                         folders.append(path)
 
 
-def groups_of_process(pid: int, layout: Layout, proc: Path) -> tuple[str, ...]:
-    """Paths of the groups that a process is in, each once.
-
-    Raises:
-        HostError: There is no such process.
-        ConfigError: It is in root groups only.
-    """
-    named = {"" if mount.version == 2 else str(controller) for controller, mount in _mounts(layout)}
-    inside = [path for controller, path in memberships(pid, proc).items() if controller in named and path != "/"]
-    if not inside:
-        raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
-    return tuple(dict.fromkeys(inside))
-
-
-def _mounts(layout: Layout) -> Iterator[tuple[Controller, Mount]]:
-    """Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone."""
-    return (one for one in layout.mounts.items() if one[0] is not Controller.IO or one[1].version == 2)
-
-
 def _roots(layout: Layout) -> Iterator[Path]:
     """Of every hierarchy, once."""
-    return iter(dict.fromkeys(mount.path for _, mount in _mounts(layout)))
+    return iter(dict.fromkeys(mount.path for _, mount in layout.of_services()))
 
 
 def _walk(root: Path) -> Iterator[str]:

@@ -15,9 +15,8 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
-from rlctl.envs.host.cgroup.steps import Step
 from rlctl.envs.host.events import BE_VANISHED, Events
-from rlctl.envs.host.max_load import MaxLoad, is_held, window_of
+from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
@@ -101,6 +100,7 @@ class LiveHost:
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
 
     Attributes:
+        actuator: As given, for who asks what it can do or would write.
         sharing: As given; may be exchanged between two ticks.
         watch: As given; nobody looks until somebody sets its `look`.
     """
@@ -122,7 +122,7 @@ class LiveHost:
         be_returns: bool = True,
     ) -> None:
         self._first, *self._others = lcs
-        self._actuator = actuator
+        self.actuator = actuator
         self.limits, self.slo, self.tick_seconds = actuator.limits, self._first.slo, tick_seconds
         self.absent = dict(absent or {})
         self.sharing = sharing
@@ -145,11 +145,6 @@ class LiveHost:
         self._verdict = self._current  # of the last tick, whatever came between
         self._between = False
         self._deadline = time.monotonic() + tick_seconds
-
-    @property
-    def controls(self) -> frozenset[str]:
-        """Those of `KNOBS` that every BE group has; another knob stays wide open."""
-        return self._actuator.controls
 
     @property
     def current(self) -> Allocation:
@@ -183,10 +178,6 @@ class LiveHost:
         """What is learned of the LCs, for who keeps it."""
         return tuple(lc.max_load for lc in (self._first, *self._others) if lc.max_load)
 
-    def plan(self, allocation: Allocation) -> Sequence[Step]:
-        """The steps that `apply` would take now; nothing is written. Raises as the actuator's does."""
-        return self._actuator.plan(allocation)
-
     def apply(self, allocation: Allocation) -> Allocation:
         """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.
 
@@ -196,7 +187,7 @@ class LiveHost:
         before, between = self._current.usable_cpus, self._between
         self._between = self.applied = True
         try:
-            self._current = self._actuator.apply(allocation, new_tick=not between)
+            self._current = self.actuator.apply(allocation, new_tick=not between)
             self._be_vanished = False
         except CgroupGone:
             if not self._be_returns:
@@ -204,7 +195,7 @@ class LiveHost:
             self._current = self.limits.safe  # nobody is there to use more; whoever comes begins with it
             self._tell_vanished()
         except Exception:
-            self._current = self._actuator.read()
+            self._current = self.actuator.read()
             raise
         finally:  # of the next window a part has passed, in which what was in force before still was
             self._allowed_cpus = max(self._allowed_cpus if between else before, self._current.usable_cpus)
@@ -221,7 +212,7 @@ class LiveHost:
     def peopled(self) -> bool:
         """Whether a process is in one of BE's groups, or below; also where a group does not let it be seen."""
         try:
-            return any(group.peopled() for group in self._actuator.groups)
+            return any(group.peopled() for group in self.actuator.groups)
         except RlctlError:  # a group that vanished meanwhile, which the next look does not have
             return True
 
@@ -240,18 +231,10 @@ class LiveHost:
                 break
         self._renew_plan()
 
-    def emergency_plan(self) -> EmergencyPlan:
-        """The writes that take BE's groups of now to the safe allocation; raises as the actuator's does."""
-        return self._actuator.emergency_plan()
-
-    def rehearse(self) -> int:
-        """Write to every knob of BE the value that it has; the number of knobs. Raises as the actuator's does."""
-        return self._actuator.rehearse()
-
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's: of the groups that are there, and of those that come."""
         try:
-            self._actuator.set_weight(weight)
+            self.actuator.set_weight(weight)
         except CgroupGone:
             if not self._be_returns:  # else there may be none for a while
                 raise
@@ -312,7 +295,7 @@ class LiveHost:
         """Tell the watchdog what takes the groups of now to the safe allocation."""
         if self._plan_is_old and self._replan is not None:
             try:
-                self._replan(self._actuator.emergency_plan())
+                self._replan(self.actuator.emergency_plan())
                 self._plan_is_old = False
             except RlctlError as error:  # a group vanished meanwhile; the next tick makes another
                 log.warning("no new emergency plan yet: %s", error)
@@ -323,7 +306,7 @@ class LiveHost:
         if isinstance(used, Missing) or isinstance(allowed, Missing) or used.value <= allowed.value + ESCAPED_CPUS:
             return
         with contextlib.suppress(RlctlError):  # a group that vanished meanwhile is told of by whoever follows them
-            strays = frozenset().union(*(group.strays() for group in self._actuator.groups))
+            strays = frozenset().union(*(group.strays() for group in self.actuator.groups))
             for pid in sorted(strays - self._escaped):
                 task = read_task(pid)
                 name = task.name if task else "it has ended"
@@ -343,7 +326,7 @@ class LiveHost:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
         if (max_load := lc.max_load) is None:
             return telemetry
-        rps, held = offered_rps(readings), is_held(self._verdict, self.limits)
+        rps, held = offered_rps(readings), self._verdict.at_most(self.limits.minimum)
         max_load.see(
             telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio,
             be_held=held, window_seconds=window_of(telemetry),

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
@@ -232,8 +231,3 @@ def window_of(telemetry: Telemetry) -> float:
     """How long the tail latency is of; 0 where it is not known."""
     tail = telemetry.tail_latency_seconds
     return tail.window_seconds if isinstance(tail, Quantile) else 0.0
-
-
-def is_held(allocation: Allocation, limits: Limits) -> bool:
-    """BE has its minimum at most."""
-    return allocation.at_most(limits.minimum)

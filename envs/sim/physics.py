@@ -225,7 +225,8 @@ class Hosts:
         alone, wakes = c.service_seconds * self._slowness(), demand * c.wake_seconds
         # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
         # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
-        slowed = alone * (1.0 + self._inflation(contest.most(lc_wants(demand * alone, wakes, c.lc_cpus))))
+        most = contest.most(lc_wants(demand * alone, wakes, c.lc_cpus), contest.fair)
+        slowed = alone * (1.0 + self._inflation(most))
         share = share_out(contest, lc_wants(demand * slowed, wakes, c.lc_cpus), orders.quota_cpus)
         inflation = self._inflation(share.be_cpus)
         return share, alone * (1.0 + inflation), inflation

@@ -71,18 +71,11 @@ class Contest(NamedTuple):
         fair, equal = fair_share(weight_ratio, lc_cpus, be_spread_cpus), fair_share(1.0, lc_cpus, be_spread_cpus)
         return cls(lc_cpus, fair, equal, own, np.minimum(shared, threads - own))
 
-    def most(self, lc_wants: Array) -> Array:
-        """CPUs that BE keeps busy without a quota.
+    def most(self, lc_wants: Array, fair: Array) -> Array:
+        """CPUs that BE keeps busy without a quota, where the LC's part of a contended CPU is `fair` or `fair_equal`.
 
         The LC moves to those of its CPUs that BE does not use, as far as there are any; what it leaves idle is BE's.
         """
-        return self._most(lc_wants, self.fair)
-
-    def most_at_equal_weight(self, lc_wants: Array) -> Array:
-        """The same of a BE with the LC's weight."""
-        return self._most(lc_wants, self.fair_equal)
-
-    def _most(self, lc_wants: Array, fair: Array) -> Array:
         # The scheduler conserves work: a CPU that the LC leaves idle is BE's, and below it BE still has its fair part.
         idle = np.minimum(self.shared, np.maximum(self.lc_cpus - lc_wants, 0.0))
         return self.own + np.maximum(idle, (1.0 - fair) * self.shared)
@@ -109,9 +102,10 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
     """
     # A quota below what BE could use lets it run in a part of each period, its duty: beside an LC that wants what it
     # wants now, beside one that always wants to run (the LC's capacity), and as if BE had the LC's weight.
-    most, pressed = contest.most(wants), contest.own + (1.0 - contest.fair) * contest.shared
+    most, pressed = contest.most(wants, contest.fair), contest.own + (1.0 - contest.fair) * contest.shared
+    at_equal_weight = contest.most(wants, contest.fair_equal)
     duty, duty_pressed, duty_equal = (
-        np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, contest.most_at_equal_weight(wants))
+        np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, at_equal_weight)
     )
     meet = contest.shared > 0.0
     return Share(

@@ -184,7 +184,7 @@ class LoadGenerator:
         self._serial = 0
         with contextlib.ExitStack() as on_failure:
             self._notes = on_failure.enter_context(tempfile.TemporaryFile())
-            self._process = _start([*config.inside, str(binary), *config.arguments(), "--interval=0"], self._notes)
+            self._process = _start([*config.inside, str(binary), *config.arguments()], self._notes)
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             self._commands, self._answers = self._process.stdin, self._process.stdout

@@ -14,11 +14,15 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import PermissionMissing, TestbedError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed import leftovers
 
 log = logging.getLogger(__name__)
@@ -117,6 +121,16 @@ class Janitor:
                 self._note({"group": str(directory), "identity": leftovers.identity(directory)})
             except OSError as error:
                 raise TestbedError(f"{directory}: {error.strerror}: make the group before recording it") from error
+
+    @contextlib.contextmanager
+    def group(self, layout: Layout, name: str, knobs: Knobs, also: Collection[Controller] = ()) -> Iterator[Group]:
+        """A new control group, recorded, and removed at the end; arguments and errors are those of `Group.create`."""
+        made = Group.create(layout, name, knobs, also)
+        try:
+            self.note_group(*made.directories)
+            yield made
+        finally:
+            made.remove()
 
     def make_folder(self, parent: Path | None = None) -> Path:
         """A new temporary folder, for this user only; its path is short enough for a socket in it."""

@@ -5,10 +5,11 @@
  * server cannot slow the arrivals down and so hide its own delay ("coordinated omission"). A request that fails
  * goes back to the queue under its old time, hence a dead server shows as an ever older request, never as silence.
  *
- * stdin    rate RPS | stats [ID] | forget | quit      one per line; end of file means quit
- * stdout   one JSON object per line, every --interval seconds and after every `stats`
+ * stdin    rate RPS | stats ID | peek ID | forget | quit      one per line; end of file means quit, forget drops what
+ *          was not sent yet. The rate is 0 at first.
+ * stdout   one JSON object per line after every `stats` and `peek`
  * stderr   notes for people
- * exit     0 asked to leave, 1 the server never became ready, 2 usage
+ * exit     0 asked to leave, 1 the server never became ready, 2 wrong options (`GeneratorConfig` has them)
  *
  * One thread, one epoll set. Order of the file: histogram, arrivals, queue, reply parsers, connections, report,
  * commands, preload, options, main. Build: cc -O2 -o loadgen loadgen.c -lm
@@ -57,9 +58,8 @@ static struct {
     int port, connections, cpu, fifo;
     unsigned keys, gets, preload, value_bytes, queue_limit;
     uint64_t seed;
-    double rate, interval;
 } opt = {.http_path = "/", .connections = 32, .cpu = -1, .gets = 100, .value_bytes = 100, .queue_limit = 200000,
-         .seed = 1, .interval = 1.0};
+         .seed = 1};
 
 static void die(int code, const char *format, ...)
 {
@@ -706,7 +706,7 @@ static void peek(const char *id)
     newest.told = newest.count;
 }
 
-/* A pipe nobody reads must not stop the load: then the line is given up and its interval runs on into the next. */
+/* A pipe nobody reads must not stop the load: then the line is given up and what it counted is in the next. */
 static void report(const char *id)
 {
     char line[2048];
@@ -739,8 +739,6 @@ static void obey(const char *line)
     if (strcmp(line, "forget") == 0) {
         tally.dropped += queue.length;
         queue.length = 0;
-    } else if (strcmp(line, "stats") == 0) {
-        report("null");
     } else if (strncmp(line, "stats ", 6) == 0 && is_number(line + 6)) {
         report(line + 6);
     } else if (strncmp(line, "peek ", 5) == 0 && is_number(line + 5)) {
@@ -829,18 +827,9 @@ static void preload(void)
 
 static const struct option long_options[] = {
     {"protocol", 1, 0, 'P'}, {"unix", 1, 0, 'u'},        {"port", 1, 0, 'p'},        {"connections", 1, 0, 'c'},
-    {"path", 1, 0, 'H'},     {"gets", 1, 0, 'g'},        {"keys", 1, 0, 'k'},        {"preload", 1, 0, 'l'},
-    {"rate", 1, 0, 'r'},     {"value-bytes", 1, 0, 'b'}, {"interval", 1, 0, 'i'},    {"queue-limit", 1, 0, 'q'},
-    {"fifo", 1, 0, 'f'},     {"cpu", 1, 0, 'C'},         {"seed", 1, 0, 's'},        {"snapshot-on-request", 0, 0, 'S'},
-    {"address", 1, 0, 'A'},  {"query", 1, 0, 'Q'},      {"help", 0, 0, 'h'},        {0}};
-
-static const char usage[] =
-    "loadgen --protocol http|memcached|postgres (--unix PATH | --port N [--address 127.0.0.1]) [--rate RPS]\n"
-    "        [--connections 32] [--interval 1]\n"
-    "        [--snapshot-on-request] [--path /] [--query SQL] [--gets 100] [--preload N] [--value-bytes 100] [--keys N]\n"
-    "        [--queue-limit 200000] [--fifo PRIORITY] [--cpu N] [--seed 1]\n"
-    "Commands on stdin: rate RPS, stats [ID], forget (what was not sent yet), quit. An address is one of loopback (127/8) or of the link itself\n"
-    "(169.254/16, which no router passes on): no load leaves this machine's own links.\n";
+    {"path", 1, 0, 'H'},     {"gets", 1, 0, 'g'},        {"preload", 1, 0, 'l'},     {"value-bytes", 1, 0, 'b'},
+    {"fifo", 1, 0, 'f'},     {"cpu", 1, 0, 'C'},         {"seed", 1, 0, 's'},        {"queue-limit", 1, 0, 'q'},
+    {"address", 1, 0, 'A'},  {"query", 1, 0, 'Q'},       {0}};
 
 static double number(double smallest, double largest)
 {
@@ -879,18 +868,13 @@ static void set_option(int name)
     case 'p': opt.port = (int)number(1, 65535); break;
     case 'c': opt.connections = (int)number(1, 1000); break;
     case 'g': opt.gets = (unsigned)number(1, 10000); break;
-    case 'k': opt.keys = (unsigned)number(1, 9999999); break;
     case 'l': opt.preload = (unsigned)number(0, 9999999); break;
     case 'b': opt.value_bytes = (unsigned)number(1, 1 << 20); break;
     case 'q': opt.queue_limit = (unsigned)number(1, 10e6); break;
-    case 'r': opt.rate = number(0, 1e6); break;
-    case 'i': opt.interval = number(0, 86400); break;
-    case 'S': opt.interval = 0; break;
     case 'f': opt.fifo = (int)number(0, 99); break;
     case 'C': opt.cpu = (int)number(0, CPU_SETSIZE - 1); break;
     case 's': opt.seed = (uint64_t)number(0, 0x1p53); break;
-    case 'h': fputs(usage, stdout); exit(0);
-    default: fputs(usage, stderr); exit(2);
+    default: exit(2); /* getopt has said why */
     }
 }
 
@@ -900,15 +884,14 @@ static void read_options(int argc, char **argv)
     for (int name; (name = getopt_long(argc, argv, "", long_options, NULL)) != -1;)
         set_option(name);
     if (optind < argc || !opt.unix_path == !opt.port)
-        die(2, "one of --unix and --port is needed, and nothing else\n%s", usage);
+        die(2, "one of --unix and --port is needed, and nothing else");
     if (opt.unix_path && strlen(opt.unix_path) >= sizeof ((struct sockaddr_un *)0)->sun_path)
         die(2, "%s: too long for a unix socket", opt.unix_path);
     if (opt.http_path[0] != '/' || opt.http_path[strcspn(opt.http_path, " \r\n")])
         die(2, "--path must start with / and hold no space");
     if (opt.postgres && !opt.query)
         die(2, "--protocol postgres needs --query");
-    if (opt.keys == 0)
-        opt.keys = opt.preload > 0 ? opt.preload : 10000;
+    opt.keys = opt.preload > 0 ? opt.preload : 10000;
 }
 
 static void settle_in(void)
@@ -1007,10 +990,8 @@ static int wait_events(struct epoll_event *events, int most, int64_t until)
 static void run(pid_t parent)
 {
     struct epoll_event events[64];
-    int64_t interval = (int64_t)(opt.interval * SECOND), next_report = interval ? tally.since + interval : NEVER;
     for (;;) {
-        int64_t until = arrivals.next < next_report ? arrivals.next : next_report;
-        int count = wait_events(events, 64, net.retry_at < until ? net.retry_at : until);
+        int count = wait_events(events, 64, net.retry_at < arrivals.next ? net.retry_at : arrivals.next);
         for (int i = 0; i < count; i++) {
             if (events[i].data.ptr == &arrivals)
                 stdin_event();
@@ -1023,10 +1004,6 @@ static void run(pid_t parent)
         int64_t now = now_ns();
         retry_connections(now);
         pump(now);
-        if (now >= next_report) {
-            report("null");
-            next_report += interval * ((now - next_report) / interval + 1);
-        }
     }
 }
 
@@ -1048,6 +1025,5 @@ int main(int argc, char **argv)
     tally.cpu_since = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     net.retry_at = 0; /* all connections are due */
     retry_connections(now);
-    set_rate(opt.rate, now);
     run(parent);
 }

@@ -161,10 +161,8 @@ class Rig:
         if real_time and cpu is not None and cpu.version == 1:
             mounts = {one: mount for one, mount in mounts.items() if mount.path != cpu.path}
         also = [one for one in mounts if one is Controller.IO]
-        group = Group.create(replace(self.layout, mounts=mounts), f"rlctl-{name}-{os.getpid()}", self.knobs, also)
-        stack.callback(group.remove)
-        self.janitor.note_group(*group.directories)
-        return group
+        used_alone = replace(self.layout, mounts=mounts)
+        return stack.enter_context(self.janitor.group(used_alone, f"rlctl-{name}-{os.getpid()}", self.knobs, also))
 
     def _divide_cpus(self, rt: Group, load: Group) -> Iterator[str]:
         """All other CPUs for the load; nobody else may claim either's, if the kernel agrees."""

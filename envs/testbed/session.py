@@ -318,9 +318,10 @@ class Testbed:
         knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
         stack.callback(knobs.close)
         janitor = stack.enter_context(Janitor())
-        top, lc, be = _make_groups(
-            stack, layout, knobs, janitor, () if spec.disk_megabytes is None else (Controller.IO,)
-        )
+        name, shared = f"rlctl-testbed-{os.getpid()}", () if spec.disk_megabytes is None else (Controller.IO,)
+        # The parent sets the testbed apart from the rest of the host, and alone has the controllers of what both share.
+        top = stack.enter_context(janitor.group(layout, name, knobs, shared))
+        lc, be = (stack.enter_context(janitor.group(layout, f"{name}/{one}", knobs)) for one in ("lc", "be"))
         if top.cpu:
             top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
         if lc.cpuset:
@@ -360,14 +361,18 @@ class Testbed:
         limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)), exclusive_cpus=exclusive)
         self._lc_group, self._actuator = lc, BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
         stack.enter_context(self._plants)
-        self.search()
+        self._search()
 
     def search(self) -> None:
-        """Search the maximum load, BE absent; loads are shares of it from now on: `slo` and `plant` are new.
+        """Search the maximum load anew, BE absent; loads are shares of it from now on: `slo` and `plant` are new.
 
         Raises:
-            TestbedError: The target is missed at the smallest load.
+            TestbedError: The target is missed at the smallest load, or the LC does not get rid of its backlog.
         """
+        self.settle(constant(0.0))  # what the last run had not sent yet, and the link as it was at its end
+        self._search()
+
+    def _search(self) -> None:
         self._plants.close()  # the sensors of the one before
         spec = self.spec
         self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
@@ -398,23 +403,6 @@ class Testbed:
         beyond = ", where the search ends: the LC may take more (knee.top_rps)" if found >= top > start else ""
         self._say(f"maximum load {found:.0f} rps{beyond}")
         return found
-
-
-def _make_groups(
-    stack: contextlib.ExitStack, layout: Layout, knobs: Knobs, janitor: Janitor, shared: tuple[Controller, ...]
-) -> tuple[Group, Group, Group]:
-    """The parent that sets the testbed apart from the rest of the host, and in it the LC's and BE's groups.
-
-    The parent alone has the controllers of what both share.
-    """
-    name = f"rlctl-testbed-{os.getpid()}"
-    groups = []
-    for path in (name, f"{name}/lc", f"{name}/be"):
-        group = Group.create(layout, path, knobs, shared if path == name else ())
-        stack.callback(group.remove)
-        janitor.note_group(*group.directories)
-        groups.append(group)
-    return groups[0], groups[1], groups[2]
 
 
 def _remote(client: tuple[str, ...], cpu: int | None) -> tuple[str, ...]:

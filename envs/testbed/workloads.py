@@ -192,7 +192,21 @@ class Job(Program):
 
 
 class Transfer(Job):
-    """A program of ours that begins at SIGUSR1 and moves bytes until it is stopped; they are its work."""
+    """A program of ours that begins at SIGUSR1 and moves bytes until it is stopped; they are its work.
+
+    Attributes:
+        opens: What it does first, for "it did not ..."; then it says `ready`.
+    """
+
+    opens: str
+
+    def ready(self) -> None:
+        """Wait until it could begin.
+
+        Raises:
+            TestbedError: It does not get there, or ended; with its last words.
+        """
+        self.await_that(lambda: "ready" in self.process.output.read_text(), self.opens)
 
     def begin(self) -> None:
         """Move bytes from now on. Further calls change nothing."""

@@ -208,7 +208,7 @@ def doubt_of_load(scores: Mapping[str, Score]) -> str:
         return ""
     return (
         f"The LC alone (frozen) missed {100.0 - held:.0f} % of the windows, which is no manager's doing: its "
-        "maximum load is of a better hour. Points of QoS by which managers differ may be chance; run it again."
+        "maximum load is of better minutes. Points of QoS by which managers differ may be chance; run it again."
     )
 
 

@@ -32,7 +32,7 @@ from rlctl.ticklog.header import header_of
 from rlctl.work.progress import say
 
 FRESH_SECONDS = 60.0
-"""A maximum load that was found so long ago is searched anew in front of a repeat: on a busy machine it moves."""
+"""A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""
 
 LESS_RATIO = 0.95
 """A maximum load that is searched anew on the same quiet host is no nearer to the one before."""
@@ -162,7 +162,9 @@ class OnTestbed:
     def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
         """Yields what runs a manager by its name; the empty name is what begins a repeat, which comes first.
 
-        Those that learn of the host do so in front of the first repeat.
+        Those that learn of the host do so in front of the first repeat, each under a load that was just searched. What
+        they learned, and what was swept for `table`, goes along where the maximum is another one later: it is in
+        shares of what the LC bears.
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
@@ -171,9 +173,6 @@ class OnTestbed:
 
             def begin() -> Alone:
                 nonlocal alone
-                if any(service is NEW for service in services.values()):
-                    alone = bed.solo()
-                    services.update({name: adapted(plan, bed, name, alone) for name in services})
                 if time.monotonic() - bed.searched_seconds > FRESH_SECONDS:
                     bed.search()
                 alone = bed.solo()
@@ -181,6 +180,10 @@ class OnTestbed:
 
             def step(manager: str) -> Alone | Measured:
                 if not manager:
+                    for name, known in services.items():
+                        if known is NEW:
+                            begin()
+                            services[name] = adapted(plan, bed, name, alone)
                     return begin()
                 service, policy = services.get(manager, NEW), plan.policy(manager)
                 run = run_once(plan, bed, policy, alone, service)

@@ -24,7 +24,7 @@ from rlctl.commands.arguments import (
     refuse_given,
 )
 from rlctl.commands.damages import Damages
-from rlctl.commands.outputs import add_json, check_outputs, write_json
+from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.host.topology import exclusive_cpus
@@ -114,11 +114,10 @@ def run(args: argparse.Namespace) -> int:
     check_reachable(args.ray, asked.policies)
     answers = [(str(logs[0]), _one(logs[0], asked))] if len(logs) == 1 else _each(args, logs, asked)
     page = page_of(answers)
-    if args.json != "-":
-        print(text(page))
-    if args.html:
-        write_whole(args.html, html(page))
-    write_json(args.json, plain_of(answers))
+    with files_first(lambda: args.json == "-" or print(text(page))):
+        if args.html:
+            write_whole(args.html, html(page))
+        write_json(args.json, plain_of(answers))
     if without := [f"{source}: {one.reason}" for source, one in answers if isinstance(one, Unanswered)]:
         raise CheckFailed(f"no advice on {len(without)} of {len(answers)} logs: {'; '.join(without)}")
     return 0

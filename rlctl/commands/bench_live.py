@@ -11,7 +11,7 @@ from rlctl.agents import catalogue
 from rlctl.bench.held import bench_sweep, needs_sweep
 from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
-from rlctl.bench.testbed import LivePlan
+from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.report.bench_table import tables, write_report
@@ -94,11 +94,14 @@ def _minutes(plan: LivePlan) -> int:
     """About how long a plan takes, all told, at least 1."""
     run_seconds = plan.scenario.duration_seconds + SETTLE_SECONDS
     recordings = 1 if NEEDS_MODEL & set(plan.managers) else 0
-    seconds = plan.scenario.testbed().start_seconds + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
-    seconds += (plan.repeats * len(plan.managers) + recordings) * run_seconds
-    seconds += plan.adapt_runs * run_seconds * sum(map(plan.adapts, plan.managers))
+    before_seconds = recordings * run_seconds
     if needs_sweep(plan.managers, plan.scenario):
-        seconds += bench_sweep(plan.scenario).measuring_seconds
+        before_seconds += bench_sweep(plan.scenario).measuring_seconds
+    adapting = sum(map(plan.adapts, plan.managers))
+    begun = adapting + plan.repeats
+    seconds = before_seconds + begun * (SOLO_SECONDS + SETTLE_SECONDS)
+    seconds += (begun + (before_seconds > FRESH_SECONDS)) * plan.scenario.testbed().start_seconds
+    seconds += (adapting * plan.adapt_runs + plan.repeats * len(plan.managers)) * run_seconds
     return max(1, round(seconds / 60.0))
 
 

@@ -36,7 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; the bundle is verified before it is written."""
     from rlctl.agents.served.bundle import CARD, POLICY
     from rlctl.envs.errors import ConfigError, require_installed
+    from rlctl.envs.observation import LAGS
 
+    if unknown := set(args.lags or ()) - set(LAGS):
+        raise ConfigError(f"--lags: no bundle has lag {max(unknown)}; choose among {','.join(map(str, LAGS))}")
     if not args.force and any((args.out / name).exists() for name in (CARD, POLICY)):
         raise ConfigError("holds a bundle already; give --force to replace it", args.out)
     require_installed("an export", "train", "torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")

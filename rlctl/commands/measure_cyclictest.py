@@ -93,7 +93,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     folder = args.folder or Path(tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError("is no folder; name another --folder for the I/O load", folder)
-    profile = load_profile(args.shield, args.time_scale)
+    profile = load_profile(args.shield).scaled(args.time_scale)
     quantile_ratio = args.quantile_percent / 100.0
     plan = Plan(
         conditions=tuple(map(Condition, _names(args.conditions, CONDITIONS, "--conditions"))),

@@ -68,7 +68,7 @@ def check_outputs(args: argparse.Namespace) -> None:
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
             # As root /dev/null would be a file afterwards, and so would /dev/stdout, which may lead to one.
-            if _exists(file) and (not file.is_file() or file.absolute().parent == Path("/dev")):
+            if os.path.exists(file) and (not file.is_file() or file.absolute().parent == Path("/dev")):
                 raise ConfigError(f"is no regular file; name another for {option}", file)
             if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read
                 raise ConfigError(f"is a tick log; name another file for {option}", file)
@@ -76,7 +76,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 
 
 def _check_folder(folder: Path, what: str, *, make: bool) -> None:
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if _exists(one))
+    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.exists(one))
     if not there.is_dir():
         raise ConfigError(f"is no folder; name another {what}", there)
     if not os.access(there, os.W_OK | os.X_OK):
@@ -90,11 +90,3 @@ def _check_folder(folder: Path, what: str, *, make: bool) -> None:
         raise PermissionMissing(f"{folder}: may not be written; name another {what}") from error
     except OSError as error:
         raise ConfigError(f"cannot be written: {error.strerror or error}; name another {what}", folder) from error
-
-
-def _exists(path: Path) -> bool:
-    """True also for what stands in a folder that we may not look into or that is a file."""
-    try:
-        return path.exists()
-    except OSError:
-        return False

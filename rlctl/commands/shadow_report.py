@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.commands.damages import Damages
-from rlctl.commands.outputs import check_outputs, write_json
+from rlctl.commands.outputs import check_outputs, files_first, write_json
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs import whole_file
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
@@ -136,17 +136,16 @@ def _acting(subject: Subject, config: Path | None) -> Callable[[], Policy]:
 
 def _write(args: argparse.Namespace, report: Report, found: Columns, checks: Mapping[str, Sequence[Check]]) -> None:
     lines, plain = "\n".join([*report_lines(report), *gate_lines(checks)]), _as_json(report, checks)
-    if args.json != "-":
-        print(lines)
-    write_json(args.json, plain)
-    if args.report:
-        from rlctl.shadow.plots import figures  # matplotlib
+    with files_first(lambda: args.json == "-" or print(lines)):
+        write_json(args.json, plain)
+        if args.report:
+            from rlctl.shadow.plots import figures  # matplotlib
 
-        whole_file.write_json(args.report / "result.json", plain)
-        whole_file.write_whole(args.report / "table.md", lines + "\n")
-        for name, data in figures(report, found).items():
-            (args.report / name).write_bytes(data)
-        say(f"report: {args.report / 'table.md'}")
+            whole_file.write_json(args.report / "result.json", plain)
+            whole_file.write_whole(args.report / "table.md", lines + "\n")
+            for name, data in figures(report, found).items():
+                (args.report / name).write_bytes(data)
+            say(f"report: {args.report / 'table.md'}")
 
 
 def _as_json(report: Report, checks: Mapping[str, Sequence[Check]]) -> dict[str, object]:

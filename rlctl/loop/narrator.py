@@ -10,8 +10,10 @@ import json
 import logging
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
@@ -57,31 +59,20 @@ class _Minute:
     """Sums since the last summary."""
 
     begun_seconds: float
-    ticks: int = 0
-    over_target: int = 0
-    unknown: int = 0
-    overrides: int = 0
-    fallbacks: int = 0
-    errors: int = 0
-    changes: int = 0
+    counts: Counter[str] = field(default_factory=lambda: Counter(ticks=0))  # empty it would keep the first as bools
     worst_milliseconds: float = 0.0
-    be_cpus: float = 0.0
-    be_readings: int = 0
+    be_cpus: list[float] = field(default_factory=list)
 
     def add(self, tick: Tick, changed: bool) -> None:
         latency, missed = tick.telemetry.latency_seconds, tick.telemetry.missed
-        self.ticks += 1
-        self.over_target += missed is True
-        self.unknown += missed is None
-        self.overrides += tick.verdict.overridden
-        self.fallbacks += bool(tick.fallback)
-        self.errors += bool(tick.error)
-        self.changes += changed
+        self.counts.update(
+            ticks=1, over_target=missed is True, unknown=missed is None, overrides=tick.verdict.overridden,
+            fallbacks=bool(tick.fallback), errors=bool(tick.error), changes=changed,
+        )  # fmt: skip
         if not isinstance(latency, Missing):
             self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
         if not isinstance(tick.telemetry.be_cpus, Missing):
-            self.be_cpus += tick.telemetry.be_cpus.value
-            self.be_readings += 1
+            self.be_cpus.append(tick.telemetry.be_cpus.value)
 
 
 class Narrator:
@@ -235,17 +226,15 @@ def _who(tick: Tick) -> str:
 
 
 def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
-    mean_be = minute.be_cpus / minute.be_readings if minute.be_readings else None
+    counts, mean_be = minute.counts, fmean(minute.be_cpus) if minute.be_cpus else None
     used = "an unknown number of CPUs" if mean_be is None else f"{mean_be:.2f} CPUs on average"
     text = (
-        f"{minute.ticks} ticks: {minute.over_target} over target, {minute.unknown} without latency, "
+        f"{counts['ticks']} ticks: {counts['over_target']} over target, {counts['unknown']} without latency, "
         f"worst {minute.worst_milliseconds:.2f} ms; BE used {used} of the "
         f"{cpus_in_words(cpus)} it may be given, now {tick.applied}; "
-        f"{minute.changes} changes, {minute.overrides} overrides, {minute.fallbacks} fallbacks, "
-        f"{minute.errors} write errors"
+        f"{counts['changes']} changes, {counts['overrides']} overrides, {counts['fallbacks']} fallbacks, "
+        f"{counts['errors']} write errors"
     )
-    fields = {
-        key: value for key, value in asdict(minute).items() if key not in ("begun_seconds", "be_cpus", "be_readings")
-    }
-    fields["be_cpus"] = None if mean_be is None else round(mean_be, 4)
+    be_cpus = None if mean_be is None else round(mean_be, 4)
+    fields = {**counts, "worst_milliseconds": minute.worst_milliseconds, "be_cpus": be_cpus}
     return Event("summary", tick.wall_seconds, tick.index, text, fields)

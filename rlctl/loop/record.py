@@ -14,6 +14,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import (
     COUNTERS_OF_EACH_LC,
+    MAX_LOAD,
     OF_EACH_LC,
     READINGS,
     Missing,
@@ -208,7 +209,7 @@ def _further(tick: Tick) -> dict[str, Any]:
                 "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
                 "counters": {
                     counter: _reading(one.counters[counter])
-                    for counter in COUNTERS_OF_EACH_LC
+                    for counter in (*COUNTERS_OF_EACH_LC, MAX_LOAD)
                     if counter in one.counters
                 },
             }

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.quantile import quantile
 from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
 from rlctl.loop.record import Tick
@@ -149,7 +149,7 @@ class CellResult:
     @property
     def work_rate(self) -> float:
         """Rounds of the load per second: the mean over runs."""
-        return sum(run.work_rate for run in self.runs) / len(self.runs)
+        return fmean(run.work_rate for run in self.runs)
 
     @property
     def histogram_us(self) -> dict[int, int]:
@@ -160,7 +160,7 @@ class CellResult:
     def figures(self) -> dict[str, float]:
         """Mean, quantiles and maximum in microseconds."""
         latencies = self.latencies_us
-        tails = {name: quantile(latencies, ratio) for name, ratio in _TAILS.items()}
+        tails = {name: float(np.quantile(latencies, ratio, method="higher")) for name, ratio in _TAILS.items()}
         return {"average_us": float(latencies.mean()), **tails, "max_us": float(latencies.max())}
 
     def allocation(self) -> dict[str, float]:

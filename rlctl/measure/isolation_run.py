@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from rlctl.agents import catalogue
 from rlctl.bench.testbed import this_host
 from rlctl.envs.allocation import Limits
@@ -22,7 +24,6 @@ from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import cpu_order, read_topology
-from rlctl.envs.quantile import quantile
 from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, find_program
@@ -150,7 +151,8 @@ class Session:
         with self._task(Places()) as task:
             watch = _Watch(task, None, round(ALONE_SECONDS * 1e6 / plan.interval_us), ALONE_SECONDS, 0.0)
             alone = watch.measured(Cell(Condition.NONE, Load.NONE), watch.wait()).latencies_ns
-        return round(TARGET_OF_ALONE * quantile(alone / 1e3, plan.control.quantile_ratio), 1)
+        tail_us = float(np.quantile(alone / 1e3, plan.control.quantile_ratio, method="higher"))
+        return round(TARGET_OF_ALONE * tail_us, 1)
 
     def _examine(self) -> None:
         """Find out which cells there cannot be, and what the others are like."""

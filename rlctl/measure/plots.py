@@ -43,7 +43,7 @@ def benefit_png(cells: Mapping[str, CellMetrics]) -> bytes:
             one = sides[metric.name]
             gain = None if isinstance(one, Missing) else speed_up(metric, one)
             if gain is not None:
-                _bar(axis, place, gain.percent, gain.half95)
+                _bar(axis, place, gain.mean, gain.half95)
         axis.axhline(0.0, color=INK, lw=0.8)
         axis.set_ylim(-_TOP_PERCENT, _TOP_PERCENT)
         axis.set_ylabel("better, %", fontsize=8)

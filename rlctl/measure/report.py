@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from rlctl.envs.telemetry import Missing
@@ -62,9 +63,8 @@ def _choices(cell: Cell, managed: Sequence[Record]) -> Iterator[str]:
     first = Counter(_chosen(cell, record) for record in managed if record.placements)
     for modes, number in first.most_common():
         yield f"chosen at the begin in {number} of {len(managed)} runs: {modes}"
-    changes = [len(record.placements) - 1 for record in managed]
-    if changes:
-        yield f"chosen anew {sum(changes) / len(changes):.1f} times a run, as instances ended"
+    changes = fmean(len(record.placements) - 1 for record in managed)
+    yield f"chosen anew {changes:.1f} times a run, as instances ended"
 
 
 def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
             cell.name: {
                 "pairs": len(pairs := pairs_of(log, cell, measurement.runs)),
                 "metrics": dict(_metrics_json(cells[cell.name])),
-                "throttled_seconds": _mean([m.throttled_seconds for _, m in pairs]),
+                "throttled_seconds": fmean(m.throttled_seconds for _, m in pairs),
                 "choices": dict(Counter(_chosen(cell, m) for _, m in pairs)),
             }
             for cell in measurement.cells
@@ -95,7 +95,7 @@ def _cell(cell: Cell, sides: CellMetrics, pairs: Sequence[tuple[Record, Record]]
     yield render(metric_rows(estimates_of(sides)))
     managed = [m for _, m in pairs]
     yield from _choices(cell, managed)
-    yield f"quotas held run queues back for {_mean([m.throttled_seconds for m in managed]):.3f} s a run, all instances"
+    yield f"quotas held run queues back for {fmean(m.throttled_seconds for m in managed):.3f} s a run, all instances"
     yield from _switches(pairs)
 
 
@@ -139,11 +139,7 @@ def _metrics_json(sides: CellMetrics) -> Iterator[tuple[str, Any]]:
         unmanaged, managed = estimates[metric.name]
         gain = speed_up(metric, one)
         better = gain and {
-            "percent": round(gain.percent, 4),
+            "percent": round(gain.mean, 4),
             "half95": round(gain.half95, 4) if math.isfinite(gain.half95) else None,
         }
         yield metric.name, {"unmanaged": unmanaged.as_json(), "managed": managed.as_json(), "speed_up": better}
-
-
-def _mean(numbers: Sequence[float]) -> float:
-    return math.fsum(numbers) / len(numbers) if numbers else 0.0

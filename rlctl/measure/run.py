@@ -202,12 +202,9 @@ class Arena:
             yield _Manager(sharing, place, Allocation(self._ground.quota_cpus, len(self._cpus)))
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
-        knobs = Knobs(None)
-        stack.callback(knobs.close)
-        group = Group.create(self._layout, name, knobs, also=(Controller.MEMORY,))  # as the applications have
-        stack.callback(group.remove)
-        self._janitor.note_group(*group.directories)
-        return group
+        knobs = stack.enter_context(contextlib.closing(Knobs(None)))
+        memory = (Controller.MEMORY,)  # as the applications have
+        return stack.enter_context(self._janitor.group(self._layout, name, knobs, memory))
 
     def _restrict(self, group: Group) -> None:
         """Give a group the managed CPUs, and no more CPU time than the clusters have."""

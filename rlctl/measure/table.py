@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.measure.metrics import METRICS, Metric
@@ -28,18 +29,6 @@ class Sides:
 
 CellMetrics = Mapping[str, Sides | Missing]
 """By the names of `METRICS`."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpeedUp:
-    """How much better managed is than unmanaged, in percent of unmanaged; negative is a loss.
-
-    Attributes:
-        half95: Half-width of the 95 % interval, from the differences of the pairs; infinite for a single pair.
-    """
-
-    percent: float
-    half95: float
 
 
 def sides_of(pairs: Sequence[tuple[Mapping[str, Reading], Mapping[str, Reading]]]) -> CellMetrics:
@@ -82,14 +71,13 @@ def missing_lines(sides: CellMetrics) -> list[str]:
     return [f"missing {', '.join(some)}: {reason}" for reason, some in names.items()]
 
 
-def speed_up(metric: Metric, sides: Sides) -> SpeedUp | None:
-    """The speed-up by one metric; None where unmanaged is 0."""
-    before = math.fsum(sides.unmanaged) / len(sides.unmanaged)
+def speed_up(metric: Metric, sides: Sides) -> Estimate | None:
+    """How much better managed is, by its pairs, in percent of unmanaged; negative is a loss. None where that is 0."""
+    before = fmean(sides.unmanaged)
     if before == 0.0:
         return None
-    sign = -1.0 if metric.more_is_better else 1.0
-    gains = mean_interval([sign * (u - m) for u, m in zip(sides.unmanaged, sides.managed, strict=True)])
-    return SpeedUp(100.0 * gains.mean / before, 100.0 * gains.half95 / before)
+    percent = (-100.0 if metric.more_is_better else 100.0) / before
+    return mean_interval([percent * (u - m) for u, m in zip(sides.unmanaged, sides.managed, strict=True)])
 
 
 def speed_up_rows(cells: Mapping[str, CellMetrics], more: Sequence[str] = ()) -> list[tuple[str, ...]]:
@@ -122,7 +110,7 @@ def _gain(metric: Metric, sides: Sides | Missing) -> str:
     if gain is None:
         return _NONE
     half = f" ±{gain.half95:.1f}" if math.isfinite(gain.half95) else ""
-    return f"{gain.percent:.1f}{half}"
+    return f"{gain.mean:.1f}{half}"
 
 
 def _row(metric: Metric, unmanaged: Estimate, managed: Estimate) -> tuple[str, ...]:

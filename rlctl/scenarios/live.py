@@ -84,7 +84,7 @@ class DiskSection(Strict):
 
 
 class SloSection(Strict):
-    """The objective; the largest load that meets it with BE absent is searched before the first run.
+    """The objective; the largest load that meets it with BE absent is searched before each repeat.
 
     Attributes:
         target_milliseconds: Tail latency to stay below.

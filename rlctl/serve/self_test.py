@@ -86,7 +86,7 @@ def _knobs(host: LiveHost, dry_run: bool) -> Lines:
     if dry_run:
         yield logging.INFO, "dry run: the knobs of BE are not tried"
     else:
-        yield logging.INFO, f"{host.rehearse()} knobs of BE take what is written to them"
+        yield logging.INFO, f"{host.actuator.rehearse()} knobs of BE take what is written to them"
 
 
 def _watchdog(pid: int | None, dry_run: bool) -> Lines:

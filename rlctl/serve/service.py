@@ -107,7 +107,7 @@ def dry_run(
         check_socket(config.state_directory / SOCKET, config.control.group)
         command = config.be.starved.command
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile, command=command)
-        plant = DryRun(host, host.controls, host.plan, host.set_weight)
+        plant = DryRun(host, host.actuator.controls, host.actuator.plan, host.set_weight)
         hands = Hands(None, config.schedule, config.tick_seconds)
         budgets = Budgets(config.lcs, config.tick_seconds)
         quiet = config.be.starved.model_copy(update={"command": ()})
@@ -138,7 +138,7 @@ class _HeldHost:
             opened.callback(self.host.close)
             if section.enabled:
                 seconds = section.lease_seconds(config.tick_seconds), section.restore_after_seconds
-                self.lease = Lease(self.host.emergency_plan(), config.state_directory, *seconds)
+                self.lease = Lease(self.host.actuator.emergency_plan(), config.state_directory, *seconds)
             opened.pop_all()
         return self
 
@@ -283,13 +283,13 @@ class _Running:
     def announce(self, policy: Policy, shield: Shield) -> None:
         """Say who decides from now on, before the first tick of theirs."""
         plant = self._controller.plant
-        described = policy.name, shield.profile_name, shield.digest, _range_in_words(plant.limits)
+        described = policy.name, shield.profile.name, shield.digest, _range_in_words(plant.limits)
         log.info("policy %s under shield %s (%s); %s", *described)
         doubts = untrained_shield(policy, shield), too_slow_a_rise(policy, shield, plant.tick_seconds)
         for doubt in filter(None, (*doubts, *lacking(policy, self._absent))):
             log.warning("%s", doubt)
         if self._metrics is not None:
-            self._metrics.renamed(policy.name, shield.profile_name, shield.digest)
+            self._metrics.renamed(policy.name, shield.profile.name, shield.digest)
         if self._tick_log is not None:
             self._tick_log.header = header_of(plant, policy, shield)
             self._tick_log.renew_header()
@@ -316,7 +316,7 @@ class _Running:
                 self._approval.refused()
             return
         shield = _shield(deciders.profile, policy, controller, self._weight)
-        log.info("reloaded: policy %s, shield %s", policy.name, shield.profile_name)
+        log.info("reloaded: policy %s, shield %s", policy.name, shield.profile.name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)
@@ -397,7 +397,7 @@ def _exposed(
         }
 
     name = controller.seat.policy.name
-    described = name, (shield.profile_name, shield.digest)
+    described = name, (shield.profile.name, shield.digest)
     metrics = Metrics(
         *described, plant.limits, plant.tick_seconds, counted, around.budgets.each, lambda: starving.starved,
         lambda: controller.inner.heeded if controller.inner else (),
@@ -482,7 +482,7 @@ def untrained_shield(policy: Policy, shield: Shield) -> str:
     met = policy.trained_with
     if not met or shield.digest in met:
         return ""
-    now = f"{shield.profile_name} ({shield.digest})"
+    now = f"{shield.profile.name} ({shield.digest})"
     return f"policy {policy.name} was trained with shield {', '.join(met.values())}, not with {now}"
 
 
@@ -496,7 +496,7 @@ def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
         return ""
     least = RISE_RATIO / shield.profile.growth_ratio_per_second
     return (
-        f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile_name} "
+        f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile.name} "
         f"allows {100 * grown:.2g}: BE stays small; take tick_seconds of {least:.2g} or more, or another policy"
     )
 

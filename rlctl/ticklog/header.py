@@ -55,7 +55,7 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
         "tick_seconds": plant.tick_seconds,
     }
     if shield:
-        described = {"name": shield.profile_name, "digest": shield.digest, "profile": shield.profile.model_dump()}
+        described = {"name": shield.profile.name, "digest": shield.digest, "profile": shield.profile.model_dump()}
         fixed["shield"] = described
 
     def header(tick: Tick) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl.envs.host.max_load import MaxLoad, is_held, window_of
+from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.telemetry import Missing, SeveralTelemetry, Why, offered_rps
 from rlctl.ticklog.header import limits_in
 from rlctl.ticklog.logged import LoggedTick
@@ -30,7 +30,7 @@ class LoggedLoad:
         """Learn from a tick."""
         if (limits := limits_in(logged.header)) is None:
             return
-        telemetry, held = logged.tick.telemetry, is_held(logged.tick.before, limits)
+        telemetry, held = logged.tick.telemetry, logged.tick.before.at_most(limits.minimum)
         lcs = telemetry.lcs if isinstance(telemetry, SeveralTelemetry) else {ONLY: telemetry}
         for name, lc in lcs.items():
             load = self.loads.get(name)

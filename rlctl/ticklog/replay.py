@@ -162,14 +162,15 @@ def usable_cpus(allocation: Allocation, limits: Limits) -> float:
     return min(allocation.usable_cpus, float(limits.cpus))
 
 
+def same(one: Allocation, other: Allocation) -> bool:
+    """Two allocations are one, but for digits that a log may have lost."""
+    near = math.isclose(one.quota_cpus, other.quota_cpus, rel_tol=0.0, abs_tol=TOLERANCE_CPUS)
+    return near and (one.cpuset_cpus, one.frozen) == (other.cpuset_cpus, other.frozen)
+
+
 def differing(now: Verdict, then: Verdict) -> bool:
     """Two verdicts on the same proposal give BE something else, or for other reasons."""
-    one, other = now.allocation, then.allocation
-    same_quota = math.isclose(one.quota_cpus, other.quota_cpus, rel_tol=0.0, abs_tol=TOLERANCE_CPUS)
-    return (
-        not (same_quota and one.cpuset_cpus == other.cpuset_cpus and one.frozen == other.frozen)
-        or _reasons(now) != _reasons(then)
-    )  # fmt: skip
+    return not same(now.allocation, then.allocation) or _reasons(now) != _reasons(then)
 
 
 def _reasons(verdict: Verdict) -> set[tuple[str, str]]:

@@ -21,17 +21,16 @@ from rlctl.agents.training.host_kinds import Hosts, first_seed, present, reading
 from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
+from rlctl.agents.training.trial import Course
 from rlctl.bench.lineup import policy_for
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.observation import Observation
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
-from rlctl.envs.sim.plant import LoadModel, SimBatch
-from rlctl.envs.sim.profile import HostProfile
+from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
-from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.sim import SimScenario
@@ -41,25 +40,16 @@ RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground(Course):
     """One kind of host and load to record on.
 
     Attributes:
-        vary: Each seed is another host.
         work: What BE's work is worth by a violation to those who learn on such hosts.
     """
 
-    name: str
-    host: HostProfile
-    load: LoadModel
-    weight: Weight
-    safety: Profile | None
-    vary: bool
     seeds: tuple[int, ...]
-    ticks: int
     policy: Callable[[str], Policy]
-    tick_seconds: float = 1.0
     absent: tuple[str, ...] = ()
     work: float = WORK
 

@@ -11,13 +11,13 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlctl.agents.training.host_kinds import SEED_BITS, Hosts
-from rlctl.agents.training.recipe import ENV_ID, Recipe, load_recipe, recipe_from
+from rlctl.agents.training.recipe import ALGORITHMS, Recipe, load_recipe
 from rlctl.agents.training.search.draw import SpaceFile
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import Candidate, Space, load_space, space_of
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.envs.yaml_edge import Strict, load_model, validated
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.sim import CAPPED, SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
@@ -103,8 +103,8 @@ def resumed_search(out: Path, given: Mapping[str, Any]) -> SearchPlan:
     if not file.is_file():
         raise ConfigError(f"holds no search: there is no {SEARCH}; leave out --resume to begin one", out)
     kept = load_model(SearchFile, file)
-    _check_same(kept, given, out)
-    recipe = recipe_from(kept.asked.algorithm, {ENV_ID: kept.recipe}, str(file))
+    recipe: Recipe = validated(ALGORITHMS[kept.asked.algorithm], kept.recipe, str(file))
+    _check_same(kept, recipe, given, out)
     space = space_of(kept.space, kept.asked.algorithm, recipe, str(file))
     if space.digest != kept.digest:
         raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)
@@ -152,10 +152,9 @@ def check_new(out: Path) -> None:
         raise ConfigError("holds a search already; --resume goes on with it, or give another --out", out)
 
 
-def _check_same(kept: SearchFile, given: Mapping[str, Any], out: Path) -> None:
+def _check_same(kept: SearchFile, recipe: Recipe, given: Mapping[str, Any], out: Path) -> None:
     for key, value in given.items():
         if key == "space":
-            recipe = recipe_from(kept.asked.algorithm, {ENV_ID: kept.recipe}, str(out))
             if load_space(kept.asked.algorithm, recipe, Path(value)).digest != kept.digest:
                 raise ConfigError(
                     f"was begun with another space than {value}; leave out --space, or give another --out", out

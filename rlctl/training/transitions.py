@@ -32,7 +32,8 @@ from rlctl.agents.training.offline.writer import Episode, Recording
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import OLD_PERIODS
 from rlctl.envs.reward import reward
-from rlctl.envs.telemetry import Missing, Telemetry, Value
+from rlctl.envs.telemetry import Missing, Telemetry, Value, number
+from rlctl.ticklog.replay import same
 
 LONGEST = 300
 """Transitions of an episode: a longer one is cut without losing any, so that episodes can be held out."""
@@ -59,9 +60,6 @@ BUSY_RATIO = 0.99
 
 FAILED_RATIO = 0.01
 """Of the requests: from there on the tail of those that succeeded says too little."""
-
-SAME_CPUS = 1e-6
-"""Quotas that differ by less are one: a log may have been rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class Weaver:
         if why:
             self.cut(why)
             return
-        if self._open and not _same(self._open[-1].applied, moment.before):
+        if self._open and not same(self._open[-1].applied, moment.before):
             self.cut(Cut.OTHERS)
         self._open.append(moment)
         if len(self._open) > LONGEST:
@@ -178,7 +176,7 @@ def _episode(moments: Sequence[Moment]) -> Episode:
         proposed=np.array([one.proposed_move for one in steps], np.int64),
         terms=np.array([[one[name] for name in TERMS] for one in terms]),
         allocations=np.array([[_plain(each) for each in (one.proposed, one.ruled, one.applied)] for one in steps]),
-        be_work_ratio=np.array([_be_work(after.telemetry) for after in moments[1:]]),
+        be_work_ratio=np.array([number(after.telemetry.be_work_rate) or 0.0 for after in moments[1:]]),
         overridden=np.array([one.overridden for one in steps], np.bool_),
         explored=np.array([one.explored for one in steps], np.bool_),
         policies=tuple(one.policy for one in steps),
@@ -186,15 +184,5 @@ def _episode(moments: Sequence[Moment]) -> Episode:
     )
 
 
-def _same(one: Allocation, other: Allocation) -> bool:
-    near = one.quota_cpus == other.quota_cpus or abs(one.quota_cpus - other.quota_cpus) <= SAME_CPUS
-    return near and (one.cpuset_cpus, one.frozen) == (other.cpuset_cpus, other.frozen)
-
-
 def _plain(allocation: Allocation) -> tuple[float, float, float]:
     return allocation.quota_cpus, float(allocation.cpuset_cpus), float(allocation.frozen)
-
-
-def _be_work(telemetry: Telemetry) -> float:
-    work = telemetry.be_work_rate
-    return work.value if isinstance(work, Value) else 0.0

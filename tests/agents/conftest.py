@@ -1,54 +1,21 @@
-"""Drives a manager tick by tick, and telemetry of every kind."""
+"""Drives a manager tick by tick, with telemetry from plain numbers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 
 from rlctl.agents.managers.prm_model import PrmModel, ThresholdBin
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
-
-NUMBERS = st.one_of(
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.floats(0.0, 2.0),
-    st.sampled_from([0.0, -1.0, 0.0095, 0.01, 0.8, 0.85, 0.9, math.nan, math.inf, -math.inf]),
-)
-READINGS: st.SearchStrategy[Reading] = st.one_of(
-    st.builds(Missing, st.sampled_from(Why)), st.builds(Value, NUMBERS), st.builds(Quantile, NUMBERS)
-)
-TELEMETRY = st.builds(
-    Telemetry,
-    time_seconds=st.one_of(st.floats(0.0, 2000.0), NUMBERS),
-    target_seconds=st.just(0.010),
-    tail_latency_seconds=READINGS,
-    oldest_request_seconds=READINGS,
-    load_ratio=READINGS,
-    cpi=READINGS,
-    lc_cpu_seconds_per_request=READINGS,
-    lc_cpus=READINGS,
-    be_cpus=READINGS,
-    host_cpus=READINGS,
-    be_work_rate=READINGS,
-)
-CURRENT = st.builds(Allocation, st.one_of(st.floats(0.01, 64.0), st.just(UNLIMITED)), st.integers(1, 64), st.booleans())
-
-
-@pytest.fixture(scope="session")
-def ticks() -> st.SearchStrategy[list[tuple[Telemetry, Allocation]]]:
-    """Ticks in order of time or not, some without a single reading, each with any allocation in force."""
-    bare = st.builds(Telemetry, time_seconds=st.floats(0.0, 2000.0), target_seconds=st.just(0.010))
-    return st.lists(st.tuples(st.one_of(TELEMETRY, bare), CURRENT), min_size=1, max_size=15)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,5 @@
 """Learned policies by name: those that ship, and any bundle by its folder."""
 
-import subprocess
-import sys
-
 import pytest
 
 from rlctl.agents import catalogue
@@ -83,9 +80,3 @@ def test_a_learned_policy_takes_no_options(make_bundle, tmp_path):
 def test_a_misspelt_learned_policy_is_answered_with_the_closest():
     with pytest.raises(PolicyError, match=r"no manager 'pp0'; did you mean 'ppo'\?"):
         catalogue.build("pp0")
-
-
-def test_the_catalogue_imports_no_runtime_before_a_bundle_is_loaded():
-    program = "import sys, rlctl.agents.catalogue; print(sorted({'onnxruntime', 'torch', 'onnx'} & set(sys.modules)))"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"

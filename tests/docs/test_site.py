@@ -109,16 +109,6 @@ def test_external_links_are_addresses(page):
         assert not re.search(r"\s", "".join(link)), link
 
 
-def test_files_that_pages_name_are_there():
-    """`scripts/x`, `configs/x.yaml` and the like in text; what a page itself makes is not among these folders."""
-    pattern = re.compile(r"`((?:scripts|configs|tests|envs|safety|agents)/[\w./-]+|rlctl/[\w/]+\.\w+)`")
-    for page in pages():
-        for name in pattern.findall(page.read_text()):
-            if any(word.isupper() for word in re.split(r"[^A-Za-z]", name)):  # `configs/training/ALGO.yaml` is many
-                continue
-            assert (ROOT / name).exists() or name in page.read_text().replace(f"`{name}`", ""), f"{page}: {name}"
-
-
 def test_anchors_are_the_words_of_the_heading():
     assert slug("rlctl app launch") == "rlctl-app-launch"
     assert slug("lc.slo.target_milliseconds") == "lc-slo-target_milliseconds"

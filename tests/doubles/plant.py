@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
@@ -80,3 +82,20 @@ class FakePlant:
         """Gives BE everything back."""
         self._current = self.limits.full
         self.closed = True
+
+
+class BreakingPlant(FakePlant):
+    """Something happens at a tick of the whole run: a call, or an error of the plant."""
+
+    def __init__(self, at: int, what: Callable[[], object] | Exception, loads: tuple[float, ...]) -> None:
+        super().__init__(loads=loads)
+        self.at, self.what, self.waits = at, what, 0
+
+    def wait(self) -> int:
+        """The next tick, after what happens at it."""
+        self.waits += 1
+        if self.waits == self.at:
+            if isinstance(self.what, Exception):
+                raise self.what
+            self.what()
+        return super().wait()

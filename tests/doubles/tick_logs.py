@@ -1,4 +1,4 @@
-"""Tick logs as plain data, for whoever judges what a service has written."""
+"""Tick logs of runs without a host, and tick logs as plain data for whoever judges what a service has written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rlctl.envs.ticklog import Damage, read_lines
+from rlctl.agents.policy import Policy
+from rlctl.envs.plant import Plant
+from rlctl.envs.ticklog import LOG_NAME, Damage, read_lines
+from rlctl.loop.control import Controller
+from rlctl.loop.record import Recorder, Tee, TickLog
+from rlctl.safety.shield import Shield
+from rlctl.ticklog.header import header_of
+
+
+def record_run(folder: Path, plant: Plant, policy: Policy, shield: Shield | None, ticks: int, *also: Recorder) -> Path:
+    """Control a plant for so many ticks, with a tick log in the folder; gives the folder."""
+    log = TickLog(folder / LOG_NAME)
+    log.header = header_of(plant, policy, shield)
+    Controller(plant, policy, shield, Tee(log, *also)).run(ticks=ticks)
+    log.close()
+    return folder
 
 
 def read_ticks(path: Path, damaged: Callable[[Damage], None] = lambda _: None) -> Iterator[dict[str, Any]]:

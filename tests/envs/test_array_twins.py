@@ -9,7 +9,6 @@ from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, decoded, useful_moves
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.features import FRAME_SIZE
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.reward import WORK, reward, rewards
@@ -156,19 +155,6 @@ def test_no_number_can_push_the_vector_out_of_its_space():
             tail_latency_seconds=np.full(3, absurd), cpi=np.full(3, absurd), load_ratio=np.full(3, absurd)
         )
         assert observer.space.contains(observer.begin(spoilt, Allocations.same(batch.limits.full, 3))[1])
-
-
-def test_history_begins_anew_on_chosen_hosts_only():
-    batch = SimBatch(_profile(0), [1, 2], training_load, 5)
-    observer, current = VectorObserver(batch.limits, 1.0, (1, 0)), Allocations.same(batch.limits.safe, 2)
-    batch.step()
-    first = observer.begin(batch.read(), current)
-    batch.step()
-    second = observer.begin(batch.read(), current, np.array([False, True]))
-    half = FRAME_SIZE
-    assert np.array_equal(second[0], first[0])
-    assert not np.array_equal(second[1], first[1])
-    assert np.array_equal(second[1, :half], second[1, half : 2 * half])
 
 
 def test_lags_reach_as_far_back_over_a_partial_beginning():

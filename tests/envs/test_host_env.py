@@ -48,6 +48,17 @@ def test_an_episode_begins_safe_and_names_its_reward(env):
     assert info["missed_deadlines"] == 0
 
 
+def test_after_a_learner_s_update_a_step_is_about_a_whole_period_of_its_own_move(env, monkeypatch):
+    """Two deadlines went by meanwhile: what was in force in them says nothing of this move."""
+    env.reset()
+    skipped, plant = iter([2, 0]), env.plant
+    wait = plant.wait
+    monkeypatch.setattr(plant, "wait", lambda: wait() + next(skipped))
+    *_, info = env.step(INDEX["thaw"])
+    assert list(skipped) == []
+    assert info["missed_deadlines"] == 2
+
+
 @pytest.mark.parametrize("error", [CgroupError("x"), PermissionMissing("x")])
 def test_a_write_that_is_refused_leaves_be_safe(env, monkeypatch, error):
     env.reset()

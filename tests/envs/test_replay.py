@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import gymnasium as gym
 import pytest
@@ -11,11 +12,11 @@ import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import ReplayHost, ReplayPlant
+from rlctl.envs.replay import ReplayHost, ReplayPlant, telemetry_of
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.telemetry import Missing, Value, Why
+from rlctl.envs.telemetry import MAX_LOAD, Missing, Value, Why, worst_of
 from rlctl.loop.record import Tick, TickLog, tick_as_json
 from rlctl.safety.verdict import Verdict
 
@@ -54,6 +55,18 @@ def test_telemetry_comes_back_whatever_is_applied(path, recorded):
         assert plant.read() == tick.telemetry
         assert plant.apply(plant.limits.full) == plant.current == plant.limits.full
     assert plant.ended
+
+
+def test_each_of_several_lcs_comes_back_with_its_own_maximum_load_or_none(recorded):
+    """What a policy has learned of an LC is in shares of it: with another one's a shadow forgets all at each change."""
+    for tick in recorded:
+        own = {name: tick.telemetry.but(counters={MAX_LOAD: Value(rps)}) for name, rps in (("web", 1e3), ("db", 5e3))}
+        telemetry = worst_of({**own, "idle": tick.telemetry.but(counters={})})
+        logged = json.loads(json.dumps(tick_as_json(replace(tick, telemetry=telemetry))))
+        back = telemetry_of(logged)
+        assert {name: lc.counters.get(MAX_LOAD) for name, lc in back.lcs.items()} == {
+            "web": Value(1e3), "db": Value(5e3), "idle": None,
+        }  # fmt: skip
 
 
 def test_an_episode_is_the_recording(path):

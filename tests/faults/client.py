@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
 import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.doubles.http import answering
 
 __all__ = ["ANSWERING", "Client", "Endpoint"]
 
@@ -99,29 +100,13 @@ class Endpoint:
     def __init__(self) -> None:
         self.figures: dict[str, Any] = {"tail": 0.002, "samples": 50, "rps": 50.0, "errors": 0.0}
         self._stalled_stamp: int | None = None
-        endpoint = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = endpoint._body()
-                with contextlib.suppress(OSError):  # who asked has given up
-                    self.send_response(200)
-                    self.send_header("Content-Length", str(len(body)))
-                    self.end_headers()
-                    self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as the base class has it
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="endpoint", daemon=True)
-        self._thread.start()
+        self._stack = contextlib.ExitStack()
+        self._port = self._stack.enter_context(answering(lambda _: (200, self._body())))
 
     @property
     def config(self) -> dict[str, object]:
         """The section `lc.latency`."""
-        url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        url = f"http://127.0.0.1:{self._port}/"
         keys = {"tail": "tail", "samples": "samples", "done_rps": "rps", "error_rps": "errors", "stamp": "stamp"}
         return {"kind": "http", "url": url, "timeout_seconds": 2.0, **keys}
 
@@ -135,9 +120,7 @@ class Endpoint:
 
     def close(self) -> None:
         """End it. Idempotent."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._stack.close()
 
     def _body(self) -> bytes:
         stamp = self._stamp() if self._stalled_stamp is None else self._stalled_stamp

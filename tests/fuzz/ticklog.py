@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Limits
 from rlctl.envs.ticklog import LOG_NAME, seal, unsealed
-from rlctl.loop.control import Controller
-from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import header_of
 from tests.doubles.plant import FakePlant
+from tests.doubles.tick_logs import record_run
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target
@@ -44,11 +42,7 @@ def _log() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         plant = FakePlant(Limits(cpus=2), loads=(0.3, 0.5, 0.99))
         shield, policy = Shield(load_profile("responsive"), plant.limits), catalogue.build("greedy-shield")
-        log = TickLog(Path(folder) / LOG_NAME)
-        log.header = header_of(plant, policy, shield)
-        Controller(plant, policy, shield, log).run(ticks=4)
-        log.close()
-        return log.path.read_bytes()
+        return (record_run(Path(folder), plant, policy, shield, 4) / LOG_NAME).read_bytes()
 
 
 LOG = _log()

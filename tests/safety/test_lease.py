@@ -9,15 +9,8 @@ import pytest
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, EmergencyWrite
 from rlctl.safety.lease import Lease, Watchdog
+from tests.doubles.clock import Clock
 from tests.waiting import until
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
 
 
 class Fake:
@@ -59,7 +52,7 @@ class Bench:
     """A lease of 1.7 s on fakes; `fails` makes starting impossible."""
 
     def __init__(self, tmp_path):
-        self.clock, self.started, self.fails = Clock(), [], False
+        self.clock, self.started, self.fails = Clock(1000.0), [], False
         self.lease = Lease(EmergencyPlan(()), tmp_path, 1.7, 30.0, start=self.start, clock=self.clock)
 
     def start(self, arguments):

@@ -112,7 +112,8 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 
 def test_a_time_scale_changes_poll_and_cool_down_alone() -> None:
-    scaled, real = load_profile("heracles", time_scale=15.0), load_profile("heracles")
+    real = load_profile("heracles")
+    scaled = real.scaled(15.0)
     assert (scaled.poll_seconds, scaled.cool_down_seconds) == (1.0, 20.0)
     same = {"poll_seconds": 15.0, "cool_down_seconds": 300.0}
     assert scaled.model_copy(update=same) == real
@@ -121,7 +122,7 @@ def test_a_time_scale_changes_poll_and_cool_down_alone() -> None:
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_impossible_time_scale_is_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match="time scale"):
-        load_profile("heracles", time_scale=scale)
+        load_profile("heracles").scaled(scale)
 
 
 def test_the_digest_is_of_the_constants() -> None:
@@ -131,4 +132,4 @@ def test_the_digest_is_of_the_constants() -> None:
     for name, value in heracles.model_dump(exclude={"name"}, exclude_none=True).items():
         assert heracles.model_copy(update={name: value + 1}).digest != heracles.digest
     shield = Shield(heracles, Limits(cpus=2))
-    assert (shield.profile_name, shield.digest) == ("heracles", heracles.digest)
+    assert (shield.profile.name, shield.digest) == ("heracles", heracles.digest)

@@ -87,15 +87,6 @@ def test_ruling_twice_on_one_telemetry_is_ruling_once(
     assert repr((shield.rule(history[-1], current, proposed), shield.state)) == repr((first, state))
 
 
-@few
-@given(data=st.data(), profile=PROFILES)
-def test_the_safe_allocation_always_passes(
-    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
-) -> None:
-    history, current = data.draw(histories), limits.clip(data.draw(allocations))
-    assert not lived(profile, limits, history).rule(history[-1], current, limits.safe).overridden
-
-
 def believable(telemetry: Telemetry, profile: Profile) -> bool:
     """The issue's list of what must be there, in plain words and without the code under test."""
     tail, load, alive = telemetry.tail_latency_seconds, telemetry.load_ratio, telemetry.lc_alive

@@ -1,18 +1,15 @@
 """The fault matrix holds what it says, and notices when something does not hold."""
 
-import os
-
 import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
-from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
 from tests.faults import matrix
 from tests.faults.cases import CASES
 from tests.faults.judging import Rulings, judge
 from tests.faults.kills import KILLS
 from tests.faults.onlooker import Sample
 from tests.faults.pace import QUICK
+from tests.needs import needs
 
 SAFE = Allocation(0.01, 1, frozen=True)
 HALF, MOST = Allocation(0.5, 1), Allocation(UNLIMITED, 2)
@@ -21,16 +18,6 @@ ALWAYS = ("sensor-nan", "policy-hangs", "write-eacces", "foreign-writer", "both-
 IN_CI = ("lc-killed", "client-stalled", "cgroup-replaced", "log-disk-full", "controller-sigkill", "watchdog-sigkill")
 IN_CI += ("requests-fail", "log-unusable", "be-escapes", "journal-removed", "state-elsewhere")
 """Of each kind one; the whole matrix takes minutes: scripts/fault-matrix."""
-
-
-def lacking():
-    layout = Layout.detect()
-    try:
-        for name in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            layout.mount(name)
-    except RlctlError as error:
-        return str(error)
-    return "" if os.geteuid() == 0 else "needs root"
 
 
 def test_every_fault_of_the_issue_has_its_case():
@@ -44,8 +31,7 @@ def test_every_fault_of_the_issue_has_its_case():
 @pytest.mark.host
 @pytest.mark.parametrize("names", [ALWAYS, pytest.param(IN_CI, marks=pytest.mark.slow)], ids=["always", "in-ci"])
 def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(capsys, names):
-    if reason := lacking():
-        pytest.skip(reason)
+    needs()
     rows = matrix.run([case for case in CASES if case.name in names], QUICK, lambda line: None)
     assert len(rows) == len(names)
     with capsys.disabled():
@@ -58,8 +44,9 @@ def test_whatever_fails_be_is_within_the_verdict_and_the_originals_come_back(cap
     "names", [("testbed-link", "testbed-both"), pytest.param(("testbed-classes",), marks=pytest.mark.slow)]
 )
 def test_a_testbed_that_is_killed_leaves_nothing(names):
+    needs()
     kills = [kill for kill in KILLS if kill.name in names]
-    if reason := lacking() or kills[0].lacks():
+    if reason := kills[0].lacks():
         pytest.skip(reason)
     rows = matrix.run(kills, QUICK, lambda line: None)
     assert [row.case for row in rows] == list(names)

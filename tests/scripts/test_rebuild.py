@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
-pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import itertools
 import json
 import os
@@ -28,6 +27,7 @@ from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TOP_WEIGHT
 from rlctl.envs.workload import Weight
+from tests.doubles.http import answering
 from tests.soak.judging import (
     BROKEN,
     KEEP,
@@ -136,7 +136,7 @@ class _Bed:
         self._rates = itertools.cycle(LOADS_RPS)
         self._generator = stack.enter_context(LoadGenerator(nginx.load(), rate_rps=next(self._rates)))
         self._speaking = threading.Lock()
-        self.latency = self._serve_latency(stack)
+        self.latency = f"http://127.0.0.1:{stack.enter_context(answering(self._told))}/"
 
     def change(self) -> None:
         """Another load; and a third BE group comes, or goes if it is there."""
@@ -149,35 +149,13 @@ class _Bed:
             self._third = contextlib.ExitStack()
             self._start_be(self._third, 3)
 
-    def _serve_latency(self, stack: contextlib.ExitStack) -> str:
-        """The generator's figures as JSON, where `rlctl serve` can fetch them."""
-        generator, speaking = self._generator, self._speaking
-
-        class Page(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                with speaking:
-                    page = json.dumps(asdict(generator.stats())).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(page)))
-                self.end_headers()
-                self.wfile.write(page)
-
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
-
-        server = http.server.HTTPServer(("127.0.0.1", 0), Page)
-        stack.callback(server.server_close)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(server.shutdown)
-        return f"http://127.0.0.1:{server.server_port}/"
+    def _told(self, _: str) -> tuple[int, bytes]:
+        """The generator's figures as JSON, for `rlctl serve` to fetch."""
+        with self._speaking:
+            return 200, json.dumps(asdict(self._generator.stats())).encode()
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
-        group = Group.create(self._layout, name, self._knobs)
-        stack.callback(group.remove)
-        self._janitor.note_group(*group.directories)
-        return group
+        return stack.enter_context(self._janitor.group(self._layout, name, self._knobs))
 
     def _start_be(self, stack: contextlib.ExitStack, number: int) -> None:
         group = self._group(stack, f"{self.name}-be/batch-{number}")

@@ -24,7 +24,7 @@ from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, PolicyError
-from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.envs.telemetry import Telemetry, number
 from rlctl.safety.shield import Shield
 from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Reason
@@ -97,8 +97,7 @@ class Step:
     @property
     def be_work_ratio(self) -> float:
         """BE's work, as a share of BE running alone; 0 where nobody knows."""
-        work = self.telemetry.be_work_rate
-        return work.value if isinstance(work, Value) else 0.0
+        return number(self.telemetry.be_work_rate) or 0.0
 
     def as_json(self) -> dict[str, Any]:
         """As plain data; a lifted quota is null."""

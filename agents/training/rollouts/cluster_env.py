@@ -175,6 +175,6 @@ class Rollouts:
 
 
 def nth_seed(seed: int, count: int, block: int, number: int) -> int:
-    """The seed of the first host of a session's n-th testbed, which no other one has; `block` as in `hosts.build`."""
+    """The seed of the first host of a session's n-th testbed, which no other has; `block` as in `host_kinds.build`."""
     blocks, place = divmod(number, (1 << BLOCK_BITS) // count)
     return first_seed(seed, count, block + blocks) + place * count

@@ -99,18 +99,22 @@ class Group:
     def of_process(cls, layout: Layout, pid: int, knobs: Knobs, proc: Path = PROC) -> Group:
         """The group that a process is in now, hierarchy by hierarchy; the root of a hierarchy is left out.
 
+        So is a group in a hierarchy where services have none of their own, unless it is another hierarchy's as well.
+
         Raises:
             HostError: There is no such process.
             ConfigError: It is in no group of its own.
         """
         inside = memberships(pid, proc)
-        paths = {}
-        for controller, mount in layout.mounts.items():
-            where = Path(inside.get("" if mount.version == 2 else controller.v1_name, "").lstrip("/"))
-            if where != Path() and (mount.path / where).is_dir():
-                paths[controller] = mount.path / where
+        where = {
+            controller: Path(inside.get("" if mount.version == 2 else controller.v1_name, "").lstrip("/"))
+            for controller, mount in layout.mounts.items()
+        }
+        own = {where[controller] for controller, _ in layout.of_services()} - {Path()}
+        paths = {one: layout.mounts[one].path / path for one, path in where.items() if path in own}
+        paths = {one: path for one, path in paths.items() if path.is_dir()}
         if not paths:
-            raise ConfigError(f"process {pid} is in no control group of its own; start it in one")
+            raise ConfigError(f"process {pid} is in no control group of its own; run it as a service or in a container")
         return cls(f"process {pid}", paths, layout, knobs)
 
     def using(self, knobs: Knobs) -> Group:

@@ -360,7 +360,7 @@ class Journal:
         """Drop entries of groups that are gone, once most of a long journal is about them.
 
         The new file takes the old one's name when it is on the disk whole; a crash leaves either of the two. A full
-        disk leaves the old one, to which nothing is lost.
+        disk, or a state directory that is no longer ours alone, leaves the old one, to which nothing is lost.
 
         A journal with damaged lines stays as it is, for `restore` to tell of them.
 
@@ -369,7 +369,7 @@ class Journal:
         """
         if self._damaged or len(self.entries) < max(COMPACT_ENTRIES, 2 * len(needed)):
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, RlctlError):
             self._rewrite([entry for entry in self.entries if (entry.path, entry.identity) in needed])
             sync_directory(self.state_dir)
 

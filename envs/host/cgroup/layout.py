@@ -68,6 +68,10 @@ class Layout:
     mounts: Mapping[Controller, Mount]
     missing: Mapping[Controller, str]
 
+    def of_services(self) -> Iterator[tuple[Controller, Mount]]:
+        """Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone."""
+        return (one for one in self.mounts.items() if one[0] is not Controller.IO or one[1].version == 2)
+
     @classmethod
     def detect(cls, root: Path = SYS_CGROUP, proc: Path = Path("/proc")) -> Layout:
         """Look at the mounts; `root` stands for /sys/fs/cgroup, as a captured tree lies elsewhere."""

@@ -24,21 +24,13 @@ class BulkWrite(Transfer):
         volume: Block device that it writes to.
     """
 
-    name = "writer"
+    name, opens = "writer", "open its volume"
 
     def __init__(self, workers: int, volume: Path, depth: int = DEPTH) -> None:
         if not 1 <= workers <= depth:
             raise ConfigError(f"a writer of {workers} workers: 1 to {depth} are possible")
         self._workers, self.volume, self._depth = workers, volume, depth
         self._counts = Path()
-
-    def ready(self) -> None:
-        """Wait until it could begin.
-
-        Raises:
-            TestbedError: It does not get there, or ended; with its last words.
-        """
-        self.await_that(lambda: "ready" in self.process.output.read_text(), "open its volume")
 
     def _moved_bytes(self) -> int:
         return sum(struct.unpack(f"={self._depth}Q", self._counts.read_bytes()))

@@ -11,8 +11,6 @@ from rlctl.envs.testbed.network import sink, uploader
 from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, SINK_PORT
 from rlctl.envs.testbed.workloads import Program, Transfer
 
-CONNECT_SECONDS = 10.0
-
 CONNECTIONS = 32
 """TCP connections, all told. With a few of them the kernel's limit on what a connection may queue on its own host
 (tcp_limit_output_bytes) keeps the link's queue short, whatever BE does."""
@@ -56,7 +54,7 @@ class Upload(Transfer):
         client: Starts the sink, at the other end of the link.
     """
 
-    name = "upload"
+    name, opens = "upload", f"make its {CONNECTIONS} connections"
 
     def __init__(self, workers: int, client: Launcher) -> None:
         if not 1 <= workers <= CONNECTIONS:
@@ -72,15 +70,6 @@ class Upload(Transfer):
         self._sink.start(self._client)
         self._sink.ready()
         super().start(launcher)
-
-    def ready(self) -> None:
-        """Wait until all connections stand.
-
-        Raises:
-            TestbedError: They do not, or it ended; with its last words.
-        """
-        what = f"make its {CONNECTIONS} connections"
-        self.await_that(lambda: "connected" in self.process.output.read_text(), what, CONNECT_SECONDS)
 
     def _moved_bytes(self) -> int:
         return self._sink.stop()

@@ -1,7 +1,7 @@
 """Compresses blocks and sends them over many connections, for ever: `python -I -S uploader.py ADDRESS PORT N WORKERS`.
 
 A best-effort upload as backups and log shippers are: its CPU time is compression, its work what arrives. It is a file
-of its own in a bare interpreter, and uses nothing outside the standard library. It says `connected` when it could
+of its own in a bare interpreter, and uses nothing outside the standard library. It says `ready` when it could
 begin, and begins at SIGUSR1: what it sends while nobody has restricted it yet is in the link's queue for a second.
 """
 
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     address, port, count, workers = arguments[0], *map(int, arguments[1:])
     connections = [socket.create_connection((address, port)) for _ in range(count)]
-    print("connected", flush=True)
+    print("ready", flush=True)
     signal.sigwait({signal.SIGUSR1})
     worker = next((number for number in range(1, workers) if os.fork() == 0), 0)
     upload(connections[worker::workers])

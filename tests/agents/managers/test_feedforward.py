@@ -4,7 +4,6 @@ import pytest
 
 from rlctl.agents.managers.feedforward import Demand, Feedforward, spare
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 Drive = Callable[..., list[Allocation]]
@@ -91,11 +90,3 @@ def test_with_nothing_shared_be_gets_all_its_cpus(drive: Drive, tell: Tell) -> N
 def test_a_configured_cost_is_not_relearned(drive: Drive, tell: Tell) -> None:
     got = drive(Feedforward(cpus_per_load=1.0), ONE, [tell(0, slack=0.5, load_ratio=0.5, lc_cpus=0.1)])
     assert got[0].quota_cpus == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"shared_cpus": -1.0}, {"lead_seconds": -1.0}, {"cpus_per_load": 0.0}, {"margin_ratio": 10.0}]
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(PolicyError, match=next(iter(wrong))):
-        Feedforward(**wrong)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from rlctl.agents.managers.heracles import Heracles
 from rlctl.agents.managers.heracles_loops import Bandwidth, be_link_ratio
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
@@ -80,11 +79,6 @@ def test_cores_of_a_small_host_are_quota_first_and_cpuset_where_they_need_it(dri
 
 def test_says_that_it_is_a_part_of_heracles() -> None:
     assert "core part" in Heracles().remarks[0]
-
-
-def test_gates_that_would_flap_are_refused() -> None:
-    with pytest.raises(PolicyError, match="flap"):
-        Heracles(enable_load_ratio=0.9)
 
 
 class TestWhatIsMeasured:

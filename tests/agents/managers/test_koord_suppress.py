@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from rlctl.agents.managers.koord_suppress import KoordSuppress
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
@@ -105,11 +104,3 @@ def test_never_above_the_threshold_once_set_but_for_the_floor(uses: list[tuple[f
 
 def test_says_that_its_actuation_may_be_stale() -> None:
     assert "keeps the last setting" in KoordSuppress().remarks[0]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"policy": "weight"}, {"threshold_ratio": 65}, {"reserved_cpus": -1.0}, {"busy": ""}]
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PolicyError, match="koord-suppress"):
-        KoordSuppress(**wrong)

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlctl.agents.catalogue import build
 from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.evidence import TOP
 from rlctl.envs.observation import Observer
 from tests.doubles.levels import level_of
@@ -107,9 +105,3 @@ def test_without_latency_or_load_be_has_the_minimum(tell, missing):
         manager.act(observer.observe(tell(float(now), **readings), LIMITS.minimum))
     readings.pop(missing)
     assert manager.act(observer.observe(tell(30.0, **readings), LIMITS.full)) == LIMITS.minimum
-
-
-@pytest.mark.parametrize("options", [{"explore_ratio": 1.2}, {"lead_seconds": 11.0}])
-def test_what_cannot_be_is_refused(options):
-    with pytest.raises(PolicyError, match=next(iter(options))):
-        build("learned-table", **options)

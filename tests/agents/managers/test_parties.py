@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from rlctl.agents.managers.parties import Parties
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
@@ -127,9 +126,3 @@ def test_cores_move_one_at_a_time_within_the_pool(slacks: list[float]) -> None:
 
 def test_says_what_became_of_the_wheel() -> None:
     assert "skips cache and frequency" in Parties().remarks[0]
-
-
-@pytest.mark.parametrize("wrong", [{"interval_seconds": 0.0}, {"downsize_slack_ratio": 2.0}, {"tolerance_samples": 0}])
-def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(PolicyError, match="parties"):
-        Parties(**wrong)  # type: ignore[arg-type]

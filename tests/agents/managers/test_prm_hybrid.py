@@ -1,5 +1,5 @@
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
@@ -7,7 +7,6 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.managers.manager import Manager
 from rlctl.agents.managers.prm_hybrid import Branch, PrmHybrid, State, listing_as_printed, prose
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry
 
 Drive = Callable[..., list[Allocation]]
@@ -186,18 +185,3 @@ def test_the_gap_between_hybrid_and_tuned_is_mostly_the_load_gate(
     assert not opens(PrmHybrid(), 361)
     assert opens(build("prm-hybrid-tuned"), 404)
     assert not opens(build("prm-hybrid-tuned"), 406)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"suspend": "kill"},
-        {"resume_level": "half"},
-        {"enable_load_ratio": 0.9},
-        {"poll_seconds": 0.0},
-        {"host_levels": 0},
-    ],
-)
-def test_impossible_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(PolicyError, match="prm-hybrid"):
-        PrmHybrid(**wrong)

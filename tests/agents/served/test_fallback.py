@@ -7,10 +7,9 @@ import threading
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlctl.agents.catalogue import build
+from rlctl.agents.conformance import _absurd
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
 from rlctl.agents.served.fallback import Fallback
@@ -243,13 +242,13 @@ def test_a_proposal_is_of_plain_types_and_its_note_is_short():
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "heracles", "feedforward"])
-@given(data=st.data())
-def test_while_the_policy_fails_it_answers_as_the_heuristic_does_whatever_the_sensors_say(name, data, ticks):
+def test_while_the_policy_fails_it_answers_as_the_heuristic_does_whatever_the_sensors_say(name):
     chain = Fallback(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
     alone = build(name)
-    chain.start(LIMITS)
-    alone.start(LIMITS)
-    for telemetry, current in data.draw(ticks):
-        seen = Observation(telemetry, current)
-        assert chain.act(seen) == alone.act(seen)
+    for limits, ticks in _absurd():
+        chain.start(limits)
+        alone.start(limits)
+        for telemetry, current in ticks:
+            seen = Observation(telemetry, current)
+            assert chain.act(seen) == alone.act(seen)
     chain.close()

@@ -169,6 +169,14 @@ def test_an_overridden_move_is_stored_as_what_happened():
     assert MOVES[nearest_move(Allocation(0.223, 1), running, LIMITS, preferred=INDEX["quota-25%"])].name == "quota-11%"
 
 
+def test_the_nearest_move_thaws_rises_as_far_as_it_can_and_is_one_that_is_allowed():
+    running, all_cpus = Allocation(0.4, 1), Allocation(2.0, 2)
+    assert MOVES[nearest_move(running, running.but(frozen=True), LIMITS)].name == "thaw"
+    assert MOVES[nearest_move(LIMITS.full, running, LIMITS)].name == "leap"
+    assert nearest_move(running, running, LIMITS, np.arange(len(MOVES)) == INDEX["freeze"]) == INDEX["freeze"]
+    assert MOVES[nearest_move(LIMITS.clip(LIMITS.full), all_cpus, LIMITS)].name == "keep", "2 CPUs are all there are"
+
+
 def test_steps_tell_what_was_seen_asked_and_done():
     steps = []
     host, _, plant = bounded(loads=(0.2,) * 6 + (0.99,) * 10, move="quota-11%", note=steps.append)

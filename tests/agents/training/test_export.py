@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
-pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 
@@ -180,8 +178,11 @@ def test_what_is_no_model_is_one_line(content, tmp_path, capsys):
     assert "model.zip: " in err
 
 
-def test_a_learner_that_cannot_be_exported_is_told_before_its_pickles_are_loaded(tmp_path):
+@pytest.mark.parametrize("module", ["td3", "common"], ids=["TD3", "A2C"])
+def test_a_learner_that_cannot_be_exported_is_told_before_its_pickles_are_loaded(module, tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
-        file.writestr("data", json.dumps({"policy_class": {"__module__": "stable_baselines3.td3.policies"}}))
-    with pytest.raises(ConfigError, match=r"holds a policy of stable_baselines3\.td3\.policies; PPO, MaskablePPO"):
+        file.writestr("data", json.dumps({"policy_class": {"__module__": f"stable_baselines3.{module}.policies"}}))
+    with pytest.raises(
+        ConfigError, match=rf"holds a policy of stable_baselines3\.{module}\.policies; PPO, MaskablePPO"
+    ):
         load_model(tmp_path / "model.zip")

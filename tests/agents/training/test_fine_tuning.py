@@ -6,7 +6,6 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 import torch
@@ -23,7 +22,7 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.safety.wrapper import ShieldedEnv
 from tests.doubles.bed import Bed, running_on
-from tests.doubles.plant import FakePlant
+from tests.doubles.plant import BreakingPlant, FakePlant
 
 pytestmark = pytest.mark.train
 
@@ -162,22 +161,8 @@ def test_only_what_is_better_first_in_qos_then_in_be_is_kept(tmp_path, monkeypat
     assert len(saved) == 1, "as good is not better"
 
 
-class Broken(FakePlant):
-    """Fails at a tick."""
-
-    def __init__(self, at, error):
-        super().__init__(LIMITS, loads=(0.2,))
-        self.at, self.error, self.waits = at, error, 0
-
-    def wait(self):
-        self.waits += 1
-        if self.waits == self.at:
-            raise self.error
-        return super().wait()
-
-
 def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_path):
-    outcome = fine_tuned(task(tmp_path), Broken(40, HostError("gone")))
+    outcome = fine_tuned(task(tmp_path), BreakingPlant(40, HostError("gone"), loads=(0.2,)))
     assert outcome.interrupted == "gone"
     assert not outcome.improved
     assert (tmp_path / "run" / "best_model.zip").read_bytes() == (tmp_path / "initial.zip").read_bytes()
@@ -186,7 +171,7 @@ def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_
 
 def test_an_error_before_the_first_measurement_is_raised(tmp_path):
     with pytest.raises(HostError, match="gone"):
-        fine_tuned(task(tmp_path), Broken(5, HostError("gone")))
+        fine_tuned(task(tmp_path), BreakingPlant(5, HostError("gone"), loads=(0.2,)))
 
 
 def test_a_folder_with_a_run_and_a_model_of_other_lags_are_refused(tmp_path):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 
@@ -15,7 +14,7 @@ import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
-from rlctl.agents.training import nearest_move, warm_start
+from rlctl.agents.training import warm_start
 from rlctl.agents.training.algorithms import logits_of, make, take_weights
 from rlctl.agents.training.host_kinds import build, load_hosts, present
 from rlctl.agents.training.learn import learn
@@ -23,7 +22,6 @@ from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import BundleError, ConfigError
 from rlctl.scenarios.shipped import load_scenario
 
@@ -235,21 +233,6 @@ def test_a_warm_start_makes_the_policy_agree_with_its_teacher_on_most_states(alg
     before = warm_start.clone(model, pairs, 0)
     assert len(set(pairs.moves.tolist())) > 3
     assert warm_start.clone(model, pairs, 30) > max(0.6, before)
-
-
-def test_the_nearest_move_gives_what_was_asked_for_or_comes_nearest():
-    limits = Limits(10)
-    names = [move.name for move in MOVES]
-    running = Allocation(5.0, 10)
-    frozen = running.but(frozen=True)
-    assert names[nearest_move.nearest_move(running, running, limits)] == "keep"
-    assert names[nearest_move.nearest_move(frozen, running, limits)] == "freeze"
-    assert not MOVES[nearest_move.nearest_move(running, frozen, limits)].of(frozen, limits).frozen
-    assert names[nearest_move.nearest_move(limits.minimum, running, limits)] == "minimum"
-    up = MOVES[nearest_move.nearest_move(Allocation(UNLIMITED, 10), running, limits)].of(running, limits)
-    assert up.quota_cpus > 5.0
-    only = np.array([name == "freeze" for name in names])
-    assert names[nearest_move.nearest_move(running, running, limits, only)] == "freeze"
 
 
 def test_schedules_follow_what_is_left_of_the_budget():

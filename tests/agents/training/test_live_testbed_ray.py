@@ -1,10 +1,8 @@
 """A node whose live testbed acts for a learner, on this host: what it did reaches us, and nothing of it outlives it."""
 
 import os
-import shutil
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,11 +21,11 @@ from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Planned, Testbeds
 from rlctl.envs.actions import MOVES
-from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import load_scenario
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]
@@ -38,14 +36,7 @@ LAGS = (1, 0)
 @pytest.fixture
 def plan():
     """The nginx testbed without a search for its maximum load."""
-    missing = [name for name in ("stress-ng", "cc") if shutil.which(name) is None]
-    if os.geteuid() != 0 or missing or not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
-        pytest.skip(f"needs root, nginx, stress-ng and cc; missing {missing or 'root or nginx'}")
-    try:
-        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            Layout.detect().mount(controller)
-    except RlctlError as error:
-        pytest.skip(str(error))
+    needs(programs=("nginx", "stress-ng", COMPILER))
     one = load_scenario("live-nginx")
     spec = replace(one.testbed(), knee_rps=(300.0, 100.0, 300.0))
     safety = load_profile("responsive").scaled(one.time_scale)

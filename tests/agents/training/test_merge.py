@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
-pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 pytest.importorskip("onnx", reason="needs rlctl[train]")
 

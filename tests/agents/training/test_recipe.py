@@ -1,8 +1,9 @@
 """Hyperparameters are data: what is misspelt is told with its line, and nothing in a file is ever run."""
 
 import pytest
+import yaml
 
-from rlctl.agents.training.recipe import ALGORITHMS, as_document, linear, load_recipe, recipe_from
+from rlctl.agents.training.recipe import ALGORITHMS, as_document, linear, load_recipe
 from rlctl.envs.errors import ConfigError
 
 PPO = """rlctl/SimHost-v0:
@@ -23,9 +24,9 @@ def written(tmp_path, text):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_shipped_hyperparameters_load_and_come_back_from_a_run_folder(algorithm):
+def test_shipped_hyperparameters_load_and_come_back_from_a_run_folder(algorithm, tmp_path):
     recipe = load_recipe(algorithm)
-    assert recipe_from(algorithm, as_document(recipe), "config.yml") == recipe
+    assert load_recipe(algorithm, written(tmp_path, yaml.safe_dump(as_document(recipe)))) == recipe
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "maskable-ppo", "qrdqn"])

@@ -1,7 +1,5 @@
 """Who acts on a testbed does what the learner's own process would have done, by the network of a bundle."""
 
-import subprocess
-import sys
 from functools import partial
 
 import numpy as np
@@ -74,13 +72,3 @@ def test_a_network_that_is_none_or_has_diverged_is_refused(worker, onnx_writer):
         worker.segment(Orders(1, 1), b"\x80\x04pickle")
     with pytest.raises(PolicyError, match="not finite"):
         worker.segment(Orders(1, 1), onnx_writer.linear(np.full((len(MOVES), SIZE), np.nan), np.zeros(len(MOVES))))
-
-
-def test_a_testbed_needs_no_learner_installed():
-    """Hundreds of megabytes on each host, otherwise."""
-    code = (
-        "import sys; import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live_testbed; "
-        "print([name for name in ('torch', 'stable_baselines3', 'sb3_contrib', 'onnx') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

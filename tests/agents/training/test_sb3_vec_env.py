@@ -4,7 +4,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
 
 from stable_baselines3 import DQN, PPO

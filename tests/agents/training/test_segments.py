@@ -32,7 +32,6 @@ def test_a_transition_ends_with_what_was_seen_next_or_last_in_its_episode():
 
 
 def test_advantages_are_those_of_the_learners_own_buffer():
-    pytest.importorskip("torch", reason="needs rlctl[train]")
     pytest.importorskip("stable_baselines3", reason="needs rlctl[train]")
     import torch
     from gymnasium.spaces import Box, Discrete

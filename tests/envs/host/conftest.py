@@ -19,6 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from tests.doubles.cgroup_kernel import FakeKernel
+from tests.needs import needs
 
 NAMES = itertools.count()
 BUSY = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"  # and ends with it
@@ -91,34 +92,19 @@ class Bench:
         self.kernel.close()
 
 
-def real_host_lacks(layout: Layout) -> str:
-    """Why this machine cannot run the suite; empty if it can."""
-    if os.geteuid() != 0:
-        return "needs root"
-    needed = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER)
-    missing = [f"{name}: {layout.missing[name]}" for name in needed if name in layout.missing]
-    missing += [
-        f"{name}: not writable" for name in needed if name in layout.mounts and not layout.mounts[name].writable
-    ]
-    if missing:
-        return "; ".join(missing)
-    return "" if {0, 1} <= os.sched_getaffinity(0) else "needs CPUs 0 and 1"
-
-
 KINDS = ["v1", "v2", "hybrid", pytest.param("real", marks=pytest.mark.host)]
 
 
 @pytest.fixture(params=KINDS)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    if request.param == "real":
-        layout = Layout.detect()
-        if reason := real_host_lacks(layout):
-            pytest.skip(reason)
-        made = Bench(layout, KernelFiles(), Path("/proc"), tmp_path / "state", None)
-    else:
-        made = fake_bench(tmp_path, request.param)
+    made = real_bench(tmp_path) if request.param == "real" else fake_bench(tmp_path, request.param)
     yield made
     made.clean()
+
+
+def real_bench(folder: Path) -> Bench:
+    layout = needs(Controller.CPUACCT, cpus=2)
+    return Bench(layout, KernelFiles(), Path("/proc"), folder / "state", None)
 
 
 def fake_bench(folder: Path, kind: str) -> Bench:
@@ -137,9 +123,6 @@ def fake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Bench]:
     """Only this host, for what takes processes that run."""
-    layout = Layout.detect()
-    if reason := real_host_lacks(layout):
-        pytest.skip(reason)
-    made = Bench(layout, KernelFiles(), Path("/proc"), tmp_path / "state", None)
+    made = real_bench(tmp_path)
     yield made
     made.clean()

@@ -19,7 +19,6 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.restore import restore
@@ -140,9 +139,7 @@ def test_a_frozen_ancestor_counts_as_frozen(bench: Bench) -> None:
     outer.freezer.order(True)
     outer.freezer.settle(True, 1.0)
     be = actuator(bench, inner, settle_seconds=0.1)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not be.read().frozen and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: be.read().frozen)
     assert be.apply(LIMITS.full).frozen
     assert be.apply(LIMITS.safe).frozen
     outer.freezer.order(False)
@@ -578,12 +575,6 @@ def test_a_second_controller_keeps_the_first_ones_originals(bench: Bench) -> Non
     actuator(bench, group).apply(Allocation(0.7, 2))
     assert bench.restore().ok
     assert snapshot(bench, group) == before
-
-
-def test_no_two_controllers_share_a_state_directory(bench: Bench) -> None:
-    bench.open_journal()
-    with pytest.raises(HostError, match="in use"):
-        Journal.open(bench.state_dir, bench.proc)
 
 
 def test_a_dry_run_touches_nothing(bench: Bench) -> None:

@@ -11,32 +11,6 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US, Quota
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-
-
-@given(st.sets(st.integers(0, 300)))
-def test_cpu_lists_survive_the_way_there_and_back(cpus: set[int]) -> None:
-    assert parse_cpus(format_cpus(cpus) + "\n") == cpus
-
-
-def test_cpu_lists_look_like_the_kernels() -> None:
-    assert format_cpus({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
-    assert parse_cpus("\n") == frozenset()
-
-
-@given(st.text(max_size=12))
-def test_no_other_text_is_taken_for_a_cpu_list(text: str) -> None:
-    try:
-        cpus = parse_cpus(text)
-    except ValueError:
-        return
-    assert parse_cpus(format_cpus(cpus)) == cpus
-
-
-@pytest.mark.parametrize("text", ["3-1", "-1", "0-", "a", "0 1", "1-2-3"])
-def test_broken_cpu_lists(text: str) -> None:
-    with pytest.raises(ValueError, match="no list of CPUs"):
-        parse_cpus(text)
 
 
 @given(st.floats(0.001, 4096.0))

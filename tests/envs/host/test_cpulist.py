@@ -23,6 +23,10 @@ def test_written_as_the_kernel_does(cpus: frozenset[int]) -> None:
     assert all(left[-1] + 1 < right[0] for left, right in pairwise(runs))  # sorted, none mergeable
 
 
+def test_neighbours_are_written_as_one_range() -> None:
+    assert format_cpus({0, 1, 2, 5, 7, 8}) == "0-2,5,7-8"
+
+
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("", ()), ("\n", ()), ("5", {5}), ("3,1-1", {1, 3})]
 )
@@ -30,7 +34,7 @@ def test_lists_that_exist(text: str, cpus: set[int]) -> None:
     assert parse_cpus(text) == frozenset(cpus)
 
 
-@given(st.text(alphabet="0123456789-, \nax", max_size=12))
+@given(st.text(alphabet="0123456789-, \nax", max_size=12) | st.text(max_size=12))
 def test_anything_else_is_refused_or_read(text: str) -> None:
     try:
         cpus = parse_cpus(text)

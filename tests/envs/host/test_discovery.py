@@ -10,7 +10,7 @@ from typing import Literal
 
 import pytest
 
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
@@ -92,12 +92,16 @@ def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
 
 def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
     """systemd leaves services in their slice's group there: to bound that one would bound all of them."""
-    (tmp_path / "cgroup/blkio").mkdir()
     layout = Layout({**v1.mounts, Controller.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
+    make_groups(root(layout, Controller.IO), {"system.slice": [5]})
+    make_groups(root(layout), {"system.slice/web.service": [5]})
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice/web.service\n")
-    found = discover(ByPid(pid=5), layout, tmp_path / "proc")
-    assert found == ("/system.slice/web.service",)
+    found = Group.of_process(layout, 5, Knobs(None), tmp_path / "proc")
+    assert found.directories == (root(layout) / "system.slice/web.service",)
+    (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice\n")
+    found = Group.of_process(layout, 5, Knobs(None), tmp_path / "proc")
+    assert found.directories == (root(layout) / "system.slice", root(layout, Controller.IO) / "system.slice")
 
 
 def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
@@ -135,26 +139,6 @@ def test_misspelt_names_are_told_their_neighbours_in_one_line(v2: Layout) -> Non
     assert "\n" not in str(caught.value)
     with pytest.raises(HostError, match=r"no control group zzz on this host now$"):
         discover(ByCgroup(path="zzz"), v2)
-
-
-def write_membership(proc: Path, pid: int, text: str) -> Path:
-    (proc / str(pid)).mkdir(parents=True)
-    (proc / str(pid) / "cgroup").write_text(text)
-    return proc
-
-
-def test_pid_may_be_in_different_groups_of_different_hierarchies(v1: Layout, tmp_path: Path) -> None:
-    lines = "9:name=systemd:/init.scope\n3:cpuset:/\n2:cpu,cpuacct:/jobs/a:b\n0::/user.slice\n"
-    found = discover(ByPid(pid=7), v1, write_membership(tmp_path / "proc", 7, lines))
-    assert found == ("/jobs/a:b", "/user.slice")
-
-
-def test_pid_that_ended_or_sits_in_the_root(v1: Layout, tmp_path: Path) -> None:
-    proc = write_membership(tmp_path / "proc", 7, "3:cpuset:/\n0::/\n")
-    with pytest.raises(ConfigError, match="process 7 is in no control group of its own"):
-        discover(ByPid(pid=7), v1, proc)
-    with pytest.raises(HostError, match=r"process 8: .*has it ended"):
-        discover(ByPid(pid=8), v1, proc)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +194,10 @@ def test_a_tool_may_speak_any_encoding(v2: Layout, tmp_path: Path) -> None:
 
 def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 41}'""")
-    proc = write_membership(tmp_path / "proc", 41, "0::/batch/whatever\n")
+    make_groups(root(v2), {"batch/whatever": [41]})
+    proc = tmp_path / "proc"
+    (proc / "41").mkdir(parents=True)
+    (proc / "41/cgroup").write_text("0::/batch/whatever\n")
     assert discover(ByContainer(name="job"), v2, proc, tools) == ("/batch/whatever",)
     write_tool(tmp_path / "bin", "runc", """echo '{"id": "job", "pid": 0, "status": "stopped"}'""")
     with pytest.raises(HostError, match="job does not run now"):
@@ -292,7 +279,7 @@ def test_running_process_is_found_by_pid_and_by_path(live_group: Group) -> None:
         layout = Layout.detect()
         by_path = discover(ByCgroup(path=f"/{live_group.name}"), layout)
         assert pids(by_path, layout) == {process.pid}
-        assert {*by_path} <= {*discover(ByPid(pid=process.pid), layout)}
+        assert set(live_group.directories) <= set(Group.of_process(layout, process.pid, Knobs(None)).directories)
         assert discover(ByCgroup(path=f"{live_group.name[:-3]}*"), layout) == by_path
     finally:
         process.kill()

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.allocation import Limits
 from rlctl.envs.host.max_load import (
     CAUTIOUS_UTILISATION,
     FIRST_WINDOWS,
@@ -14,7 +13,6 @@ from rlctl.envs.host.max_load import (
     NEAR_RATIO,
     SETTLED_SECONDS,
     MaxLoad,
-    is_held,
 )
 from rlctl.envs.telemetry import Missing, Value, Why
 
@@ -212,10 +210,3 @@ def test_what_held_is_no_more_than_what_it_can_be():
     service.runs(1, 300.0, demand=0.004)
     service.runs(2, 600.0)
     assert service.learned.cautious_rps == service.learned.highest_rps == 600.0
-
-
-def test_be_is_held_at_its_minimum_or_less():
-    limits = Limits(cpus=2)
-    assert is_held(limits.safe, limits)
-    assert is_held(limits.minimum, limits)
-    assert not is_held(limits.full, limits)

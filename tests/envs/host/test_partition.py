@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected, ConfigError, HostError
 from rlctl.envs.host.cgroup.journal import StateLock
-from rlctl.envs.host.cgroup.kernel import Identity, Kernel
+from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition import moving
@@ -29,6 +29,7 @@ from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.host.partition.view import left_behind, missing, rows
 from tests.doubles.cgroup_kernel import FakeKernel
+from tests.doubles.meddling import Meddling
 
 MB = 1 << 20
 KTHREAD, BOUND = 0x0020_0000, 0x0400_0000
@@ -114,43 +115,6 @@ class Machine:
     def read(self, controller: str, group: str, name: str) -> str:
         root = self.fake.root if self.kind == "v2" else self.fake.root / controller
         return (root / group / name).read_text().strip()
-
-
-class Meddling:
-    """The kernel beneath, with something that happens before its n-th change or beside each."""
-
-    def __init__(self, kernel: Kernel, before: Callable[[int, Path, str], None]) -> None:
-        self.changes = 0
-        self._kernel, self._before = kernel, before
-
-    def _change(self, path: Path, text: str = "") -> None:
-        self.changes += 1
-        self._before(self.changes, path, text)
-
-    def read(self, path: Path) -> str:
-        return self._kernel.read(path)
-
-    def write(self, path: Path, text: str) -> None:
-        self._change(path, text)
-        self._kernel.write(path, text)
-
-    def identity(self, group: Path) -> Identity:
-        return self._kernel.identity(group)
-
-    def make_group(self, group: Path) -> None:
-        self._change(group)
-        self._kernel.make_group(group)
-        self._change(group)
-
-    def remove_group(self, group: Path) -> None:
-        self._change(group)
-        self._kernel.remove_group(group)
-
-    def subgroups(self, group: Path) -> tuple[Path, ...]:
-        return self._kernel.subgroups(group)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(params=["v1", "v2", "hybrid"])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,7 +26,8 @@ from rlctl.envs.host.partition.ledger import read_ledger
 from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.undo import Undone, undo
-from tests.waiting import PATIENCE_SECONDS
+from tests.doubles.meddling import dying
+from tests.waiting import until
 
 pytestmark = pytest.mark.host
 
@@ -222,32 +221,6 @@ def test_a_user_divides_a_group_that_was_delegated(divided: Divided) -> None:
     assert (where(pid), divided.snapshot()) == (place, before)
 
 
-class Suicidal(KernelFiles):
-    """Ends its process with SIGKILL before its n-th change."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self._left = step
-
-    def write(self, path: Path, text: str) -> None:
-        self._count()
-        super().write(path, text)
-
-    def make_group(self, group: Path) -> None:
-        self._count()
-        super().make_group(group)
-        self._count()
-
-    def remove_group(self, group: Path) -> None:
-        self._count()
-        super().remove_group(group)
-
-    def _count(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
 def killed(work: Callable[[], object]) -> bool:
     """Do it in a process of its own; whether that was killed by itself before the end."""
     child = os.fork()
@@ -269,14 +242,14 @@ def test_killed_at_any_step_of_apply_and_of_undo_everything_comes_back(divided: 
     before, places = divided.snapshot(), [where(pid) for pid in pids]
     steps = {"apply": 0, "undo": 0}
     for step in itertools.count(1):
-        if not killed(lambda step=step: divided.apply(kernel=Suicidal(step))):  # type: ignore[misc]
+        if not killed(lambda step=step: divided.apply(kernel=dying(step))):  # type: ignore[misc]
             break
         steps["apply"] = step
         assert divided.undo().ok
         assert ([where(pid) for pid in pids], divided.snapshot()) == (places, before), step
     state = divided.bench.state_dir
     for step in itertools.count(1):
-        if not killed(lambda step=step: undo(state, kernel=Suicidal(step))):  # type: ignore[misc]
+        if not killed(lambda step=step: undo(state, kernel=dying(step))):  # type: ignore[misc]
             break
         steps["undo"] = step
         assert divided.undo().ok
@@ -290,7 +263,7 @@ def test_killed_at_any_step_of_apply_and_of_undo_everything_comes_back(divided: 
 def test_restore_ends_what_was_left_half_done(divided: Divided, capsys: pytest.CaptureFixture[str]) -> None:
     pid, state = divided.run(), str(divided.bench.state_dir)
     before, place = divided.snapshot(), where(pid)
-    assert killed(lambda: divided.apply(kernel=Suicidal(9)))
+    assert killed(lambda: divided.apply(kernel=dying(9)))
     assert main(["partition", "show", "--state", state]) == 1
     assert "the partition is not whole (it was left building)" in capsys.readouterr().err
     assert main(["restore", "--state", state, "--dry-run"]) == 0
@@ -321,9 +294,7 @@ def everybody() -> dict[int, str]:
 
 def settled(root: Path, cpus: str) -> dict[Path, str]:
     """All settings once the kernel has given a removed partition's CPUs back, which it does when it comes to it."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while (root / "cpuset.cpus.effective").read_text() != cpus and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: (root / "cpuset.cpus.effective").read_text() == cpus)
     return knobs([root])
 
 
@@ -363,7 +334,7 @@ def test_the_whole_guest_comes_back_from_a_kill_at_any_step(real: Bench) -> None
     before, places, state = knobs([root]), everybody(), real.state_dir
     wish, layout = Wish(exclusive=True), real.layout
     for step in itertools.count(1):
-        if not killed(lambda step=step: apply(TWO, state, wish, layout=layout, kernel=Suicidal(step))):  # type: ignore[misc]
+        if not killed(lambda step=step: apply(TWO, state, wish, layout=layout, kernel=dying(step))):  # type: ignore[misc]
             break
         assert undo(state, kernel=real.kernel).ok
         after = everybody()

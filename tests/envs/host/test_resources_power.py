@@ -23,7 +23,7 @@ from rlctl.envs.host.resources.node_power import (
 )
 from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import reading, until
 
 RANGE_UJ = 262_143_328_850
 SERVER = {
@@ -221,10 +221,7 @@ def test_the_child_answers_hangs_or_is_not_there() -> None:
 
 def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
     power = NodePower(lambda: 220.0, interval_seconds=600.0)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while isinstance(power.read(time.monotonic())["node_watts"], Missing):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    reading(power, "node_watts", Value)
     now = time.monotonic()
     fresh, old = power.read(now + 10.0)["node_watts"], power.read(now + 2 * STALE_SECONDS)["node_watts"]
     assert isinstance(fresh, Value)
@@ -238,12 +235,10 @@ def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
 def test_closing_ends_a_child_that_hangs() -> None:
     ipmi = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=600.0)
     power = NodePower(ipmi, cancel=ipmi.cancel)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while ipmi._child is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    child = until(lambda: ipmi._child)
     power.close()
-    assert ipmi._child.poll() is not None
+    assert child is not None
+    assert child.poll() is not None
     assert not power._thread.is_alive()
 
 
@@ -257,10 +252,7 @@ def test_a_source_that_raises_costs_the_reading_and_not_the_thread() -> None:
         return answer
 
     power = NodePower(source, interval_seconds=0.01)
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not isinstance(power.read(time.monotonic())["node_watts"], Value):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    reading(power, "node_watts", Value)
     power.close()
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.resources.blockio import disks
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
@@ -32,14 +32,7 @@ SETTINGS_V1 = (
 @pytest.fixture
 def groups() -> Iterator[Layout]:
     """An LC and a BE group below one parent in all hierarchies, those of memory and disks among them."""
-    layout = Layout.detect()
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    try:
-        for one in (Controller.CPU, Controller.CPUSET, Controller.FREEZER, Controller.CPUACCT, Controller.MEMORY):
-            layout.mount(one)
-    except RlctlError as error:
-        pytest.skip(str(error))
+    layout = needs(Controller.CPUACCT, Controller.MEMORY)
     with contextlib.ExitStack() as stack:
         for child in ("", "/lc", "/be"):
             group = Group.create(layout, NAME + child, Knobs(None))

@@ -11,9 +11,9 @@ import pytest
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
+from tests.needs import needs
 
 _NAMES = itertools.count()
 
@@ -21,16 +21,8 @@ _NAMES = itertools.count()
 @pytest.fixture
 def group(janitor: Janitor) -> Iterator[Group]:
     """A group of our own in every hierarchy."""
-    layout = Layout.detect()
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-        if controller in layout.missing:
-            pytest.skip(f"cgroup {controller}: {layout.missing[controller]}")
-    made = Group.create(layout, f"rlctl-test-bed-{os.getpid()}-{next(_NAMES)}", Knobs(None))
-    janitor.note_group(*made.directories)
-    yield made
-    made.remove()
+    with janitor.group(needs(), f"rlctl-test-bed-{os.getpid()}-{next(_NAMES)}", Knobs(None)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.errors import PermissionMissing, TestbedError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor, sweep
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host  # real processes
@@ -79,9 +80,7 @@ class Owner:
 
 @pytest.fixture
 def group_name() -> str:
-    layout = Layout.detect()
-    if os.geteuid() != 0 or not {Controller.CPU, Controller.CPUSET, Controller.FREEZER} <= layout.mounts.keys():
-        pytest.skip("needs root and control groups")
+    needs()
     return f"rlctl-test-janitor-{os.getpid()}"
 
 

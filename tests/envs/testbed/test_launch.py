@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +16,12 @@ import pytest
 from rlctl.envs.errors import CgroupBusy, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.testbed import leftovers
-from rlctl.envs.testbed.launch import Launcher, Process, find_program
+from rlctl.envs.testbed import launch, leftovers
+from rlctl.envs.testbed.cyclictest import Cyclictest
+from rlctl.envs.testbed.disk.postgres import Postgres
+from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.namespace import require_tools
+from rlctl.envs.testbed.network.link import TOOLS
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host  # real processes
@@ -74,8 +79,23 @@ def test_command_that_does_not_exist_says_so(tmp_path: Path) -> None:
         finished(process)
         assert process.exit_code == 127
         assert "No such file" in process.tail()
-    with pytest.raises(TestbedError, match="apt-get install ghost-package"):
-        find_program("no-such-program", "ghost-package")
+
+
+@pytest.mark.parametrize(
+    ("start", "program", "package"),
+    [
+        (lambda _: require_tools(TOOLS), "ip", "iproute2"),
+        (Postgres().start, "initdb", "postgresql"),
+        (Cyclictest().start, "cyclictest", "rt-tests"),
+    ],
+)
+def test_a_program_that_is_missing_is_told_with_its_package(
+    start: Callable[[Launcher], None], program: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
+    with pytest.raises(TestbedError, match=f"^{program} is not installed: apt-get install {package}$"):
+        start(Launcher(tmp_path))
 
 
 TELL = """

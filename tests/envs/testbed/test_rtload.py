@@ -14,7 +14,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtload import BLOCK_BYTES, Load, RtLoad
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.host,
@@ -31,18 +31,13 @@ def started(load: Load, threads: int, launcher: Launcher) -> RtLoad:
 
 
 def await_rounds(load: RtLoad, more: int) -> None:
-    before, deadline = load.rounds(), time.monotonic() + PATIENCE_SECONDS
-    while load.rounds() < before + more:
-        load.check()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    before = load.rounds()
 
-
-def outlived(load: RtLoad) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
+    def done() -> bool:
         load.check()
-        time.sleep(0.01)
+        return load.rounds() >= before + more
+
+    until(done)
 
 
 def switches(pid: int) -> int:
@@ -99,14 +94,14 @@ def test_a_load_that_lost_its_folder_is_told(launcher: Launcher, tmp_path: Path)
     running = started(Load.IO, 2, launcher)
     launcher.folder.rename(tmp_path / "moved")
     with pytest.raises(TestbedError, match="io load ended with code 1"):
-        outlived(running)
+        until(running.check)
 
 
 def test_a_disk_that_is_full_is_an_error_and_not_a_load(launcher: Launcher) -> None:
     for number in range(1, 3):
         (launcher.folder / f"rtload-{number}").symlink_to("/dev/full")
     with pytest.raises(TestbedError, match="No space left on device"):
-        outlived(started(Load.IO, 2, launcher))
+        until(started(Load.IO, 2, launcher).check)
 
 
 def test_it_starts_in_its_group(be_launcher: Launcher, group: Group) -> None:

@@ -2,33 +2,25 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.ticklog.header import limits_in
 from rlctl.ticklog.logged import read_log
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
 
 @pytest.fixture
 def scenario(tmp_path):
     """live-nginx with a maximum load that is not searched."""
-    missing = [name for name in ("stress-ng", "cc") if shutil.which(name) is None]
-    if os.geteuid() != 0 or missing or not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
-        pytest.skip(f"needs root, nginx, stress-ng and cc; missing {missing or 'root or nginx'}")
-    try:
-        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            Layout.detect().mount(controller)
-    except RlctlError as error:
-        pytest.skip(str(error))
+    needs(programs=("nginx", "stress-ng", COMPILER))
     text = (scenarios_folder() / "live-nginx.yaml").read_text()
     path = tmp_path / "quick.yaml"
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
@@ -81,8 +73,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
 @pytest.mark.host
 @pytest.mark.slow
 def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_path):
-    if missing := [name for name in ("ip", "tc", "memcached") if shutil.which(name) is None]:
-        pytest.skip(f"needs {missing}")
+    needs(programs=("ip", "tc", "memcached"))
     before = left_behind()
     text = (scenarios_folder() / "live-network.yaml").read_text()
     changes = {
@@ -152,27 +143,3 @@ def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
                   for given in ((), ("--be-weight", "minimum")))  # fmt: skip
     assert "BE weight equal" in own.stderr
     assert "BE weight minimum" in least.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("--managers", "heracels"), 78, "did you mean 'heracles'?"),
-        (("--managers", "frozen,frozen"), 78, "twice"),
-        (("--scenario", "live-ngnix"), 78, "live-nginx"),
-        (("--scenario", "live-nginx", "--managers", "frozen,htb"), 78, "only where there is a link"),
-        (("--managers", "htb"), 78, "only where there is a link"),
-        (("--scenario", "live-disk", "--managers", "htb"), 78, "only where there is a link"),
-        (("--scenario", "live-network", "--managers", "htb,io-max"), 78, "io-max: only where there is a disk"),
-        (("--be-weight", "huge"), 2, "be-weight"),
-        (("--plant", "sim", "--be-weight", "idle"), 78, "--be-weight idle: the simulated hosts know no idle class"),
-        (("--shield", "none"), 78, "none"),
-        (("--repeats", "0"), 2, "positive"),
-        (("--time-scale", "x"), 2, "time-scale"),
-    ],
-)
-def test_bad_arguments_are_one_line_before_anything_starts(arguments, code, said):
-    done = rlctl("bench", "--dry-run", *arguments)
-    assert done.returncode == code
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr

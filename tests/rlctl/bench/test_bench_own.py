@@ -81,19 +81,14 @@ def test_neither_a_scenario_nor_a_configuration_names_code(toy: str, capsys: pyt
 
 def test_a_replay_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.agents import catalogue
-    from rlctl.loop.control import Controller
-    from rlctl.loop.record import TickLog
     from rlctl.safety.profile import load_profile
     from rlctl.safety.shield import Shield
-    from rlctl.ticklog.header import header_of
     from tests.doubles.plant import FakePlant
+    from tests.doubles.tick_logs import record_run
 
     plant = FakePlant()
     policy, shield = catalogue.build("greedy-shield"), Shield(load_profile("responsive"), plant.limits)
-    log = TickLog(tmp_path / "ticks.jsonl")
-    log.header = header_of(plant, policy, shield)
-    Controller(plant, policy, shield, log).run(ticks=5)
-    log.close()
+    record_run(tmp_path, plant, policy, shield, 5)
     capsys.readouterr()
     assert main(["replay", str(tmp_path / "ticks.jsonl"), "--policy", f"{toy},frozen"]) == 0
     assert "| Toy " in capsys.readouterr().out

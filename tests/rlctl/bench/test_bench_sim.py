@@ -166,6 +166,12 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
     [
         (["--managers", "heracels"], 78, "did you mean 'heracles'?"),
         (["--managers", ","], 78, "names none"),
+        (["--managers", "frozen,frozen"], 78, "twice"),
+        (["--managers", "htb"], 78, "only where there is a link"),
+        (["--scenario", "live-nginx", "--managers", "frozen,htb"], 78, "only where there is a link"),
+        (["--scenario", "live-disk", "--managers", "htb"], 78, "only where there is a link"),
+        (["--scenario", "live-network", "--managers", "htb,io-max"], 78, "io-max: only where there is a disk"),
+        (["--scenario", "live-ngnix"], 78, "live-nginx"),
         (["--scenario", "thesys"], 78, "thesis-up-down"),
         (["--plant", "host", "--scenario", "thesis"], 78, "--plant sim"),
         (["--plant", "sim", "--scenario", "live-nginx"], 78, "--plant host"),
@@ -176,8 +182,12 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
         (["--repeats", "3"], 78, "--seeds"),
         (["--duration", "1"], 78, "two ticks"),
         (["--shield", "none"], 78, "none"),
+        (["--plant", "sim", "--be-weight", "idle"], 78, "--be-weight idle: the simulated hosts know no idle class"),
+        (["--be-weight", "huge"], 2, "be-weight"),
         (["--seeds", "0"], 2, "positive"),
+        (["--repeats", "0"], 2, "positive"),
         (["--jobs", "many"], 2, "--jobs"),
+        (["--time-scale", "x"], 2, "time-scale"),
     ],
 )
 def test_bad_arguments_are_one_line_before_anything_starts(capsys, arguments, code, said):

@@ -31,7 +31,9 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 from rlctl.statistics.intervals import mean_interval
+from tests.doubles.bed import Bed
 from tests.doubles.plant import FakePlant
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 HALF = Allocation(0.5, 1)
@@ -260,8 +262,7 @@ def lose(ray_cluster, node):
 @pytest.mark.host
 @pytest.mark.ray
 def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_cluster, tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("needs root, nginx, stress-ng and cc")
+    needs(programs=("nginx", "stress-ng", COMPILER))
     text = (scenarios_folder() / "live-nginx.yaml").read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     scenario, result, told = tmp_path / "quick.yaml", tmp_path / "result.json", tmp_path / "told"
@@ -294,30 +295,17 @@ def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_c
     assert any("was lost in step" in line for line in found["notes"])
 
 
-class Bed:
-    """A testbed without a host."""
+class SearchedBed(Bed):
+    """With each search its LC bears less."""
 
     def __init__(self, spec, say):
-        self.plant, self.searches = FakePlant(Limits(cpus=1), loads=(0.1,)), 0
+        super().__init__(FakePlant(Limits(cpus=1), loads=(0.1,)))
+        self.searches = 0
         self.search()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
     def search(self):
         self.searches += 1
         self.slo, self.searched_seconds = SLO(0.010, max_load_rps=300.0 / self.searches), time.monotonic()
-
-    def settle(self, trace):
-        pass
-
-    follow = settle
-
-    def start_be(self):
-        pass
 
     def stop_be(self):
         return Work(50.0, 1.0, {"matrix": 50.0})
@@ -331,7 +319,7 @@ def test_each_repeat_s_loads_are_shares_of_what_the_lc_bears_at_its_beginning(mo
     plan = LivePlan(scenario, ("frozen", "learned-table"), 2, load_profile("responsive"), adapt_seconds=0.3)
 
     def begin(blocks, _note):
-        with OnTestbed(plan, Bed)() as step:
+        with OnTestbed(plan, SearchedBed)() as step:
             for number, block in enumerate(blocks):
                 yield from (StepResult("", number, place, step(one)) for place, one in enumerate(block))
 
@@ -345,7 +333,7 @@ def test_a_service_that_has_run_before_goes_on_from_repeat_to_repeat():
     scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
     names = ("frozen", "learned-table")
     plan = LivePlan(scenario, names, 2, load_profile("responsive"), adapt_seconds=0.3)
-    with OnTestbed(plan, Bed)() as step:
+    with OnTestbed(plan, SearchedBed)() as step:
         step("")
         assert step("frozen").remarks == ()
         first, second = step("learned-table"), step("learned-table")

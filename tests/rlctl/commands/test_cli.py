@@ -10,12 +10,8 @@ import pytest
 
 from rlctl import __version__
 from rlctl.cli import COMMANDS, main
+from tests.doubles.command import refused
 from tests.waiting import PATIENCE_SECONDS
-
-
-def said(capsys):
-    out, err = capsys.readouterr()
-    return out, err
 
 
 def run(*words, **options):
@@ -29,15 +25,9 @@ def run(*words, **options):
     )
 
 
-def assert_one_line(err, *parts):
-    assert err.startswith("rlctl: error: ")
-    assert err.count("\n") == 1
-    assert all(part in err for part in parts), err
-
-
 def test_help_names_every_command(capsys):
     assert main(["--help"]) == 0
-    out, _ = said(capsys)
+    out = capsys.readouterr().out
     assert all(f"\n    {name}" in out for name in COMMANDS)
     assert "examples:" in out
 
@@ -55,21 +45,19 @@ def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_
 
 @pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])
 def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
-    assert main([word]) == 2
-    assert_one_line(said(capsys)[1], repr(word), f"perhaps {meant}; see")
-    assert main(["zzz"]) == 2
-    assert_one_line(said(capsys)[1], "invalid choice: 'zzz'")
+    refused(capsys, 2, [word], repr(word), f"perhaps {meant}; see")
+    refused(capsys, 2, ["zzz"], "invalid choice: 'zzz'")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(command, capsys):
     assert main([command, "--help"]) == 0
-    assert "examples:" in said(capsys)[0]
+    assert "examples:" in capsys.readouterr().out
 
 
 def test_version(capsys):
     assert main(["--version"]) == 0
-    assert said(capsys)[0] == f"rlctl {__version__}\n"
+    assert capsys.readouterr().out == f"rlctl {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +65,7 @@ def test_version(capsys):
     [[], ["srve"], ["serve"], ["serve", "--config"], ["doctor", "--jsn"], ["config", "explain"], ["--frobnicate"]],
 )
 def test_wrong_usage_is_one_line_and_2(words, capsys):
-    assert main(words) == 2
-    assert_one_line(said(capsys)[1], "--help`")
+    refused(capsys, 2, words, "--help`")
 
 
 @pytest.mark.parametrize(
@@ -90,30 +77,24 @@ def test_wrong_usage_is_one_line_and_2(words, capsys):
     ],
 )
 def test_an_option_that_is_none_is_told_by_its_command_with_the_nearest_one(words, told, capsys):
-    assert main(words) == 2
-    assert_one_line(said(capsys)[1], told)
+    refused(capsys, 2, words, told)
 
 
 @pytest.mark.parametrize("duration", ["0", "-1", "nan", "inf", "soon"])
 def test_an_impossible_duration_is_usage(duration, capsys, tmp_path):
-    assert main(["serve", "--config", str(tmp_path / "x"), f"--duration={duration}"]) == 2
-    assert_one_line(said(capsys)[1], "--duration")
+    refused(capsys, 2, ["serve", "--config", str(tmp_path / "x"), f"--duration={duration}"], "--duration")
 
 
 @pytest.mark.parametrize("words", [["serve", "--config"], ["config", "check"], ["config", "show"]])
 def test_a_missing_file_is_78(words, capsys, tmp_path):
-    assert main([*words, str(tmp_path / "none.yaml")]) == 78
-    assert_one_line(said(capsys)[1], "none.yaml", "No such file")
+    refused(capsys, 78, [*words, str(tmp_path / "none.yaml")], "none.yaml", "No such file")
 
 
 @pytest.mark.parametrize("words", [["serve", "--config"], ["config", "check"], ["config", "show"]])
 def test_a_wrong_file_is_78_with_its_line_and_nothing_is_written(words, capsys, serve_yaml, tmp_path):
     path = serve_yaml("max_load_rps", "max_load_rsp")
     before = sorted(tmp_path.rglob("*"))
-    assert main([*words, str(path)]) == 78
-    out, err = said(capsys)
-    assert_one_line(err, f"{path}:3: ", "did you mean 'max_load_rps'?")
-    assert out == ""
+    assert refused(capsys, 78, [*words, str(path)], f"{path}:3: ", "did you mean 'max_load_rps'?") == ""
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -121,42 +102,36 @@ def test_a_wrong_file_is_78_with_its_line_and_nothing_is_written(words, capsys, 
 def test_an_unreadable_file_is_77(capsys, serve_yaml):
     path = serve_yaml()
     path.chmod(0)
-    assert main(["config", "check", str(path)]) == 77
-    assert_one_line(said(capsys)[1])
+    refused(capsys, 77, ["config", "check", str(path)])
 
 
 def test_an_unknown_manager_is_78_with_the_closest(capsys, serve_yaml):
     path = serve_yaml("name: frozen", "name: heracls")
     for words in (["config", "check", str(path)], ["serve", "--config", str(path)]):
-        assert main(words) == 78
-        assert_one_line(said(capsys)[1], f"{path}:8: policy.name: no manager 'heracls'; did you mean 'heracles'?")
-    assert main(["serve", "--config", str(serve_yaml()), "--policy", "oracle"]) == 78
-    assert_one_line(said(capsys)[1], "simulator only")
+        refused(capsys, 78, words, f"{path}:8: policy.name: no manager 'heracls'; did you mean 'heracles'?")
+    refused(capsys, 78, ["serve", "--config", str(serve_yaml()), "--policy", "oracle"], "simulator only")
 
 
 def test_an_option_that_the_manager_does_not_take_is_78(capsys, serve_yaml):
     path = serve_yaml("{name: frozen}", "{name: frozen, options: {colour: red}}")
-    assert main(["config", "check", str(path)]) == 78
-    assert_one_line(said(capsys)[1], f"{path}:8: policy.options: ", "colour")
+    refused(capsys, 78, ["config", "check", str(path)], f"{path}:8: policy.options: ", "colour")
 
 
 def test_an_unknown_shield_is_78(capsys, serve_yaml):
     path = serve_yaml(new="shield: titanium\n")
-    assert main(["config", "check", str(path)]) == 78
-    assert_one_line(said(capsys)[1], f"{path}:9: shield: ", "titanium", "heracles")
+    refused(capsys, 78, ["config", "check", str(path)], f"{path}:9: shield: ", "titanium", "heracles")
 
 
 def test_a_command_for_starving_be_that_is_not_here_is_a_warning(capsys, serve_yaml):
     path = serve_yaml("policy:", "  starved: {command: [/no/such/program]}\npolicy:")
     assert main(["config", "check", str(path)]) == 0
-    assert "warning: be.starved.command: /no/such/program: no such program: on this host" in said(capsys)[1]
+    assert "warning: be.starved.command: /no/such/program: no such program: on this host" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pattern", ["'(\\d+'", "'(\\d+)'"])
 def test_a_log_pattern_without_seconds_is_78_with_its_line(capsys, serve_yaml, pattern):
     path = serve_yaml("/nowhere/access.log", f"/nowhere/access.log, pattern: {pattern}")
-    assert main(["config", "check", str(path)]) == 78
-    assert_one_line(said(capsys)[1], f"{path}:", "the log pattern")
+    refused(capsys, 78, ["config", "check", str(path)], f"{path}:", "the log pattern")
 
 
 def test_a_platform_file_that_is_wrong_is_a_warning(capsys, serve_yaml, tmp_path):
@@ -164,7 +139,7 @@ def test_a_platform_file_that_is_wrong_is_a_warning(capsys, serve_yaml, tmp_path
     be = f"  applications: {{platform: {tmp_path / 'platform.yaml'}}}\n"
     path = serve_yaml("  workloads:\n    - {kind: cgroup, path: /batch}\n", be)
     assert main(["config", "check", str(path)]) == 0
-    assert "platform.yaml:1: unknown key 'colour'" in said(capsys)[1]
+    assert "platform.yaml:1: unknown key 'colour'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -177,13 +152,13 @@ def test_a_platform_file_that_is_wrong_is_a_warning(capsys, serve_yaml, tmp_path
 def test_a_control_socket_that_could_not_be_here_is_a_warning(capsys, serve_yaml, section, told):
     path = serve_yaml(new=f"{section}\n")
     assert main(["config", "check", str(path)]) == 0
-    assert f"{told}: a start on this host would end with that\n" in said(capsys)[1]
+    assert f"{told}: a start on this host would end with that\n" in capsys.readouterr().err
 
 
 def test_a_good_file_is_0(capsys, serve_yaml):
     path = serve_yaml()
     assert main(["config", "check", str(path)]) == 0
-    assert said(capsys)[0] == f"{path}: ok\n"
+    assert capsys.readouterr().out == f"{path}: ok\n"
 
 
 def test_a_file_that_cannot_be_written_is_told_in_one_line(capsys, monkeypatch):
@@ -193,8 +168,7 @@ def test_a_file_that_cannot_be_written_is_told_in_one_line(capsys, monkeypatch):
         raise PermissionError(13, "Permission denied", "/out/put.json")
 
     monkeypatch.setattr(scenarios, "run", fail)
-    assert main(["scenarios"]) == 77
-    assert_one_line(said(capsys)[1], "/out/put.json: Permission denied")
+    refused(capsys, 77, ["scenarios"], "/out/put.json: Permission denied")
 
 
 def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):
@@ -205,12 +179,12 @@ def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):
 
     monkeypatch.setattr(scenarios, "run", interrupt)
     assert main(["scenarios"]) == 130
-    assert said(capsys) == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_scenarios_are_listed_with_their_descriptions(capsys):
     assert main(["scenarios"]) == 0
-    assert "live-nginx" in said(capsys)[0]
+    assert "live-nginx" in capsys.readouterr().out
 
 
 def test_a_reader_who_leaves_ends_the_work_as_a_signal_would():
@@ -239,38 +213,46 @@ def test_closed_streams_are_no_error():
     assert done.returncode == 0
 
 
-def loaded(code, *modules):
-    """Those of the modules that are loaded after running the code in a new interpreter."""
+HEAVY = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime")
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import rlctl.cli; rlctl.cli.main(['--help'])", ("numpy", "pydantic", "yaml", "gymnasium")),
+        (
+            "import rlctl.commands.serve, rlctl.loop.control, rlctl.loop.narrator, rlctl.serve.notify, "
+            "rlctl.safety.shield",
+            (*HEAVY, "stable_baselines3", "ray", "pandas"),
+        ),
+        ("import rlctl.commands.shadow_watch", (*HEAVY, "rlctl.envs.sim.physics", "rlctl.statistics.paired")),
+        ("import rlctl.agents.catalogue", ("onnxruntime", "torch", "onnx", "sklearn")),
+        ("import rlctl.envs.actions, rlctl.envs.observation", ("gymnasium",)),
+        (
+            "import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live_testbed",
+            ("torch", "stable_baselines3", "sb3_contrib", "onnx"),
+        ),
+    ],
+    ids=["help", "serve", "shadow watch", "catalogue", "observations and moves", "testbed"],
+)
+def test_nothing_loads_what_it_does_not_use(code, modules):
+    """A testbed, for one, needs no learner installed: hundreds of megabytes on each host, otherwise."""
     code += f"\nimport sys; print([name for name in {modules} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()[-1]
-
-
-def test_help_loads_none_of_the_heavy_libraries():
-    assert loaded("import rlctl.cli; rlctl.cli.main(['--help'])", "numpy", "pydantic", "yaml", "gymnasium") == "[]"
-
-
-def test_the_serving_path_loads_no_library_that_it_does_not_use():
-    code = (
-        "import rlctl.commands.serve, rlctl.loop.control, rlctl.loop.narrator, rlctl.serve.notify, rlctl.safety.shield"
-    )
-    heavy = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "stable_baselines3", "ray", "pandas")
-    assert loaded(code, *heavy) == "[]"
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_fit_prm_replaces_a_model_only_when_told_to(capsys, tmp_path):
     model, records = tmp_path / "model.json", tmp_path / "ticks.jsonl"
     model.write_text("precious")
     records.write_text("")
-    assert main(["fit-prm", str(records), "--lc-cpus", "1", "--out", str(model)]) == 78
-    assert_one_line(said(capsys)[1], "model.json")
+    refused(capsys, 78, ["fit-prm", str(records), "--lc-cpus", "1", "--out", str(model)], "model.json")
     assert model.read_text() == "precious"
 
 
 def test_fit_prm_without_records_writes_nothing(capsys, tmp_path):
     words = ["fit-prm", str(tmp_path / "none.jsonl"), "--lc-cpus", "1", "--out", str(tmp_path / "model.json")]
-    assert main(words) == 78
-    assert_one_line(said(capsys)[1], "none.jsonl")
+    refused(capsys, 78, words, "none.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -280,15 +262,15 @@ def test_fit_prm_turns_records_into_a_model(capsys, tmp_path):
     rows = [f"{60 + n % 30},{1.0 + 0.01 * (n % 7)}" for n in range(60)]
     records.write_text("util_percent,cpi\n" + "\n".join(rows) + "\n")
     assert main(["fit-prm", str(records), "--lc-cpus", "1", "--out", str(model)]) == 0
-    assert said(capsys)[0].startswith(f"{model}: 1 bins")
+    assert capsys.readouterr().out.startswith(f"{model}: 1 bins")
     assert model.exists()
 
 
 def test_managers_are_listed_with_law_and_source(capsys):
     assert main(["managers"]) == 0
-    assert "heracles" in said(capsys)[0]
+    assert "heracles" in capsys.readouterr().out
     assert main(["managers", "--json"]) == 0
-    listed = {row["name"]: row for row in json.loads(said(capsys)[0])["managers"]}
+    listed = {row["name"]: row for row in json.loads(capsys.readouterr().out)["managers"]}
     assert listed["greedy-shield"]["shielded"] is True
     assert listed["weights"]["weight"] == "minimum"
 

@@ -7,12 +7,10 @@ import pytest
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Value
-from rlctl.loop.control import Controller
-from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import header_of
 from tests.doubles.plant import FakePlant
+from tests.doubles.tick_logs import record_run
 
 
 class Counting(FakePlant):
@@ -25,11 +23,7 @@ class Counting(FakePlant):
 
 def recorded(folder, plant, always):
     policy, shield = always(lambda o: plant.limits.safe), Shield(load_profile("responsive"), plant.limits)
-    log = TickLog(folder / "ticks.jsonl")
-    log.header = header_of(plant, policy, shield)
-    Controller(plant, policy, shield, log).run(ticks=30)
-    log.close()
-    return folder
+    return record_run(folder, plant, policy, shield, 30)
 
 
 @pytest.fixture

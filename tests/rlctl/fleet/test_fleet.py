@@ -1,12 +1,8 @@
 """`rlctl fleet run`: host k is host k, and no number depends on who simulated what beside whom."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
-import time
 from dataclasses import fields
 
 import numpy as np
@@ -92,19 +88,6 @@ def test_processes_come_to_the_same(outcome):
         found = run_fleet(plan(), workers, most=6)
     for name in NEEDED:
         assert same(found.results[name].tally, outcome.results[name].tally), name
-
-
-def test_ended_early_it_waits_for_no_piece():
-    began = time.monotonic()
-
-    def interrupted():
-        with workforce(2) as workers:
-            threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-            workers.map(time.sleep, [600.0] * 4)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert time.monotonic() - began < 300.0
 
 
 def test_killed_it_leaves_no_process_behind():

@@ -19,6 +19,7 @@ from rlctl.handoff import hand_off as module
 from rlctl.handoff.api import Api, Declined, secret
 from rlctl.handoff.budget import FILE, Budget
 from rlctl.handoff.hand_off import BECAUSE, STARVED, Asked, be_pods, hand_off, keep
+from tests.doubles.clock import Clock
 from tests.rlctl.handoff.published import CORE, META, Published
 from tests.rlctl.handoff.recording import SUCCESS, RecordingApi, failure, pod, uid_of
 from tests.waiting import PATIENCE_SECONDS
@@ -47,16 +48,9 @@ def kube(server):
     return Api("127.0.0.1", server.port, "a-token", None)
 
 
-class Clock:
-    now = 1e9
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1e9)
 
 
 @pytest.fixture

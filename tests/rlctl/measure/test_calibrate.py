@@ -25,6 +25,7 @@ from rlctl.envs.testbed.network.link import LinkConfig
 from rlctl.envs.workload import SLO, Weight
 from rlctl.measure.calibrate import fitted_profile, write_profile
 from rlctl.scenarios.shipped import load_scenario, scenarios_folder
+from tests.doubles.bed import Bed
 
 MOST_RPS = 550.0
 
@@ -68,25 +69,19 @@ class FakeHost:
         )
 
 
-class FakeBed:
-    """A testbed that keeps a diary, and may break after some cells."""
+class FakeBed(Bed):
+    """May break after some cells."""
 
     def __init__(self, profile, breaks_after=10**9, blind=False):
-        self.plant, self.slo = FakeHost(profile, blind), SLO(0.010, 0.95, MOST_RPS)
-        self.diary, self.breaks_after = [], breaks_after
-
-    def start_be(self):
-        self.diary.append("start BE")
-
-    def stop_be(self):
-        self.diary.append("stop BE")
+        super().__init__(FakeHost(profile, blind))
+        self.slo, self.breaks_after = SLO(0.010, 0.95, MOST_RPS), breaks_after
 
     def settle(self, trace):
         assert self.plant.allocation.frozen, "a queue drains fastest without BE"
         if self.diary.count("settle") >= self.breaks_after:
             raise TestbedError("the LC still has a backlog")
         self.plant.host.reset(self.plant.host.seeds)
-        self.diary.append("settle")
+        super().settle(trace)
 
     def follow(self, trace):
         self.plant.rate_rps = trace.rate(0.0) * MOST_RPS

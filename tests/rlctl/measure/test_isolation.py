@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from rlctl.envs.testbed.rtgroups import Condition
 from rlctl.envs.testbed.rtload import Load
 from rlctl.measure.isolation import Cell, ControlPlan, Outcome, Plan, Run
 from rlctl.safety.profile import load_profile
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
 ALL = tuple(Condition)
@@ -164,19 +164,6 @@ def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path, capsys
     assert "INCOMPLETE" in capsys.readouterr().out
 
 
-def needs_the_host():
-    from rlctl.envs.host.cgroup.layout import Controller, Layout
-
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler")
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    layout = Layout.detect()
-    for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-        if controller in layout.missing:
-            pytest.skip(f"cgroup {controller}: {layout.missing[controller]}")
-
-
 def leftovers(pid):
     groups = [path for path in Path("/sys/fs/cgroup").glob(f"**/rlctl-*-{pid}") if path.is_dir()]
     records = list(Path("/run/rlctl/testbed").glob(f"testbed-{pid}-*"))
@@ -187,7 +174,7 @@ def leftovers(pid):
 @pytest.mark.host
 @pytest.mark.usefixtures("cyclictest")
 def test_a_tiny_matrix_for_real(tmp_path, capsys):
-    needs_the_host()
+    needs(programs=(COMPILER,))
     file = tmp_path / "isolation.json"
     asked = ["--wakeups", "2000", "--rounds", "1", "--conditions", "none,rlctl", "--loads", "sched"]
     quick = ["--tick", "0.2", "--warm-up", "2.5", "--folder", str(tmp_path), "--target-us", "100000"]
@@ -206,7 +193,7 @@ def test_a_tiny_matrix_for_real(tmp_path, capsys):
 @pytest.mark.host
 @pytest.mark.usefixtures("cyclictest")
 def test_nothing_is_left_of_one_that_was_killed(tmp_path):
-    needs_the_host()
+    needs(programs=(COMPILER,))
     command = [sys.executable, "-m", "rlctl", "measure", "cyclictest", "--conditions", "cpuset,rlctl", "--loads", "io"]
     options = ["--folder", str(tmp_path), "--target-us", "100", "--rounds", "1"]
     with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as running:

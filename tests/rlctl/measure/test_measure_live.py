@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
@@ -41,15 +40,7 @@ mixes:
 
 @pytest.fixture(autouse=True)
 def usable():
-    layout = Layout.detect()
-    try:
-        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            layout.mount(controller)
-    except RlctlError as error:
-        pytest.skip(str(error))
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    return layout
+    return needs()
 
 
 @pytest.fixture

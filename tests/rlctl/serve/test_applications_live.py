@@ -21,6 +21,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.serve.sharing import Sharing
 from tests.doubles.tick_logs import read_ticks
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
@@ -130,14 +131,7 @@ watchdog: {{restore_after_seconds: 2}}
 
 @pytest.fixture
 def scene(tmp_path):
-    layout = Layout.detect()
-    try:
-        for one in (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER):
-            layout.mount(one)
-    except RlctlError as error:
-        pytest.skip(str(error))
-    if os.geteuid() != 0 or os.cpu_count() < 2:
-        pytest.skip("needs root and two CPUs")
+    layout = needs(Controller.CPUACCT, cpus=2)
     name = f"rlctl-test-apps-{os.getpid()}"
     with contextlib.ExitStack() as stack:
         top = Group.create(layout, name, Knobs(None), also=(Controller.MEMORY,))

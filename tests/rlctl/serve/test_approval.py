@@ -1,7 +1,6 @@
 """`approve: true`: nobody decides whom nobody approved, over a restart too, and a yes is to what was shown."""
 
 import json
-import threading
 from collections import defaultdict
 
 import pytest
@@ -17,26 +16,13 @@ from rlctl.serve.approval import APPROVED, Approval
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.hands import Hands
 from rlctl.serve.service import Around, control
+from tests.doubles.clock import Countdown
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=4)
 PROFILE = load_profile("responsive")
 PROFILE_TEXT = PROFILE.model_dump_json()
 TICKS = 60
-
-
-class Stop(threading.Event):
-    """Set after so many looks; at some of them something happens."""
-
-    def __init__(self, looks, then):
-        super().__init__()
-        self.looks, self.most, self.then = 0, looks, then
-
-    def is_set(self):
-        self.looks += 1
-        for happens in self.then.get(self.looks, ()):
-            happens()
-        return self.looks > self.most
 
 
 class Service:
@@ -60,7 +46,7 @@ class Service:
         for tick, word in (said or {}).items():
             then[tick].append(lambda word=word: self.say(word))
         control(
-            FakePlant(LIMITS, loads=(0.1,)), deciders, Stop(TICKS, then), around,
+            FakePlant(LIMITS, loads=(0.1,)), deciders, Countdown(TICKS, then), around,
             reloaded=lambda: reloads.pop() if reloads else None,
         )  # fmt: skip
 

@@ -17,6 +17,7 @@ from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Reason, Verdict
 from rlctl.serve.budget import DAY_MINUTES, FAST, HOUR_MINUTES, Budgets, ErrorBudget
 from rlctl.serve.memory import HostMemory
+from tests.doubles.clock import Clock
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=4)
@@ -31,17 +32,9 @@ class Lc:
         self.slo = SloSection(target_milliseconds=10.0, error_budget_percent=percent)
 
 
-class Clock:
-    def __init__(self):
-        self.now = NOON
-
-    def __call__(self):
-        return self.now
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(NOON)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.control_socket import MOST_LETTERS, SOCKET, ControlSocket, ask, check_socket
 from rlctl.serve.hands import HOLDS, Hands
+from tests.doubles.clock import Clock
 from tests.doubles.plant import FakePlant
 from tests.waiting import until
 
@@ -34,19 +35,11 @@ PROFILE = load_profile("responsive")
 NOON = datetime.datetime(2026, 11, 23, 12).timestamp()  # a Monday
 
 
-class Clock:
-    def __init__(self):
-        self.now = NOON
-
-    def __call__(self):
-        return self.now
-
-
 class Loop:
     """A control loop whose policy wants all, beside somebody who says something."""
 
     def __init__(self, always, folder, schedule=(), clock=None):
-        self.clock, self.ticks = clock or Clock(), MemoryRecorder()
+        self.clock, self.ticks = clock or Clock(NOON), MemoryRecorder()
         self.hands = Hands(folder, schedule, 0.01, self.clock)
         plant = FakePlant(LIMITS, loads=(0.1,))
         policy, recorder = always(lambda o: LIMITS.full), Tee(self.ticks, self.hands)
@@ -146,7 +139,7 @@ def test_what_people_say_is_no_mistake_of_the_policy():
 
 
 def test_a_restart_forgets_nothing_but_what_is_over(always, tmp_path):
-    clock = Clock()
+    clock = Clock(NOON)
     first = Loop(always, tmp_path, clock=clock)
     first.said(do="limit", quota_cpus=1.0, until=NOON + 60.0)
     first.said(do="pause", why="night")
@@ -332,9 +325,9 @@ def test_the_log_says_once_in_which_zone_a_schedule_is(monkeypatch, caplog, zone
     with monkeypatch.context() as there:
         there.setenv("TZ", zone)
         time.tzset()
-        Hands(None, [entry()], 1.0, Clock())
+        Hands(None, [entry()], 1.0, Clock(NOON))
     time.tzset()
-    Hands(None, (), 1.0, Clock())
+    Hands(None, (), 1.0, Clock(NOON))
     assert [record.getMessage() for record in caplog.records] == [f"schedule: its times are in {said}"]
 
 

@@ -2,14 +2,12 @@
 
 import contextlib
 import http.client
-import http.server
 import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Value
 from rlctl.envs.testbed.disk.postgres import unprivileged_user
 from rlctl.envs.workload import SLO
 from rlctl.serve.latency import latency_source
+from tests.doubles.http import answering
 from tests.waiting import until
 
 pytestmark = pytest.mark.host
@@ -81,25 +80,14 @@ def fails(found):
 def backend():
     """A server of which a path says after how many milliseconds it answers, or with which status."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(path):
+        if "fail" in path:
+            return 503, b""
+        time.sleep(float(path[1:] or 0) * 1e-3)
+        return 200, b""
 
-        def do_GET(self):
-            time.sleep(float(self.path[1:] or 0) * 1e-3 if "fail" not in self.path else 0.0)
-            self.send_response(503 if "fail" in self.path else 200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(answer) as port:
+        yield port
 
 
 def ask(port, *paths):

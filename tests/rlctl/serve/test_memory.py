@@ -15,39 +15,19 @@ from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
 from rlctl.loop.control import Controller
 from rlctl.loop.record import MemoryRecorder
-from rlctl.loop.stopping import Request
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.deciders import Deciders
 from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
 from rlctl.serve.service import Around, control
+from tests.doubles.clock import Clock, Countdown
 from tests.doubles.levels import level_of
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
 PROFILE = load_profile("responsive")
 HOST = {"limits": {"cpus": 2, "lc_cpus": 1.0, "min_quota_cpus": 0.01, "levels": 20}, "slo": {"lc": 0.01}}
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1e9
-
-    def __call__(self):
-        return self.now
-
-
-class Ends(Request):
-    """Asked for after so many looks."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.left = looks
-
-    def is_set(self):
-        self.left -= 1
-        return self.left < 0
 
 
 class Recorded(HostMemory):
@@ -62,7 +42,7 @@ def served(folder, ticks, host=HOST, manager=None):
     """What a service knew of the host in the end."""
     memory = Recorded(folder, host)
     plant = FakePlant(LIMITS, loads=(0.1,))
-    control(plant, Deciders(manager or LearnedTable(), PROFILE), Ends(ticks), Around(memory=memory))
+    control(plant, Deciders(manager or LearnedTable(), PROFILE), Countdown(ticks), Around(memory=memory))
     return memory.learners[0].remembered()
 
 
@@ -107,7 +87,7 @@ class Nobody:
 def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learner, seconds, said):
     """Once 0.0 h ago, and of an LC that had missed nothing yet that something was known."""
     caplog.set_level("INFO")
-    clock = Clock()
+    clock = Clock(1e9)
     HostMemory(tmp_path, HOST, clock).keep((learner(),))
     clock.now += seconds
     HostMemory(tmp_path, HOST, clock).recall(learner())
@@ -117,7 +97,7 @@ def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learne
 @pytest.mark.parametrize(("hours", "missed"), [(0.0, True), (24.0, False)])
 def test_what_was_learned_ages_while_the_service_is_down(tmp_path, hours, missed):
     """A miss of yesterday bars no level today: it is half forgotten after ten minutes."""
-    clock = Clock()
+    clock = Clock(1e9)
     experience = Experience(LIMITS)
     experience.recall({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0, 0.0]], "alone": [0.0, 0.0], "calm": []})
     HostMemory(tmp_path, HOST, clock).keep((experience,))
@@ -193,7 +173,7 @@ def test_another_policy_goes_on_with_what_the_first_one_learned(tmp_path):
 
 
 def test_it_is_kept_once_a_minute_by_name_and_the_latest_ones_only(tmp_path):
-    clock = Clock()
+    clock = Clock(1e9)
     memory, experience = HostMemory(tmp_path, HOST, clock), taught()
     memory.keep_if_due((experience,))
     assert not (tmp_path / MEMORY).exists()

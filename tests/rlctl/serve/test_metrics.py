@@ -21,6 +21,7 @@ from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics, _shares
 from rlctl.serve.self_usage import SelfUsage
+from tests.doubles.clock import Clock
 
 LIMITS = Limits(cpus=2)
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)
@@ -36,16 +37,9 @@ def a_tick(index=0, telemetry=EVERYTHING, *, error="", verdict=None, seconds=0.0
     )  # fmt: skip
 
 
-class Clock:
-    seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture
@@ -68,7 +62,7 @@ def test_a_tick_is_seen_whole(metrics, clock):
     late = Quantile(0.02, 0.1, samples=50, window_seconds=1.0)
     telemetry = EVERYTHING.but(tail_latency_seconds=late, oldest_request_seconds=Missing(Why.NOT_CONFIGURED))
     metrics.write(a_tick(telemetry=telemetry, missed=3))
-    clock.seconds += 0.75
+    clock.now += 0.75
     seen = samples(metrics)
     assert seen["rlctl_slack_ratio"] == -1.0
     assert seen["rlctl_tail_latency_seconds"] == 0.02

@@ -25,6 +25,7 @@ from rlctl.serve.http_server import MOST_CONNECTIONS
 from rlctl.serve.metrics import Metrics
 from rlctl.serve.metrics_server import MetricsServer
 from rlctl.serve.service import _check_metrics as look_at
+from tests.doubles.clock import Clock
 from tests.waiting import PATIENCE_SECONDS
 
 SAFE = Limits(2).safe
@@ -32,16 +33,9 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 LOOPBACK = MetricsSection(listen="127.0.0.1:0")
 
 
-class Clock:
-    seconds = 5.0
-
-    def __call__(self):
-        return self.seconds
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(5.0)
 
 
 @pytest.fixture
@@ -146,7 +140,7 @@ def test_health_is_a_fresh_tick(serve, metrics, clock):
     assert ask(server, "/healthz")[:2] == (503, "no tick yet\n")
     metrics.write(a_tick())
     assert ask(server, "/healthz")[:2] == (200, "ok\n")
-    clock.seconds += 3.5
+    clock.now += 3.5
     assert ask(server, "/healthz")[:2] == (503, "no tick for 3.5 s\n")
 
 

@@ -23,6 +23,10 @@ class Host(FakePlant):
     refusal = None
     rehearsed = 0
 
+    @property
+    def actuator(self):
+        return self
+
     def rehearse(self):
         if self.refusal:
             raise self.refusal

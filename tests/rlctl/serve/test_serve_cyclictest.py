@@ -1,7 +1,6 @@
 """`rlctl serve` with a real-time task as LC: its wake-ups are the latency, and without them BE stands still."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +9,6 @@ import time
 import pytest
 
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.telemetry import Why
 from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.janitor import Janitor
@@ -18,6 +16,7 @@ from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.rtgroups import Condition, Rig
 from rlctl.envs.testbed.rtload import Load, RtLoad
 from tests.doubles.tick_logs import read_ticks
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.host
@@ -26,13 +25,7 @@ pytestmark = pytest.mark.host
 @pytest.fixture
 def task_and_load(cyclictest, tmp_path):
     """A cyclictest in a group that it can be real-time in, and a busy BE."""
-    layout = Layout.detect()
-    if not any(map(shutil.which, ("cc", "gcc", "clang"))):
-        pytest.skip("no C compiler")
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    if absent := [str(one) for one in Condition.RLCTL.controllers if one in layout.missing]:
-        pytest.skip(f"no cgroup {', '.join(absent)}")
+    layout = needs(programs=(COMPILER,))
     with (
         Janitor(tmp_path / "janitor") as janitor,
         Rig(layout, Knobs(None), janitor, 0, ()).placed(Condition.RLCTL) as places,

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.serve.control_socket import ask
 from tests.doubles.tick_logs import read_ticks
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
 
-ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 FROZEN = {("freezer.state", "FROZEN\n"), ("cgroup.freeze", "1\n")}
 NAME = f"rlctl-test-serve-{os.getpid()}"
 KNOBS = {
@@ -34,7 +33,7 @@ KNOBS = {
 @pytest.fixture
 def groups():
     """An LC and a BE group below one parent, each with a sleeping process: the parent's name, BE's folders."""
-    layout = usable_layout()
+    layout = needs(Controller.CPUACCT, cpus=2)
     with contextlib.ExitStack() as stack:
         parent, lc, be = (stack.enter_context(a_group(layout, NAME + child)) for child in ("", "/lc", "/be"))
         for group in (lc, be):
@@ -42,18 +41,6 @@ def groups():
             group.attach(stack.enter_context(a_sleeper()).pid)
         yield parent.name, set(be.directories)
         be.freezer.order(False)  # a frozen process of v1 does not die
-
-
-def usable_layout():
-    layout = Layout.detect()
-    try:
-        for name in (*ACTUATORS, Controller.CPUACCT):
-            layout.mount(name)
-    except RlctlError as error:
-        pytest.skip(str(error))
-    if os.geteuid() != 0 or not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs root, and CPUs 0 and 1")
-    return layout
 
 
 @contextlib.contextmanager
@@ -82,7 +69,7 @@ def a_busy_one(folders):
     try:
         for folder in folders:
             (folder / "cgroup.procs").write_text(str(child.pid))
-        yield
+        yield child
     finally:
         child.kill()
         child.wait()
@@ -131,23 +118,37 @@ def start(*words):
     )
 
 
+@contextlib.contextmanager
+def served(*words, number=signal.SIGTERM):
+    """The service while the block runs; then a signal ends it, with code 0, and `out` and `err` are what it said."""
+    process = start(*words)
+    try:
+        yield process
+        process.send_signal(number)
+        process.out, process.err = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+    assert process.returncode == 0, process.err
+
+
+def said(*words, state):
+    done = subprocess.run(
+        [sys.executable, "-m", "rlctl", *words, "--state", str(state)], capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups, tmp_path, number):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
-    process = start("--config", written(parent, tmp_path), "--json")
-    try:
+    with served("--config", written(parent, tmp_path), "--json", number=number) as process:
         until(lambda: has_ticks(ticks, 3), process)
         during = knobs(folders)
-        process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert '\npolicy:\n  name: "static"\n' in err, "the configuration in effect is there to be read"
+    assert '\npolicy:\n  name: "static"\n' in process.err, "the configuration in effect is there to be read"
     assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
     assert knobs(folders) == before
-    assert json.loads(out.splitlines()[-1])["event"] == "end"
+    assert json.loads(process.out.splitlines()[-1])["event"] == "end"
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
@@ -155,47 +156,31 @@ def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path)
     """Once: exit code 75, BE left restricted with nobody to watch it, and its originals lost."""
     parent, folders = groups
     before, ticks, journal = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state" / "journal.jsonl"
-    process = start("--config", written(parent, tmp_path))
-    try:
+    with served("--config", written(parent, tmp_path)) as process:
         until(lambda: has_ticks(ticks, 3), process)
         assert knobs(folders) != before
         journal.unlink()
         until(journal.exists, process)
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert "written anew" in err
+    assert "written anew" in process.err
     assert knobs(folders) == before
 
 
 def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path):
     """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
-    parent, _ = groups
-    layout = usable_layout()
+    parent, folders = groups
+    layout = Layout.detect()
     if layout.mount(Controller.FREEZER).path == layout.mount(Controller.CPUACCT).path:
         pytest.skip("cgroup v2: whoever leaves the group's freezer leaves its account of CPU time too")
     ticks = tmp_path / "log" / "ticks.jsonl"
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    process = None
-    try:
-        Group.open(layout, f"{parent}/be", Knobs(None)).attach(busy.pid)
+    with a_busy_one(folders) as busy:
         for controller in (Controller.CPU, Controller.FREEZER):
             (layout.mount(controller).path / "cgroup.procs").write_text(str(busy.pid))
-        process = start("--config", written(parent, tmp_path))
-        until(lambda: any(overruns(ticks)), process)
-        found = next(overruns(ticks))
-        assert found["applied"]["frozen"]
-        assert found["readings"]["be_cpus"]["value"] > 0.1, "beside other work"
-        assert any(f"process {busy.pid} " in event for tick in read_ticks(ticks) for event in tick["events"])
-    finally:
-        if process is not None:
-            process.terminate()
-            _, err = process.communicate(timeout=PATIENCE_SECONDS)
-        busy.kill()
-        busy.wait()
-    assert process.returncode == 0, err
+        with served("--config", written(parent, tmp_path)) as process:
+            until(lambda: any(overruns(ticks)), process)
+            found = next(overruns(ticks))
+            assert found["applied"]["frozen"]
+            assert found["readings"]["be_cpus"]["value"] > 0.1, "beside other work"
+            assert any(f"process {busy.pid} " in event for tick in read_ticks(ticks) for event in tick["events"])
 
 
 @contextlib.contextmanager
@@ -225,24 +210,18 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     config, ticks = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl"
     text = config.read_text().replace(", max_load_rps: 100", "").replace("name: static", "name: learned-table")
     config.write_text(text.replace("be:\n", "be:\n  weight: leave\n"))  # at the least weight BE would have all of it
-    before, said = knobs(folders), []
+    before, told = knobs(folders), []
     with requests_in(tmp_path / "requests.jsonl"), a_busy_one(folders):
         for _ in range(2):
             ticks.unlink(missing_ok=True)
-            process = start("--config", config)
-            try:
+            with served("--config", config) as process:
                 until(lambda: any(" held here" in note for note in notes(ticks)), process)
-                process.terminate()
-                _, err = process.communicate(timeout=PATIENCE_SECONDS)
-            finally:
-                process.kill()
-            assert process.returncode == 0, err
-            said.append(err)
+            told.append(process.err)
     assert knobs(folders) == before
-    assert "maximum load of lc: " in said[0]
-    assert "goes on with what it knew" not in said[0]
-    assert "maximum load of lc begins anew: it knew nothing of this host " in said[1], "its requests took no CPU time"
-    assert "experience goes on with what it knew of this host " in said[1]
+    assert "maximum load of lc: " in told[0]
+    assert "goes on with what it knew" not in told[0]
+    assert "maximum load of lc begins anew: it knew nothing of this host " in told[1], "its requests took no CPU time"
+    assert "experience goes on with what it knew of this host " in told[1]
     assert set(json.loads((tmp_path / "state" / "memory.json").read_text())["learned"]) == {
         "experience",
         "maximum load of lc",
@@ -285,30 +264,23 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
             log.write('{"latency_seconds": 0.5}\n' * 300 * running())
         return [tick for tick in shown(ticks) if "alarm" in tick]
 
-    with requests_in(requests), a_busy_one(folders):
-        process = start("--config", config)
-        try:
-            until(running, process)
-            if may_watch_writes():
-                until(answered_thrice_within_a_period, process)
-            until(limited_within_a_period, process)
-            alarms = until(held, process)
-            words = subprocess.run(
-                [sys.executable, "-m", "rlctl", "why", "tick", str(alarms[0]["tick"]), "--log", str(tmp_path / "log")],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            process.terminate()
-            _, err = process.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            process.kill()
-    assert process.returncode == 0, err
+    with requests_in(requests), a_busy_one(folders), served("--config", config) as process:
+        until(running, process)
+        if may_watch_writes():
+            until(answered_thrice_within_a_period, process)
+        until(limited_within_a_period, process)
+        alarms = until(held, process)
+        words = subprocess.run(
+            [sys.executable, "-m", "rlctl", "why", "tick", str(alarms[0]["tick"]), "--log", str(tmp_path / "log")],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
     assert alarms[0]["alarm"]["sign"] == "late-requests"
     assert alarms[0]["alarm"]["error"] == ""
     assert not alarms[0]["before"]["frozen"], "what was in force until then"
     assert "between  late-requests" in words
-    assert "inner guard looks at lc: jsonl" in err
+    assert "inner guard looks at lc: jsonl" in process.err
     assert knobs(folders) == before
 
 
@@ -331,19 +303,13 @@ def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
     starved = f"starved: {{after_seconds: 1, again_seconds: 1, command: [{script}]}}"
     config.write_text(config.read_text().replace("policy:", f"  {starved}\npolicy:"))
     ticks, moved = tmp_path / "log" / "ticks.jsonl", tmp_path / "moved"
-    process = start("--config", config)
-    try:
+    with served("--config", config) as process:
         until(lambda: moved.exists() and len(moved.read_text().splitlines()) >= 2, process)
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
     assert set(moved.read_text().splitlines()) == {"0.0000 latency-missing"}
-    said = "BE had 0.0% of its CPUs in 1 s, mostly for: latency-missing"
-    assert said in err
+    told = "BE had 0.0% of its CPUs in 1 s, mostly for: latency-missing"
+    assert told in process.err
     assert [event for one in shown(ticks) for event in one["events"] if "be-starved" in event] == [
-        f"be-starved: {said}"
+        f"be-starved: {told}"
     ]
     assert knobs(folders) == before
 
@@ -377,53 +343,35 @@ def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(
     assert "dry run: would write '2' to" in err or "dry run: would write '1' to" in err, err
     assert knobs(folders) == before
     config.write_text(config.read_text().replace("be:\n", f"be:\n  weight: {weight}\n"))
-    process = start("--config", config)
-    try:
+    with served("--config", config) as process:
         until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), process)
-        during = be.idle(), be.weight()
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    idle, number = during
+        idle, number = be.idle(), be.weight()
     assert bool(idle) == (weight == "idle")
     assert number == 700 if weight == "leave" else idle or number <= 2
-    assert f"be.weight: {weight}" in err
-    assert ("was 700" in err) == (weight != "leave")
+    assert f"be.weight: {weight}" in process.err
+    assert ("was 700" in process.err) == (weight != "leave")
     assert knobs(folders) == before
 
 
 def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_one(groups, tmp_path):
     parent, _ = groups
     (tmp_path / "other").mkdir()
-    first = start("--config", written(parent, tmp_path))
-    try:
+    with served("--config", written(parent, tmp_path)) as first:
         until(lambda: has_ticks(tmp_path / "log" / "ticks.jsonl", 1), first)
         second = start("--config", written(parent, tmp_path / "other"), "--duration", "1")
         _, err = second.communicate(timeout=PATIENCE_SECONDS)
         assert second.returncode == 75, err
         assert f"/be is controlled by a running rlctl (pid {first.pid}): stop it first" in err
         assert first.poll() is None
-    finally:
-        first.terminate()
-        first.communicate(timeout=PATIENCE_SECONDS)
-        first.kill()
 
 
 def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
     parent, folders = groups
     before, config = knobs(folders), written(parent, tmp_path)
     config.write_text(config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 60"))
-    process = start("--config", config)
-    try:
+    with served("--config", config) as process:
         until(lambda: knobs(folders) != before, process)
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert "leaving after 0 ticks" in err
+    assert "leaving after 0 ticks" in process.err
     assert knobs(folders) == before
 
 
@@ -435,9 +383,8 @@ def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     process.kill()
     process.communicate(timeout=PATIENCE_SECONDS)
     assert knobs(folders) != before
-    words = [sys.executable, "-m", "rlctl", "restore", "--state", str(tmp_path / "state")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    code, text = said("restore", state=tmp_path / "state")
+    assert code == 0, text
     assert knobs(folders) == before
 
 
@@ -469,8 +416,8 @@ def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_orig
         assert f"`rlctl restore --state {state}`" in err
         assert ordered_frozen(knobs(folders)), "the crashed one's watchdog holds BE all the same"
     finally:
-        words = [sys.executable, "-m", "rlctl", "restore", "--state", str(state)]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        code, text = said("restore", state=state)
+        assert code == 0, text
         first.communicate(timeout=PATIENCE_SECONDS)  # its watchdog has the same stderr, and ends now
     assert knobs(folders) == before
     second = start("--config", written(parent, other), "--duration", "1")
@@ -497,8 +444,8 @@ def test_after_a_crash_a_start_that_fails_leaves_be_safe_and_watched(groups, tmp
             assert ordered_frozen(knobs(folders))
         finally:
             second.kill()
-            words = [sys.executable, "-m", "rlctl", "restore", "--state", str(state)]
-            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+            code, text = said("restore", state=state)
+            assert code == 0, text
             first.communicate(timeout=PATIENCE_SECONDS)
             _, err = second.communicate(timeout=PATIENCE_SECONDS)
     assert "BE stays at the safe allocation: the watchdog waits for another start" in err
@@ -510,8 +457,7 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     config = written(parent, tmp_path)
     right = config.read_text()
-    process = start("--config", config)
-    try:
+    with served("--config", config) as process:
         until(lambda: has_ticks(ticks, 2), process)
         for text, wanted in (
             (right.replace("static", "statik"), "static"),
@@ -522,22 +468,10 @@ def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tm
             so_far = len(list(read_ticks(ticks)))
             until(lambda so_far=so_far: has_ticks(ticks, so_far + 3), process)
             assert list(read_ticks(ticks))[-1]["policy"] == wanted
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert "not reloaded, all stays as it was" in err
-    assert "did you mean 'static'" in err
-    assert "reloaded: policy frozen" in err
+    assert "not reloaded, all stays as it was" in process.err
+    assert "did you mean 'static'" in process.err
+    assert "reloaded: policy frozen" in process.err
     assert knobs(folders) == before
-
-
-def said(*words, state):
-    done = subprocess.run(
-        [sys.executable, "-m", "rlctl", *words, "--state", str(state)], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
 
 
 def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_restart(groups, tmp_path):
@@ -545,30 +479,23 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
     before, ticks, state = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state"
     config = written(parent, tmp_path)
     assert said("pause", state=state)[0] == 75
-    process = start("--config", config)
-    try:
+    with served("--config", config) as process:
         until(lambda: has_ticks(ticks, 2), process)
         code, text = said("pause", "--why", "backup", "--for", "1h", state=state)
         assert (code, "paused by root" in text, ": backup;" in text) == (0, True, True), text
         assert ordered_frozen(knobs(folders)), "whether or not a tick has come meanwhile"
         until(lambda: any(bound["reason"] == "operator" for bound in list(read_ticks(ticks))[-1]["bounds"]))
-        process.terminate()
-        process.communicate(timeout=PATIENCE_SECONDS)
-        assert knobs(folders) == before
-        assert not (state / "control.sock").exists()
-        process, so_far = start("--config", config), len(list(read_ticks(ticks)))
+    assert knobs(folders) == before
+    assert not (state / "control.sock").exists()
+    so_far = len(list(read_ticks(ticks)))
+    with served("--config", config) as process:
         until(lambda: has_ticks(ticks, so_far + 2), process)
         code, text = said("approve", "--show", state=state)
         assert "backup" in text, text
         assert said("resume", state=state)[0] == 0
         assert said("limit", "0.5", state=state)[0] == 0
         assert "limited to 0.5 CPU" in said("release", state=state)[1]
-        process.terminate()
-        _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    assert "`rlctl resume` ends it" in err
+    assert "`rlctl resume` ends it" in process.err
     assert knobs(folders) == before
 
 
@@ -604,37 +531,29 @@ def test_a_schedule_a_spent_budget_and_a_word_on_a_reload_and_on_a_restart(group
         process.send_signal(signal.SIGHUP)
         until(waits, process)
 
-    process = start("--config", config)
-    try:
-        with requests_in(requests), a_busy_one(folders):
-            until(lambda: not last()["applied"]["frozen"], process)
-            assert "schedule" in reasons(), "in force now"
-            assert all(tick["applied"]["quota_cpus"] <= 0.3 for tick in shown(ticks))
-            reloaded_with("heracles")
-            assert said("approve", "0" * 12, state=state)[0] == 78, "nobody has seen that"
-            assert "no: static (" in said("approve", "--no", state=state)[1]
-            reloaded_with("greedy-shield")
-            assert decides("static")
-            assert ask(state, {"do": "approve", "answer": "yes"})["said"].startswith("yes: static (")
-            until(lambda: decides("greedy-shield"), process)
-            until(spent, process)
-            process.terminate()  # here, or the busy one is frozen for the rest of the cool-down, and does not die
-            _, first = process.communicate(timeout=PATIENCE_SECONDS)
-        assert process.returncode == 0, first
-        config.write_text(text.replace("name: static", "name: weights"))
-        ticks.unlink()
-        process = start("--config", config)
-        with requests_in(requests):
-            until(lambda: has_ticks(ticks, 3), process)
-            assert reasons() >= {"not-approved", "schedule", "error-budget"}, "a restart forgets neither"
-            assert all(tick["applied"]["frozen"] for tick in shown(ticks))
-            assert said("approve", state=state)[0] == 0
-            until(lambda: "not-approved" not in reasons(), process)
-        process.terminate()
-        _, second = process.communicate(timeout=PATIENCE_SECONDS)
-    finally:
-        process.kill()
-    assert process.returncode == 0, second
+    # The service ends first, or the busy one is frozen for the rest of the cool-down, and does not die.
+    with requests_in(requests), a_busy_one(folders), served("--config", config) as process:
+        until(lambda: not last()["applied"]["frozen"], process)
+        assert "schedule" in reasons(), "in force now"
+        assert all(tick["applied"]["quota_cpus"] <= 0.3 for tick in shown(ticks))
+        reloaded_with("heracles")
+        assert said("approve", "0" * 12, state=state)[0] == 78, "nobody has seen that"
+        assert "no: static (" in said("approve", "--no", state=state)[1]
+        reloaded_with("greedy-shield")
+        assert decides("static")
+        assert ask(state, {"do": "approve", "answer": "yes"})["said"].startswith("yes: static (")
+        until(lambda: decides("greedy-shield"), process)
+        until(spent, process)
+    first = process.err
+    config.write_text(text.replace("name: static", "name: weights"))
+    ticks.unlink()
+    with served("--config", config) as process, requests_in(requests):
+        until(lambda: has_ticks(ticks, 3), process)
+        assert reasons() >= {"not-approved", "schedule", "error-budget"}, "a restart forgets neither"
+        assert all(tick["applied"]["frozen"] for tick in shown(ticks))
+        assert said("approve", state=state)[0] == 0
+        until(lambda: "not-approved" not in reasons(), process)
+    second = process.err
     assert "schedule: its times are in " in first
     assert "the first start with `approve: true`: static (" in first
     assert "error budget of lc" in first
@@ -656,7 +575,7 @@ def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
 
 
 def test_a_group_that_is_not_there_is_75_in_one_line(tmp_path):
-    usable_layout()
+    needs(Controller.CPUACCT, cpus=2)
     process = start("--config", written("rlctl-test-absent", tmp_path))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     last = err.splitlines()[-1]

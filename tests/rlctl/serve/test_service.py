@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import socket
-import threading
 
 import pytest
 
@@ -20,23 +19,12 @@ from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import Around, _tick_log, control, dry_run, serve
 from rlctl.ticklog.logged import read_log
 from rlctl.ticklog.replay import replay
+from tests.doubles.clock import Countdown
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks
 
 LIMITS = Limits(cpus=2)
 PROFILE = load_profile("responsive")
-
-
-class Countdown(threading.Event):
-    """Set after so many looks."""
-
-    def __init__(self, looks):
-        super().__init__()
-        self.looks = looks
-
-    def is_set(self):
-        self.looks -= 1
-        return self.looks < 0
 
 
 @pytest.fixture(autouse=True)
@@ -128,6 +116,7 @@ class Host(FakePlant):
     def __init__(self, log, *, inherited=False, **failing):
         super().__init__(LIMITS, loads=(0.1,))
         self.watch, self.inherited, self.applied, self.lc_cpus_known = None, inherited, False, True
+        self.actuator = self
         self.log, self.absent, self.shares, self.learned, self.failing = log, {}, {}, (), failing
 
     def wait(self):
@@ -306,13 +295,6 @@ def test_without_an_idle_class_be_gets_the_minimum_and_the_log_says_so(always, s
     assert "has no cpu.idle, which came with Linux 5.15: BE gets the minimum CPU weight instead" in shown.text
 
 
-def test_a_weight_that_the_operator_set_is_never_raised(always):
-    plant = FakePlant(LIMITS)
-    plant.set_weight(Weight.MINIMUM)
-    run(plant, always(lambda o: o.current), None, Countdown(2))
-    assert plant.weight is Weight.MINIMUM
-
-
 @pytest.mark.parametrize("section", ["control: {group: no-such-group}", f"state_directory: /{'x' * 107}"])
 def test_a_dry_run_ends_as_a_start_would_where_there_can_be_no_control_socket(serve_yaml, monkeypatch, section):
     monkeypatch.setattr("rlctl.serve.service.build_live", lambda *_, **__: Host([]))
@@ -377,14 +359,6 @@ def test_without_a_service_manager_nothing_happens(address):
     from rlctl.serve.notify import notify
 
     assert notify("READY=1", {"NOTIFY_SOCKET": address}) is False
-
-
-def test_the_policys_weight_is_set_before_the_first_tick(always):
-    plant = FakePlant(LIMITS)
-    policy = always(lambda o: o.current)
-    policy.weight = Weight.MINIMUM
-    run(plant, policy, None, Countdown(1))
-    assert plant.weight is Weight.MINIMUM
 
 
 def test_the_range_is_told_in_words_and_not_as_python(always, shown):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 
 pytestmark = pytest.mark.host
@@ -90,21 +89,9 @@ def seconds_until(condition):
     return time.monotonic() - begun
 
 
-def lacking():
-    layout = Layout.detect()
-    try:
-        for name in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            layout.mount(name)
-    except RlctlError as error:
-        return str(error)
-    return "" if os.geteuid() == 0 and {0, 1} <= os.sched_getaffinity(0) else "needs root, and CPUs 0 and 1"
-
-
 @pytest.fixture
 def scene(tmp_path):
-    if reason := lacking():
-        pytest.skip(reason)
-    group = Group.create(Layout.detect(), f"rlctl-test-watchdog-{os.getpid()}", Knobs(None))
+    group = Group.create(needs(cpus=2), f"rlctl-test-watchdog-{os.getpid()}", Knobs(None))
     group.cpuset.set_cpus({0, 1})  # v2 begins with an empty list, which the kernel does not take back
     busy = subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
     made = Scene(group, tmp_path / "state")

@@ -121,18 +121,3 @@ def test_what_cannot_be_is_one_line_and_touches_nothing(recorded_run, capsys, wo
     assert err.startswith("rlctl: error: ")
     assert said in err
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_it_loads_no_library_that_it_does_not_use():
-    code = "import rlctl.commands.shadow_watch, sys; print([n for n in {} if n in sys.modules])"
-    heavy = (
-        "torch",
-        "sklearn",
-        "matplotlib",
-        "rich",
-        "onnxruntime",
-        "rlctl.envs.sim.physics",
-        "rlctl.statistics.paired",
-    )
-    done = subprocess.run([sys.executable, "-c", code.format(heavy)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -16,30 +16,18 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.plan import TrainingOptions, new_folder, new_plan, resumed_plan
+from tests.doubles.command import refused
 
 needs_training = pytest.mark.skipif(
     any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
 )
 
 
-def said(capsys):
-    out, err = capsys.readouterr()
-    return out, err
-
-
-def assert_refused(capsys, code, words, *parts):
-    assert main(words) == code
-    _, err = said(capsys)
-    assert err.startswith("rlctl: error: ")
-    assert err.count("\n") == 1
-    assert all(part in err for part in parts), err
-
-
 def test_a_dry_run_tells_every_value_and_where_it_is_from(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["train", "--algo", "ppo", "--total-timesteps", "2000", "--seed", "7", "--shield", "heracles", "--dry-run"]
     assert main(words) == 0
-    out, _ = said(capsys)
+    out = capsys.readouterr().out
     assert "n_timesteps: 2000 # --total-timesteps" in out
     assert "too many for a try-out" in out
     assert "hyperparameters: # configs/training/ppo.yaml" in out
@@ -51,20 +39,18 @@ def test_a_dry_run_tells_every_value_and_where_it_is_from(capsys, tmp_path, monk
 def test_mistakes_are_one_line(capsys, tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("rlctl/SimHost-v0:\n  n_stepz: 3\n")
-    assert_refused(capsys, 78, ["train"], "--algo is needed")
-    assert_refused(capsys, 2, ["train", "--algo", "sarsa"], "--algo")
-    assert_refused(capsys, 2, ["train", "--algo", "ppo", "--seeds", "0"], "--seeds")
-    assert_refused(
-        capsys, 78, ["train", "--algo", "ppo", "--config", str(wrong)], f"{wrong}:2: ", "did you mean 'n_steps'"
-    )
-    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--hosts", str(tmp_path / "none.yaml")], "none.yaml")
-    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--shield", "titanium"], "titanium")
-    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--scenario", "live-nginx"], "live host")
-    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--init", str(tmp_path / "no.zip")], "no.zip")
-    assert_refused(capsys, 78, ["train", "--resume", str(tmp_path)], "no folder of a run")
-    assert_refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is no folder")
-    assert_refused(capsys, 78, ["train", "--resume", str(tmp_path), "--algo", "ppo"], "leave out --algo")
-    assert_refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
+    refused(capsys, 78, ["train"], "--algo is needed")
+    refused(capsys, 2, ["train", "--algo", "sarsa"], "--algo")
+    refused(capsys, 2, ["train", "--algo", "ppo", "--seeds", "0"], "--seeds")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--config", str(wrong)], f"{wrong}:2: ", "did you mean 'n_steps'")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--hosts", str(tmp_path / "none.yaml")], "none.yaml")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--shield", "titanium"], "titanium")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--scenario", "live-nginx"], "live host")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--init", str(tmp_path / "no.zip")], "no.zip")
+    refused(capsys, 78, ["train", "--resume", str(tmp_path)], "no folder of a run")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is no folder")
+    refused(capsys, 78, ["train", "--resume", str(tmp_path), "--algo", "ppo"], "leave out --algo")
+    refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +65,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
 def test_what_cannot_be_scored_is_told_before_anything_runs(words, told, make_bundle, tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     monkeypatch.setattr("rlctl.commands.evaluate.run_sim", lambda *_: pytest.fail("something ran"))
-    assert_refused(capsys, 78, ["evaluate", str(make_bundle(tmp_path / "mine")), "--jobs", "1", *words], told)
+    refused(capsys, 78, ["evaluate", str(make_bundle(tmp_path / "mine")), "--jobs", "1", *words], told)
 
 
 def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
@@ -90,12 +76,12 @@ def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
         os.kill(os.getpid(), signal.SIGTERM)
         assert caught == [signal.SIGTERM]
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
-    assert "once more" in said(capsys)[1]
+    assert "once more" in capsys.readouterr().err
 
 
 def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
     monkeypatch.setattr("rlctl.envs.errors.find_spec", lambda name: None if name == "torch" else True)
-    assert_refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")
+    refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")
 
 
 def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
@@ -190,7 +176,7 @@ def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp
     out, table = tmp_path / "run", tmp_path / "scores.json"
     words = ["train", "--algo", algorithm, "--total-timesteps", "2000", "--scenario", "two-core"]
     assert main([*words, "--out", str(out), "--json", str(table)]) == 0
-    printed, err = said(capsys)
+    printed, err = capsys.readouterr()
     assert "two-core" in printed
     assert "left: " in err or "100%" in err
     told = json.loads(table.read_text())["runs"][0]
@@ -199,7 +185,7 @@ def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp
     assert (out / "command.txt").read_text().startswith(f"rlctl train --algo {algorithm} --seed 0")
     few = ["--scenario", "two-core", "--seeds", "2", "--shield", "responsive", "--duration", "10", "--jobs", "1"]
     assert main(["evaluate", str(out / "bundle"), *few, "--json"]) == 0
-    scored = json.loads(said(capsys)[0])["shields"]["responsive"]
+    scored = json.loads(capsys.readouterr().out)["shields"]["responsive"]
     assert len(scored["scenarios"]["two-core"]["managers"]) == 5
     assert {one["against"] for one in scored["differences"]} >= {"frozen", "prm-hybrid-tuned", "feedforward"}
 
@@ -221,11 +207,11 @@ def test_runs_of_several_seeds_have_a_table_with_their_spread_and_one_goes_on(ca
         "--no-export",
     ]
     assert main(words) == 0
-    assert "mean ± sd" in said(capsys)[0]
+    assert "mean ± sd" in capsys.readouterr().out
     assert (tmp_path / "runs/ppo/1").is_dir()
     assert (tmp_path / "runs/ppo/2/best_model.zip").is_file()
     assert main(["train", "--resume", "runs/ppo/1", "--total-timesteps", "600", "--no-export", "--json"]) == 0
-    told = json.loads(said(capsys)[0])["runs"][0]
+    told = json.loads(capsys.readouterr().out)["runs"][0]
     assert told["timesteps"] >= 600
     shutil.rmtree(tmp_path / "runs")
 

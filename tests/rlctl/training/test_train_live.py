@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +14,13 @@ from rlctl.agents.training.rollouts.live_testbed import LiveRunning
 from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import HostError, RlctlError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.errors import HostError
 from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.live_plan import fine_tune
 from tests.doubles.bed import Bed
-from tests.doubles.plant import FakePlant
+from tests.doubles.command import refused
+from tests.doubles.plant import BreakingPlant, FakePlant
+from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
 needs_training = pytest.mark.skipif(
@@ -29,23 +29,9 @@ needs_training = pytest.mark.skipif(
 LIMITS = Limits(cpus=2)
 
 
-class Plant(FakePlant):
-    """Does something at a tick of the whole run."""
-
-    def __init__(self, at, act):
-        super().__init__(LIMITS, loads=(0.2, 0.5, 0.4))
-        self.at, self.act, self.waits = at, act, 0
-
-    def wait(self):
-        self.waits += 1
-        if self.waits == self.at:
-            self.act()
-        return super().wait()
-
-
-def bed_that(at=10**9, act=lambda: None):
-    """A testbed whose plant does something at a tick of the whole run."""
-    return Bed(Plant(at, act))
+def bed_that(at=10**9, what=lambda: None):
+    """A testbed to whose plant something happens at a tick of the whole run."""
+    return Bed(BreakingPlant(at, what, loads=(0.2, 0.5, 0.4)))
 
 
 @pytest.fixture
@@ -140,10 +126,7 @@ def test_a_signal_while_the_testbed_is_taken_down_loses_nothing(quick, model, tm
 @pytest.mark.parametrize("error", [HostError("the LC is gone"), RuntimeError("a bug")])
 @pytest.mark.parametrize("at", [3, 15])
 def test_an_error_puts_everything_back(error, at, quick, model, tmp_path, monkeypatch, capsys):
-    def fail():
-        raise error
-
-    bed = bed_that(at, fail)
+    bed = bed_that(at, error)
     on(bed, monkeypatch)
     arguments = words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--no-export")
     if isinstance(error, HostError):
@@ -155,26 +138,18 @@ def test_an_error_puts_everything_back(error, at, quick, model, tmp_path, monkey
     assert_restored(bed)
 
 
-def refused(capsys, arguments, *parts):
-    assert main(arguments) == 78
-    err = capsys.readouterr().err
-    assert err.startswith("rlctl: error: ")
-    assert err.count("\n") == 1
-    assert all(part in err for part in parts), err
-
-
 @needs_training
 @pytest.mark.train
 def test_mistakes_are_one_line(capsys, tmp_path, quick, model):
     folder = tmp_path / "run"
-    refused(capsys, ["train", "--plant", "host"], "--init MODEL.zip")
-    refused(capsys, words(quick, tmp_path / "no.zip", folder), "no.zip", "is no file")
-    refused(capsys, words("thesis", model, folder), "thesis", "live-nginx")
-    refused(capsys, words(quick, model, folder, "--algo", "dqn"), "--algo is the simulator's")
-    refused(capsys, words(quick, model, folder, "--offline", "nginx-v0"), "--offline is the simulator's")
-    refused(capsys, words(quick, model, folder, "--explore", "1.5"), "1.5")
-    refused(capsys, words(quick, model, folder, "--total-timesteps", "1"), "1 timesteps")
-    refused(capsys, ["train", "--algo", "ppo", "--explore", "0.2"], "--plant host")
+    refused(capsys, 78, ["train", "--plant", "host"], "--init MODEL.zip")
+    refused(capsys, 78, words(quick, tmp_path / "no.zip", folder), "no.zip", "is no file")
+    refused(capsys, 78, words("thesis", model, folder), "thesis", "live-nginx")
+    refused(capsys, 78, words(quick, model, folder, "--algo", "dqn"), "--algo is the simulator's")
+    refused(capsys, 78, words(quick, model, folder, "--offline", "nginx-v0"), "--offline is the simulator's")
+    refused(capsys, 78, words(quick, model, folder, "--explore", "1.5"), "1.5")
+    refused(capsys, 78, words(quick, model, folder, "--total-timesteps", "1"), "1 timesteps")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--explore", "0.2"], "--plant host")
     assert not folder.exists()
 
 
@@ -191,14 +166,7 @@ def test_a_dry_run_touches_nothing(capsys, tmp_path, quick, model):
 @pytest.mark.host
 @pytest.mark.slow
 def test_fifteen_steps_on_the_real_testbed_leave_nothing_behind(tmp_path, quick, model):
-    missing = [name for name in ("stress-ng", "cc") if shutil.which(name) is None]
-    if os.geteuid() != 0 or missing or not (shutil.which("nginx") or Path("/usr/sbin/nginx").exists()):
-        pytest.skip(f"needs root, nginx, stress-ng and cc; missing {missing or 'root or nginx'}")
-    try:
-        for controller in (Controller.CPU, Controller.CPUSET, Controller.FREEZER):
-            Layout.detect().mount(controller)
-    except RlctlError as error:
-        pytest.skip(str(error))
+    needs(programs=("nginx", "stress-ng", COMPILER))
     text = quick.read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     quick.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))

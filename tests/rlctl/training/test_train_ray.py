@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="needs rlctl[train]")
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 
 from rlctl.agents.training.live.bounded import Bounds

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.sim.loads_training import training_load
@@ -19,17 +18,16 @@ from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import seal
 from rlctl.envs.workload import Weight
-from rlctl.loop.control import Controller
-from rlctl.loop.record import Tee, TickLog, write_ticks
+from rlctl.loop.record import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
 from rlctl.scenarios.shipped import load_scenario
-from rlctl.ticklog.header import header_of
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
 from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored
 from tests.doubles.plant import FakePlant
+from tests.doubles.tick_logs import record_run
 
 LIMITS = Limits(cpus=2)
 LOADS = (0.2, 0.3, 0.5, 0.7, 0.95, 1.1, 0.4)
@@ -51,17 +49,8 @@ def recorded(tmp_path, always):
     """A run of random moves on a fake host, in a log."""
 
     def run(ticks, recorders=(), loads=LOADS):
-        plant = FakePlant(LIMITS, loads)
         shield, policy = Shield(SAFETY, LIMITS), always(random_moves(7))
-        log = TickLog(tmp_path / "log" / "ticks.jsonl")
-        log.header = header_of(plant, policy, shield)
-        controller = Controller(plant, policy, shield, Tee(log, *recorders))
-        controller.begin()
-        for _ in range(ticks):
-            plant.wait()
-            controller.tick()
-        log.close()
-        return tmp_path / "log"
+        return record_run(tmp_path / "log", FakePlant(LIMITS, loads), policy, shield, ticks, *recorders)
 
     return run
 
@@ -179,16 +168,6 @@ def test_a_long_run_is_parted_without_losing_a_transition():
     assert [len(one) for one in weaver.episodes] == [LONGEST, LONGEST, 10]
     assert weaver.episodes[0].observations[-1, 0] == weaver.episodes[1].observations[0, 0] == LONGEST
     assert not weaver.cuts
-
-
-def test_what_was_done_is_named_by_the_move_that_does_it():
-    names = [move.name for move in MOVES]
-    assert names[nearest_move(RUNNING, RUNNING, LIMITS)] == "keep"
-    assert names[nearest_move(LIMITS.safe, RUNNING, LIMITS)] == "freeze"
-    assert names[nearest_move(Allocation(0.22, 2), RUNNING, LIMITS)] == "quota-11%"
-    assert names[nearest_move(LIMITS.clip(Allocation(UNLIMITED, 2)), Allocation(2.0, 2), LIMITS)] == "keep", (
-        "2 CPUs are all there are"
-    )
 
 
 def lines_of(log):

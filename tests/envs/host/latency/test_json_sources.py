@@ -24,7 +24,7 @@ from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import reading, until
 
 near: Any = pytest.approx  # its own type is not that of a number
 
@@ -114,21 +114,6 @@ def test_no_answer_raises_or_gives_insane_figures(body: bytes) -> None:
             assert isinstance(number, Missing) or (math.isfinite(number) and number >= 0.0)
 
 
-def test_a_live_endpoint(slo: SLO, serve: Callable[..., str]) -> None:
-    source = PolledSource(
-        "json", serve(lambda: (200, json.dumps(GOOD).encode())), JsonDigest(KEYS, 1.0), slo, interval_seconds=0.05
-    )
-    try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
-            assert time.monotonic() < deadline, tail
-            time.sleep(0.01)
-        assert isinstance(tail, Quantile)
-        assert (tail.value, tail.samples) == (0.004, 300)
-    finally:
-        source.close()
-
-
 def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[..., str]) -> None:
     def slow() -> tuple[int, bytes]:
         time.sleep(0.4)
@@ -140,12 +125,7 @@ def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[...
         found = source.read(time.monotonic())["tail_latency_seconds"]
         assert isinstance(found, Missing)
         assert time.thread_time() - before < 0.3  # read does not spin either
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while "timed out" not in found.detail:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
-            found = source.read(time.monotonic())["tail_latency_seconds"]
-            assert isinstance(found, Missing)
+        until(lambda: "timed out" in getattr(source.read(time.monotonic())["tail_latency_seconds"], "detail", ""))
     finally:
         source.close()
 
@@ -371,8 +351,7 @@ def test_an_endpoint_that_has_fallen_silent_is_told_with_why_it_does_not_answer(
     url = serve(lambda: (status, json.dumps(GOOD).encode()))
     source = PolledSource("json", url, JsonDigest(KEYS, 1.0), slo, interval_seconds=0.02, stale_seconds=0.1)
     try:
-        while isinstance(source.read(time.monotonic())["tail_latency_seconds"], Missing):
-            time.sleep(0.01)
+        reading(source, "tail_latency_seconds", Quantile)
         status = 503
         said = re.compile(rf"json {url}: nothing new for \d+\.\d s \(status 503\)")
         until(lambda: said.fullmatch(getattr(source.read(time.monotonic())["tail_latency_seconds"], "detail", "")))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.window import Requests, SampleWindow
-from rlctl.envs.quantile import quantile
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -152,7 +152,7 @@ def test_the_tail_of_bursts_is_that_of_each_line_as_often_as_it_counts(batches: 
     every = [latency for latencies, weight in lines for latency in latencies * weight]
     figures = window.figures()
     assert isinstance(figures, Figures)
-    if not every or math.isinf(quantile(every, q)):
+    if not every or math.isinf(np.quantile(every, q, method="higher")):
         assert isinstance(figures.tail_seconds, Missing)
     else:
-        assert figures.tail_seconds == quantile(every, q)
+        assert figures.tail_seconds == np.quantile(every, q, method="higher")

@@ -17,7 +17,7 @@ from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import reading, until
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/latency"
 NAMES = PrometheusNames(histogram="http_seconds", oldest="oldest_seconds", in_flight="in_flight")
@@ -252,18 +252,12 @@ def test_a_live_endpoint_and_then_a_silent_one(slo: SLO, serve: Callable[..., st
         "prometheus", url, PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02, stale_seconds=0.3
     )
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Quantile):
-            assert time.monotonic() < deadline, tail
-            time.sleep(0.01)
-        assert 0.0 < tail.value <= 0.001
+        assert 0.0 < reading(source, "tail_latency_seconds", Quantile).value <= 0.001
         assert isinstance(source.read(time.monotonic())["load_ratio"], Value)
         answer["status"] = 503
-        while not isinstance(tail := source.read(time.monotonic())["tail_latency_seconds"], Missing):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert tail.why is Why.STALE
-        assert tail.age_seconds > 0.3
+        silent = reading(source, "tail_latency_seconds", Missing)
+        assert silent.why is Why.STALE
+        assert silent.age_seconds > 0.3
     finally:
         source.close()
         source.close()
@@ -274,14 +268,7 @@ def test_an_endpoint_that_is_not_there_is_gone(slo: SLO) -> None:
         "prometheus", "http://127.0.0.1:9/metrics", PrometheusDigest(NAMES, slo), slo, interval_seconds=0.02
     )
     try:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while (found := source.read(time.monotonic())["tail_latency_seconds"]) and time.monotonic() < deadline:
-            assert isinstance(found, Missing)
-            if found.why is Why.GONE:
-                break
-            time.sleep(0.01)
-        assert isinstance(found, Missing)
-        assert found.why is Why.GONE
+        until(lambda: reading(source, "tail_latency_seconds", Missing).why is Why.GONE)
     finally:
         source.close()
 

@@ -17,7 +17,7 @@ from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.host.latency.redis_histogram import RedisDigest, RedisError, ask_redis, replies
 from rlctl.envs.telemetry import Missing, Value, Why
 from rlctl.envs.workload import SLO
-from tests.waiting import until
+from tests.waiting import reading, until
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/latency"
 CAPTURED = [(FIXTURES / f"redis-{number}.resp").read_bytes() for number in (1, 2)]
@@ -200,7 +200,7 @@ def test_a_server_that_stays_away_is_told_when_its_figures_are_old(server: Serve
         "redis", str(server.path), RedisDigest((), slo), slo, ask=ask, interval_seconds=0.02, stale_seconds=0.2
     )
     try:
-        until(lambda: isinstance(source.read(time.monotonic())["done_rps"], Value))
+        reading(source, "done_rps", Value)
         server.path.unlink()
 
         def stale() -> bool:

@@ -15,7 +15,8 @@ import pytest
 
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
 from rlctl.envs.host.sensors.probe import probe_host
-from rlctl.envs.telemetry import Missing, Reading, Value, Why
+from rlctl.envs.telemetry import Missing, Value, Why
+from tests.waiting import until
 
 pytestmark = pytest.mark.host
 
@@ -41,27 +42,19 @@ def name(role: str) -> str:
     return f"rlctl-test-perf-{os.getpid()}-{role}"
 
 
-def wait_for(sensor: PerfSensor, key: str, kind: type[Reading], seconds: float = 15.0) -> Reading:
-    deadline = time.monotonic() + seconds
-    reading: Reading = Missing(Why.NO_DATA)
-    while time.monotonic() < deadline:
-        reading = sensor.read(time.monotonic())[key]
-        if isinstance(reading, kind) and getattr(reading, "why", None) is not Why.NO_DATA:
-            return reading
-        time.sleep(0.05)
-    if isinstance(reading, Missing) and reading.why is Why.NO_PERMISSION:
-        pytest.skip(reading.detail)
-    return reading
-
-
 def test_a_busy_lc_is_counted_and_an_idle_be_is_not(root: Path) -> None:
     sensor = PerfSensor([name("lc")], [name("be")], root, interval_seconds=0.1)
     busy = subprocess.Popen([sys.executable, "-S", "-c", "import time\nwhile True: time.sleep(.001)"])
     try:
         (root / name("lc") / "cgroup.procs").write_text(str(busy.pid))
-        switches = wait_for(sensor, "lc_context_switches", Value)
-        assert isinstance(switches, Value), switches
-        assert switches.value > 0.0
+
+        def counted() -> bool:
+            found = sensor.read(time.monotonic())["lc_context_switches"]
+            if isinstance(found, Missing) and found.why is Why.NO_PERMISSION:
+                pytest.skip(found.detail)
+            return isinstance(found, Value) and found.value > 0.0
+
+        until(counted)
         found = sensor.read(time.monotonic())
         idle = found["be_context_switches"]
         assert isinstance(idle, Missing)

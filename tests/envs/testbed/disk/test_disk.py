@@ -68,13 +68,6 @@ def test_impossible_spread_is_refused() -> None:
         BulkWrite(33, Path())
 
 
-def test_a_missing_postgresql_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(launch, "SYSTEM_PROGRAMS", str(tmp_path))
-    with pytest.raises(TestbedError, match=r"^initdb is not installed: apt-get install postgresql$"):
-        Postgres().start(Launcher(tmp_path))
-
-
 def test_without_an_unprivileged_user_postgresql_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "USER", "nobody-of-that-name")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -106,10 +99,8 @@ def disk_group(janitor: Janitor) -> Iterator[Group]:
     """A group whose writes can be throttled."""
     if reason := lacking():
         pytest.skip(reason)
-    made = Group.create(Layout.detect(), f"rlctl-test-disk-{os.getpid()}", Knobs(None), (Controller.IO,))
-    janitor.note_group(*made.directories)
-    yield made
-    made.remove()
+    with janitor.group(Layout.detect(), f"rlctl-test-disk-{os.getpid()}", Knobs(None), (Controller.IO,)) as made:
+        yield made
 
 
 @pytest.fixture

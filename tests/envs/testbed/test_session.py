@@ -1,0 +1,33 @@
+"""A live testbed: nginx beside stress-ng in groups of their own, under a load that is known."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from rlctl.envs.telemetry import Value
+from rlctl.envs.testbed.session import Testbed
+from rlctl.envs.testbed.traces import constant
+from rlctl.scenarios.shipped import live_scenario
+from tests.needs import COMPILER, needs
+
+
+@pytest.mark.host
+def test_after_an_overload_the_maximum_load_is_searched_as_at_first() -> None:
+    """A run of `none` leaves a backlog that the first load tried would have to serve as well."""
+    needs(programs=("nginx", "stress-ng", COMPILER))
+    with Testbed(replace(live_scenario("live-nginx").testbed(), knee_rps=(200.0, 100.0, 200.0))) as bed:
+        before = bed.plant
+        bed.follow(constant(30.0))
+        time.sleep(1.0)
+        assert bed.client().outstanding > 200
+        bed.search()
+        assert bed.slo.max_load_rps == 200.0
+        assert bed.plant is not before
+        bed.settle(constant(0.5))
+        bed.plant.wait()
+        load = bed.plant.read().load_ratio
+        assert isinstance(load, Value)
+        assert load.value == pytest.approx(0.5, abs=0.3)
