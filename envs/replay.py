@@ -18,7 +18,18 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
-from rlctl.envs.telemetry import MAX_LOAD, OF_EACH_LC, Missing, Quantile, Reading, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import (
+    COUNTERS_OF_EACH_LC,
+    MAX_LOAD,
+    OF_EACH_LC,
+    Missing,
+    Quantile,
+    Reading,
+    Telemetry,
+    Value,
+    Why,
+    worst_of,
+)
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
 
@@ -154,14 +165,18 @@ def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
     )
     if not data.get("lcs"):
         return telemetry
-    return worst_of({str(name): _of_lc(telemetry, one) for name, one in data["lcs"].items()})
+    others = telemetry.but(
+        counters={name: one for name, one in telemetry.counters.items() if name not in (*COUNTERS_OF_EACH_LC, MAX_LOAD)}
+    )
+    return worst_of({
+        str(name): _of_lc(telemetry if name == data.get("lc") else others, one) for name, one in data["lcs"].items()
+    })  # fmt: skip
 
 
 def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
+    """The readings of an LC; of those that are shared, the counters of an LC are the ruling one's."""
     readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
     counters = {**shared.counters, **{name: _reading(one) for name, one in data.get("counters", {}).items()}}
-    if MAX_LOAD not in data.get("counters", {}):
-        counters.pop(MAX_LOAD, None)  # it is the ruling one's
     return shared.but(target_seconds=float(data["target_seconds"]), counters=counters, **readings)
 
 

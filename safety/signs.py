@@ -52,6 +52,7 @@ class Alarm:
         after_seconds: From the beginning of the period to the sign.
         took_seconds: From the sign until BE was held.
         error: Why BE is not held; empty when it is.
+        lc: Name of the LC that shows the sign; empty in logs of older versions.
     """
 
     sign: Sign
@@ -59,6 +60,7 @@ class Alarm:
     after_seconds: float
     took_seconds: float
     error: str = ""
+    lc: str = ""
 
     def __str__(self) -> str:
         held = f"not held: {self.error}" if self.error else f"held in {self.took_seconds * 1e3:.1f} ms"

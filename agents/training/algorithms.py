@@ -60,12 +60,18 @@ def make(
         recipe: Its hyperparameters, already fitted to the budget.
         left: Share of the budget that is left, 1 to 0.
         classes: The learners, or what was made from them for another kind of environment.
+
+    Raises:
+        ConfigError: Stable-Baselines3 does not take them.
     """
     arguments = recipe.arguments() | {"learning_rate": _schedule(recipe.learning_rate)}
     if hasattr(recipe, "clip_range"):
         arguments["clip_range"] = _schedule(recipe.clip_range)
     learner: Any = classes[algorithm]
-    model = learner(recipe.policy, env, policy_kwargs=network_of(recipe), device="cpu", **arguments)
+    try:
+        model = learner(recipe.policy, env, policy_kwargs=network_of(recipe), device="cpu", **arguments)
+    except (ValueError, AssertionError, TypeError) as error:
+        raise ConfigError(f"{algorithm} does not take these hyperparameters: {first_line(error)}") from error
     share_gradients(head_of(model))
     for name in BY_BUDGET:
         if callable(schedule := getattr(model, name, None)):

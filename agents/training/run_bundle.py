@@ -13,7 +13,7 @@ from rlctl.agents.training.algorithms import CLASSES
 from rlctl.agents.training.export import export
 from rlctl.agents.training.host_kinds import Kind, present
 from rlctl.agents.training.recipe import as_document
-from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.tally import SIMULATED, Tally
 from rlctl.agents.training.sb3_model import recorded
 from rlctl.agents.training.training_run import TrainingRun
 
@@ -23,16 +23,23 @@ TICK_SECONDS = 1.0
 
 def write_bundle(run: TrainingRun, model: Any, seconds: float, tally: Tally | None) -> Path:
     """Export a run's model; returns the bundle's folder. BundleError where network and model disagree."""
-    rollouts = {"rollouts": tally.as_json()} if tally else {}
+    own: dict[str, Any] = {"rollouts": tally.as_json()} if tally else {}
+    before = files.init_card(run.folder) if run.init else None
+    if run.init:
+        own["init"] = _sha256(run.folder / files.INIT)
+    plants = [_trained_on(kind, count) for kind, count in present(run.hosts, run.recipe.n_envs)]
+    if tally and tally.hosts and all(one.kind != SIMULATED for one in tally.hosts.values()):
+        plants = []
+    plants += [one for one in before.plants if one not in plants] if before else []
     card = CardParts(
         algorithm=CLASSES[run.algorithm].__name__,
         tick_seconds=TICK_SECONDS,
         lags=run.recipe.lags,
-        plants=tuple(_trained_on(kind, count) for kind, count in present(run.hosts, run.recipe.n_envs)),
+        plants=tuple(plants),
         training=Training(
-            hyperparameters=run.recipe.model_dump(mode="json") | rollouts,
-            total_timesteps=model.num_timesteps,
-            wall_seconds=round(seconds, 1),
+            hyperparameters=run.recipe.model_dump(mode="json") | own,
+            total_timesteps=model.num_timesteps + (before.training.total_timesteps if before else 0),
+            wall_seconds=round(seconds + (before.training.wall_seconds if before else 0.0), 1),
             seed=run.seed,
             code=files.code_version(),
             search=run.search,
@@ -52,9 +59,13 @@ def _digest(run: TrainingRun) -> str:
         "hosts": run.hosts.model_dump(mode="json"),
         "seed": run.seed,
         "max_seconds": run.max_seconds,
-        "init": hashlib.sha256((run.folder / files.INIT).read_bytes()).hexdigest() if run.init else None,
+        "init": _sha256(run.folder / files.INIT) if run.init else None,
     }
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _trained_on(kind: Kind, count: int) -> TrainedOn:

@@ -5,7 +5,7 @@ checkpoints/N/       model.zip, state.json and, for DQN, replay.npz after N time
                      with testbeds of a cluster also rollouts.json, as it was then
 evaluations.npz      in Stable-Baselines3's shape, with QoS and BE beside the returns
 config.yml args.yml hosts.yml profiles/ command.txt versions.yml      what it was asked for, and with what
-init_model.zip       a copy of the model that it began with, if there was one
+init_model.zip init_card.json    the model that it began with, if there was one, and the card of that one's run
 tensorboard/ bundle/
 """
 
@@ -25,10 +25,12 @@ import numpy as np
 import yaml
 
 from rlctl import __version__
+from rlctl.agents.served import bundle
+from rlctl.agents.served.card import Card
 from rlctl.agents.served.network import first_line
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.file_lock import is_ours
 from rlctl.envs.whole_file import whole, write_whole
 from rlctl.envs.yaml_edge import YAML, Strict
@@ -37,7 +39,7 @@ ANOTHER = "holds a run already; give another --out, or --resume it"
 
 BEST, CONFIG, HOSTS, ARGUMENTS = "best_model.zip", "config.yml", "hosts.yml", "args.yml"
 OFFLINE, TRANSITIONS = "offline.json", "transitions.jsonl"  # of a run on a dataset, and of one on a live testbed
-INIT, COPIES = "init_model.zip", "profiles"
+INIT, INIT_CARD, COPIES = "init_model.zip", "init_card.json", "profiles"
 MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 
 MOST_REPLAY_BYTES = 1 << 27
@@ -106,10 +108,30 @@ def begin(
         (folder / COPIES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / COPIES / name)
     _write_yaml(folder / HOSTS, _with_copies(hosts).model_dump(mode="json"))
+    (folder / INIT_CARD).unlink(missing_ok=True)  # of a start that failed
     if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
+        if before := card_beside(init):
+            write_whole(folder / INIT_CARD, before.model_dump_json(by_alias=True))
     note_origin(folder, arguments, command)
     _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+
+
+def card_beside(model: Path) -> Card | None:
+    """The card of the run that a model is of; None where there is none."""
+    try:
+        return bundle.read(model.resolve().parent / "bundle")[0]
+    except RlctlError:
+        return None
+
+
+def init_card(folder: Path) -> Card | None:
+    """The card of the run whose model this one began with; None where there was none."""
+    file = folder / INIT_CARD
+    try:
+        return Card.model_validate_json(file.read_bytes()) if file.is_file() else None
+    except ValueError as error:
+        raise ConfigError("is no card; remove it, and the new one says nothing of the run before", file) from error
 
 
 def check_new(folder: Path) -> None:

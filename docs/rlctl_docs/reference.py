@@ -41,6 +41,7 @@ from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import shipped_scenarios
 from rlctl.scenarios.sim import SimScenario
+from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics
 from rlctl.shadow.gate import Gate
 from rlctl_docs.blocks import ROOT
@@ -190,7 +191,8 @@ def _tick() -> Tick:
 
 def metric_families() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Every metric as a scraper sees it: name, type, text, labels."""
-    metrics = Metrics("ppo", ("responsive", "0a1b"), Limits(2), 1.0)
+    budgets = (ErrorBudget("lc", 0.01, 1.0),)
+    metrics = Metrics("ppo", ("responsive", "0a1b"), Limits(2), 1.0, budgets=budgets)
     metrics.write(_tick())
     found = []
     for family in metrics.collect():

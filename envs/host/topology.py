@@ -83,6 +83,11 @@ def cpu_order(lc_cpus: Iterable[int], candidates: Iterable[int] | None = None, s
     return tuple(place.cpu for place in sorted(places, key=lambda place: (place.intimacy(lc), place.fill())))
 
 
+def isolated_cpus(sys: Path = SYS) -> frozenset[int]:
+    """CPUs that were set aside at boot (`isolcpus=`): nobody runs there who was not put there on purpose."""
+    return read_list(sys / "devices/system/cpu/isolated")
+
+
 def read_topology(sys: Path = SYS) -> Mapping[int, CpuPlace]:
     """Every online CPU with its place. Raises HostError where sysfs does not list any CPU."""
     folder = sys / "devices/system/cpu"

@@ -16,7 +16,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.sim.identify import Record, spread
-from rlctl.envs.telemetry import SeveralTelemetry, number_or_nan, offered_rps
+from rlctl.envs.telemetry import SeveralTelemetry, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
@@ -105,6 +105,7 @@ def watched(
     load, shield = LoggedLoad(), None
     header: Mapping[str, Any] = {}
     rows: list[tuple[float, ...]] = []
+    offered: list[list[tuple[float, float]]] = []
     acting: list[str] = []
     subject: tuple[Limits, float, Mapping[str, float]] | None = None
     earlier = 0
@@ -116,20 +117,23 @@ def watched(
         now = (limits, period, targets)
         if now != subject:
             earlier += len(rows)
-            load, rows, subject, acting = LoggedLoad(), [], now, []
+            load, rows, offered, subject, acting = LoggedLoad(), [], [], now, []
         load.see(logged)
         header = logged.header
         shield = profile_in(logged.header) or shield
         if logged.tick.policy not in acting:
             acting.append(logged.tick.policy)
         rows.append(_row(logged, limits))
+        offered.append(_offered(logged.tick.telemetry))
     if subject is None:
         raise CheckFailed("no tick here says what host it is of")
     limits, period, targets = subject
     target_seconds = min(targets.values())
-    wall, rate, ratio, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
-    known = np.isfinite(rate) & (ratio > 0.0)
-    most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
+    wall, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
+    each = [_shares(*of_lc) for of_lc in np.array(offered, float).transpose(1, 2, 0)]
+    most_rps = each[0][1] if len(each) == 1 else ASSUMED_RPS  # a request of one LC is none of another's
+    # Of several it is the load of whichever is nearest its own maximum. `fmax` leaves out what is missing.
+    loads = np.fmax.reduce([shares for shares, _ in each])
     record = Record(
         limits=limits,
         tick_seconds=period,
@@ -138,7 +142,7 @@ def watched(
         max_load_rps=most_rps,
         own_cpus=_own_cpus(limits, header) if own_cpus is None else own_cpus,
         weight=Weight.of(least=limits.least_weight),
-        offered_rps=np.where(np.isfinite(rate), rate, ratio * most_rps),
+        offered_rps=loads * most_rps,
         tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
         lc_cpus=lc_cpus,
         be_cpus=be_cpus,
@@ -146,8 +150,6 @@ def watched(
         cpuset_cpus=cpuset,
         frozen=frozen > 0.0,
     )
-    # Not as the log has it: where the maximum is learned, its shares are of another one from tick to tick.
-    loads = record.offered_rps / most_rps
     return Watched(record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier)
 
 
@@ -161,11 +163,25 @@ def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     tick, telemetry = logged.tick, logged.tick.telemetry
     latency, before = telemetry.latency_ratio, logged.tick.before
     tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
-    lc_cpus, be_cpus, ratio = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus, telemetry.load_ratio))
-    lcs = telemetry.lcs.values() if isinstance(telemetry, SeveralTelemetry) else (telemetry,)
-    rate = sum(number_or_nan(offered_rps(lc.counters)) for lc in lcs)  # of all, as the CPU time is
+    lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
     cpuset = min(before.cpuset_cpus, limits.cpus)
     latency = math.nan if latency is None else latency
     missed = math.nan if telemetry.missed is None else float(telemetry.missed)
     allowed = (before.quota_cpus, cpuset, before.frozen)
-    return (tick.wall_seconds, rate, ratio, tail, latency, missed, lc_cpus, be_cpus, *allowed)
+    return (tick.wall_seconds, tail, latency, missed, lc_cpus, be_cpus, *allowed)
+
+
+def _offered(telemetry: Telemetry) -> list[tuple[float, float]]:
+    """Requests a second and share of the maximum, of each LC."""
+    lcs = telemetry.lcs.values() if isinstance(telemetry, SeveralTelemetry) else (telemetry,)
+    return [(number_or_nan(offered_rps(lc.counters)), number_or_nan(lc.load_ratio)) for lc in lcs]
+
+
+def _shares(rate: Array, ratio: Array) -> tuple[Array, float]:
+    """Loads of an LC as shares of one maximum, and that maximum.
+
+    Not as the log has them: where the maximum is learned, its shares are of another one from tick to tick.
+    """
+    known = np.isfinite(rate) & (ratio > 0.0)
+    most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
+    return np.where(np.isfinite(rate), rate / most_rps, ratio), most_rps

@@ -11,7 +11,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.telemetry import number_or_nan, offered_rps
+from rlctl.envs.telemetry import Reading, Value, number_or_nan, offered_rps
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
@@ -39,11 +39,17 @@ class LiveRun:
 
     @property
     def request_cpu_seconds(self) -> float:
-        """CPU time of the LC by its requests; nan where either is not known."""
-        told = [(each.lc_cpus, offered_rps(each.counters)) for each in (tick.telemetry for tick in self.ticks)]
+        """CPU time of the LC by the requests that it served, or by those that came; nan where neither is known."""
+        told = [(each.lc_cpus, _served_rps(each.counters)) for each in (tick.telemetry for tick in self.ticks)]
         pairs = [(number_or_nan(cpus), number_or_nan(rps)) for cpus, rps in told]
         cpus, rps = np.array(pairs)[~np.isnan(pairs).any(axis=1)].sum(axis=0)
         return float(cpus / rps) if rps else math.nan
+
+
+def _served_rps(counters: Mapping[str, Reading]) -> Reading:
+    """Those that wait have cost nothing yet."""
+    done = counters.get("done_rps")
+    return done if isinstance(done, Value) else offered_rps(counters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         raise CheckFailed(f"{args.log}: no tick here says how many requests came, beside their latency")
     if args.json:
         plain = {name: _as_json(one) for name, one in learned.items()}
-        told: dict[str, object] = plain.get(ONLY) or {"lcs": plain}
+        told: dict[str, object] = plain[ONLY] if plain.keys() == {ONLY} else {"lcs": plain}
         print_json({"schema": 1, "ticks": load.ticks, **told})
     else:
         print("\n".join(f"{one}; {load.ticks} ticks" for one in learned.values()))

@@ -182,8 +182,8 @@ class InnerGuardSection(Described):
 
     Attributes:
         enabled: Without it nothing happens between two ticks.
-        most_false_alarms: Of each sign in an hour: alarms after whose period the target turns out to be met. A sign
-            that had as many is not heeded until one of them is more than an hour ago.
+        most_false_alarms: Of each sign of an LC in an hour: alarms after whose period the target turns out to be met. A
+            sign that had as many is not heeded until one of them is more than an hour ago.
     """
 
     enabled: bool = True

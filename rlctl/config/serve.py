@@ -211,7 +211,8 @@ class ServeConfig(Described):
         policy: The policy that decides what BE may have.
         fallback: The heuristic that decides when a learned policy does not.
         shield: A shipped safety profile, or the path of one.
-        quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets.
+        quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets. Each
+            write gives BE a whole one at once, so that a long one lets it have more than its verdict.
         state_directory: Holds the journal of original values, from which `rlctl restore` works.
         ownership: What another program's write to BE is answered with.
         inner_guard: What may hold BE between two ticks.
@@ -234,7 +235,7 @@ class ServeConfig(Described):
     policy: PolicySection = PolicySection()
     fallback: FallbackSection = FallbackSection()
     shield: Name = DEFAULT
-    quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=1000.0)
+    quota_period_milliseconds: float = Field(default=10.0, ge=1.0, le=100.0)
     state_directory: Path = Path("/var/lib/rlctl")
     ownership: OwnershipSection = OwnershipSection()
     inner_guard: InnerGuardSection = InnerGuardSection()

@@ -56,7 +56,7 @@ class InnerGuard:
         people: Whoever pauses or limits BE; None where nobody can.
 
     Attributes:
-        heeded: Signs that are answered now; the others were wrong too often.
+        unheeded: Signs of an LC that are not answered now, as they were wrong too often.
     """
 
     def __init__(
@@ -71,10 +71,15 @@ class InnerGuard:
         self._plant, self._lease, self._clock, self._people = plant, lease, clock, people
         self._signs = {name: Signs(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
-        self._false: dict[Sign, deque[float]] = {sign: deque() for sign in Sign}
+        self._false: dict[tuple[str, Sign], deque[float]] = {(name, sign): deque() for name in slos for sign in Sign}
         self._told_seconds: dict[Sign, float] = {}
-        self.heeded = frozenset(Sign)
+        self.unheeded: frozenset[tuple[str, Sign]] = frozenset()
         self.begin(plant.limits.safe)
+
+    @property
+    def heeded(self) -> frozenset[Sign]:
+        """Signs that are answered now, whichever LC shows them."""
+        return frozenset(Sign) - {sign for _, sign in self.unheeded}
 
     def begin(self, verdict: Allocation) -> None:
         """A period begins under a verdict that has been written."""
@@ -98,25 +103,26 @@ class InnerGuard:
                 self._write(safe)
         for name, lc in glimpse.lcs.items():  # all of them at every look, so that each knows its last requests
             signs = self._signs[name].see(glimpse.now_seconds, lc.newest, waits=lc.waits)
-            heeded = next((sign for sign in signs if sign in self.heeded), None)
+            heeded = next((sign for sign in signs if (name, sign) not in self.unheeded), None)
             if heeded and self._alarm is None and not self._is_held():
-                self._hold(heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
+                self._hold(name, heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
         return self._alarm is None and any(signs.near for signs in self._signs.values()) and not self._is_held()
 
     def write(self, tick: Tick) -> None:
         """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""
         now = tick.telemetry.time_seconds
         if tick.alarm and tick.false_alarm:
-            self._false[tick.alarm.sign].append(now)
+            self._false[tick.alarm.lc, tick.alarm.sign].append(now)
         for false in self._false.values():
             while false and false[0] <= now - HOUR_SECONDS:
                 false.popleft()
-        heeded = frozenset(sign for sign, false in self._false.items() if len(false) < self._most_false)
-        for sign in self.heeded - heeded:
-            log.warning("inner guard: %d false alarms in an hour: %s is not heeded for now", self._most_false, sign)
-        for sign in heeded - self.heeded:
-            log.info("inner guard: %s is heeded again", sign)
-        self.heeded = heeded
+        unheeded = frozenset(one for one, false in self._false.items() if len(false) >= self._most_false)
+        for lc, sign in unheeded - self.unheeded:
+            why = f"{self._most_false} false alarms in an hour"
+            log.warning("inner guard: %s: %s of LC %s is not heeded for now", why, sign, lc)
+        for lc, sign in self.unheeded - unheeded:
+            log.info("inner guard: %s of LC %s is heeded again", sign, lc)
+        self.unheeded = unheeded
 
     def _heed_people(self) -> None:
         """A pause or a limit is in force at once; what ends one waits for the tick, as all does that frees BE."""
@@ -132,11 +138,11 @@ class InnerGuard:
         """BE has next to nothing: its minimum, or less."""
         return self._plant.current.usable_cpus <= self._plant.limits.minimum.usable_cpus
 
-    def _hold(self, sign: Sign, detail: str, seen_seconds: float) -> None:
+    def _hold(self, lc: str, sign: Sign, detail: str, seen_seconds: float) -> None:
         self._held = self._held or self._plant.current
         error = self._write(self._plant.limits.safe)
         after = seen_seconds - self._begun_seconds
-        self._alarm = Alarm(sign, detail, after, self._clock() - seen_seconds, error)
+        self._alarm = Alarm(sign, detail, after, self._clock() - seen_seconds, error, lc)
         if seen_seconds - self._told_seconds.get(sign, -QUIET_SECONDS) >= QUIET_SECONDS:
             self._told_seconds[sign] = seen_seconds
             log.info("inner guard: %s", self._alarm)

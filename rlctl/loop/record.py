@@ -25,7 +25,7 @@ from rlctl.envs.telemetry import (
 )
 from rlctl.envs.ticklog import seal
 from rlctl.loop.sealed_log import SealedLog
-from rlctl.safety.signs import Alarm
+from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
 
 log = logging.getLogger(__name__)
@@ -87,8 +87,11 @@ class Tick:
 
     @property
     def false_alarm(self) -> bool:
-        """BE was held before the period was over, and the LC met its target in it."""
-        return self.cut and self.telemetry.missed is False
+        """BE was held before the period was over, and the LC whose sign it was met its target in it."""
+        if self.alarm is None or self.alarm.sign is Sign.TAIL:  # which is a window that missed the target
+            return False
+        lcs = self.telemetry.lcs if isinstance(self.telemetry, SeveralTelemetry) else {}
+        return lcs.get(self.alarm.lc, self.telemetry).missed is False
 
     @property
     def why_safe(self) -> str:

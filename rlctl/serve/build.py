@@ -184,7 +184,8 @@ def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
 
 
 def _max_load(lc: str, found: Workloads) -> MaxLoad:
-    return MaxLoad(lc, max(1.0, float(len(found.cpus_of(lc)))))
+    cpus, cpu = max(1.0, float(len(found.cpus_of(lc)))), found.lcs[lc].cpu
+    return MaxLoad(lc, min(cpus, cpu.quota().cpus, cpu.ceiling_cpus()) if cpu else cpus)
 
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:

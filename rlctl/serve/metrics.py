@@ -150,7 +150,7 @@ class Metrics(Collector):
         if tick.alarm:
             counts.alarms[tick.alarm.sign] += 1
             counts.false_alarms[tick.alarm.sign] += tick.false_alarm
-        counts.overrides += tick.verdict.overridden
+        counts.overrides += tick.verdict.corrected
         counts.fallbacks += bool(tick.fallback)
         counts.write_errors += bool(tick.error)
         self._tick.add(tick.tick_seconds)
@@ -175,7 +175,7 @@ class Metrics(Collector):
         yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
         yield from self._own()
         yield from _spent(self._budgets)
-        text = "1 while the guard between the ticks heeds a sign; 0 without it, and after too many false alarms."
+        text = "1 while the inner guard heeds a sign of every LC; 0 without it, and after too many false alarms."
         active = GaugeMetricFamily("rlctl_inner_sign_active", text, labels=["sign"])
         for sign in Sign:
             active.add_metric([sign], float(sign in self._heeded()))
@@ -199,7 +199,7 @@ class Metrics(Collector):
         met = "Of those, periods in which the LC met its target all the same."
         yield _by("rlctl_inner_false_alarms", met, ("sign",), counts.false_alarms)
         for name, text, value in (
-            ("shield_overrides", "Ticks whose proposal was not let through as it was.", counts.overrides),
+            ("shield_overrides", "Ticks whose proposal a guard did not let through as it was.", counts.overrides),
             ("fallback_ticks", "Ticks in which another than the configured policy decided.", counts.fallbacks),
             ("policy_errors", "Ticks in which the policy failed.", 0),
             ("tick_errors", "Ticks that went wrong before the write.", 0),

@@ -21,6 +21,7 @@ from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import see
 from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
@@ -106,9 +107,12 @@ class Sharing:
         """See who came and who left and what they say, and journal newcomers' originals before anybody touches them."""
         if self._population.look():
             self._regrouped = True
-            names = self._population.members.keys()
+            if self._population.left:  # though who came in its place may ask for the same
+                self._settled = None
+            names = self._population.members.keys() - self._population.left
             self._placed = {name: one for name, one in self._placed.items() if name in names}
-            self._since = {name: self._since.get(name, self._clock()) for name in names}
+            since = {name: one for name, one in self._since.items() if name in names}
+            self._since = dict.fromkeys(self._population.members, self._clock()) | since
             self._told = {name: one for name, one in self._told.items() if name in names}
             self._complained = {name: why for name, why in self._complained.items() if name in names}
             if self._channel:
@@ -225,6 +229,8 @@ class Sharing:
         wanted_bytes = member.modes[placement.mode].memory_bytes
         if wanted_bytes == member.memory_bytes:
             return
+        if not wanted_bytes and (member.registration is None or Controller.MEMORY not in member.group.paths):
+            return  # nobody has ever limited it
         member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
         try:
             set_memory(member.group, self._knobs, "high", wanted_bytes or None)

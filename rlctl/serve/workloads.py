@@ -22,7 +22,7 @@ from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.view import missing
-from rlctl.envs.host.topology import cpu_order
+from rlctl.envs.host.topology import cpu_order, isolated_cpus, read_topology
 from rlctl.serve.sharing import Sharing
 
 log = logging.getLogger(__name__)
@@ -103,8 +103,8 @@ class Workloads:
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""
         configured, platform = self.config.be.cpus, self.best_effort.platform
-        reach = (platform and platform.mdev_cpus) or within_reach(self.be)
-        return tuple(configured or cpu_order(lc_cpus, reach))
+        reach = (platform and platform.mdev_cpus) or within_reach(self.be) or frozenset(read_topology())
+        return tuple(configured or cpu_order(lc_cpus, reach - isolated_cpus() or reach))
 
     def lc_selects(self) -> Callable[[str], bool] | None:
         """How the main LC's group is known when it is made anew; None if it cannot be."""

@@ -23,7 +23,8 @@ class Subject:
     """What all ticks of a report have in common.
 
     Attributes:
-        target_seconds: Target of the LC's tail latency; None when the log does not say.
+        target_seconds: Target of the LC's tail latency, of several the first one's; None when the log does not say.
+        targets: Of several LCs all of them by name, as the log has it; empty of one.
         shadows: For each shadow by name its digest, and whether it is learned.
     """
 
@@ -34,6 +35,7 @@ class Subject:
     tick_seconds: float
     target_seconds: float | None
     shadows: Mapping[str, tuple[str, bool]]
+    targets: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,9 @@ def _subject(header: Mapping[str, Any]) -> Subject | None:
         return None
     said = header.get("target_seconds")
     target = float(said) if isinstance(said, (int, float)) and 0.0 < said < math.inf else None
-    return Subject(acting, its_hash, profile, limits, period, target, shadows)
+    targets = header.get("targets_seconds")
+    several = targets if isinstance(targets, dict) and len(targets) > 1 else {}
+    return Subject(acting, its_hash, profile, limits, period, target, shadows, several)
 
 
 def _or_nan(value: float | None) -> float:

@@ -61,6 +61,7 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
     def header(tick: Tick) -> Mapping[str, object]:
         return fixed | {
             "target_seconds": _sayable(next(iter(tick.telemetry.targets_seconds.values()))),
+            "targets_seconds": {name: _sayable(one) for name, one in tick.telemetry.targets_seconds.items()},
             "guards": {name: _sayable(memory) for name, memory in (shield.state if shield else {}).items()},
         }
 

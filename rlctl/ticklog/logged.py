@@ -129,7 +129,7 @@ def _price(value: object) -> float:
 
 def _alarm(plain: Mapping[str, Any]) -> Alarm:
     times = finite(plain["after_seconds"]), finite(plain["took_seconds"])
-    return Alarm(Sign(plain["sign"]), str(plain["detail"]), *times, str(plain["error"]))
+    return Alarm(Sign(plain["sign"]), str(plain["detail"]), *times, str(plain["error"]), str(plain.get("lc", "")))
 
 
 def _placement(plain: Sequence[Any] | None) -> Placement | None:

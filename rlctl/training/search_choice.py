@@ -74,8 +74,9 @@ class Lead:
 
     @property
     def is_clear(self) -> bool:
-        """True when the interval of what it is ahead in leaves out zero."""
-        return self.by != "nothing" and (self.qos if self.by == "QoS" else self.be).is_clear
+        """True when the interval of what it is ahead in is above zero; QoS is ranked by course, not by its mean."""
+        ahead = self.qos if self.by == "QoS" else self.be
+        return self.by != "nothing" and ahead.mean > 0.0 and ahead.is_clear
 
     def as_json(self) -> dict[str, object]:
         """Differences by the metric's name."""

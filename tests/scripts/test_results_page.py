@@ -37,6 +37,19 @@ def test_every_stored_result_is_on_the_page_with_its_command(script: dict[str, A
     assert all((ROOT / "docs/figures" / name).exists() for name in figures)
 
 
+@pytest.mark.parametrize("policy", ["ppo", "dqn"])
+def test_the_card_of_a_shipped_bundle_has_the_scores_of_the_table(policy: str) -> None:
+    """`rlctl evaluate BUNDLE --shield measured --write-card` writes them where what a policy sees has changed."""
+    suite = json.loads((ROOT / "docs/results/suite.json").read_text())["scenarios"]
+    scores = json.loads((ROOT / f"configs/bundles/{policy}/card.json").read_text())["scores"]
+    assert scores.keys() == suite.keys()
+    for name, one in suite.items():
+        row, (score,) = one["managers"][policy], scores[name].values()
+        assert score["seeds"] == one["seeds"]
+        for metric in ("qos_guarantee_percent", "be_throughput_percent"):
+            assert score[metric]["mean"] == pytest.approx(row[metric]["mean"], abs=1e-4)
+
+
 def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dict[str, Any], tmp_path: Path) -> None:
     result = json.loads((ROOT / "docs/results/live-nginx.json").read_text())
     result["managers"]["ppo"]["be_throughput_percent"]["mean"] = 12.3

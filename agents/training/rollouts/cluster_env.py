@@ -22,7 +22,7 @@ from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, dealt, fi
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segment_env import SegmentEnv
 from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
-from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.rollouts.tally import SIMULATED, Tally
 from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
 from rlctl.agents.training.rollouts.worker import SimRunning
 from rlctl.envs.errors import ConfigError
@@ -162,7 +162,7 @@ class Rollouts:
             part = part_of.setdefault((node.id, place), len(part_of)) % testbeds  # of one that comes back the same
             own, first = tuple(parts[part]), nth_seed(seed, share, block, number)
             simulated = partial(SimRunning, own, tuple(lags), first)
-            return Planned("simulated", simulated, draws)
+            return Planned(SIMULATED, simulated, draws)
 
         kinds = [kind.name for kind, _ in present(hosts, share * testbeds)] + ([live.name] if live else [])
         return ClusterEnv(Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say), count, lags, kinds)

@@ -25,8 +25,6 @@ from sb3_contrib import QRDQN
 from stable_baselines3.common.logger import configure
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
-from rlctl.agents.served import bundle
-from rlctl.agents.served.card import Card
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import head_of, save, share_gradients
 from rlctl.agents.training.export import as_onnx
@@ -192,7 +190,7 @@ class FineTuning:
         kept, out = self.task.folder / files.BEST, self.task.folder / "bundle"
         model = load_model(kept)
         task, parts = self.task, parts_of(model, kept, self.lags)
-        trained, before = parts.training, _card_beside(task.init)
+        trained, before = parts.training, files.card_beside(task.init)
         live: dict[str, JsonValue] = {
             "init": str(task.init),
             "kept_initial": not outcome.improved,
@@ -201,10 +199,11 @@ class FineTuning:
             "explore": task.bounds.probability,
             "explore_slack_ratio": task.bounds.least_slack_ratio,
         }
+        learned = before.training.total_timesteps if before else int(self.model.num_timesteps)
         training = trained.model_copy(
             update={
                 "hyperparameters": {**trained.hyperparameters, "live": live},
-                "total_timesteps": int(self.model.num_timesteps) + (outcome.timesteps if outcome.improved else 0),
+                "total_timesteps": learned + (outcome.timesteps if outcome.improved else 0),
                 "wall_seconds": round(outcome.seconds, 1),
                 "seed": task.seed,
                 "code": files.code_version(),
@@ -216,14 +215,6 @@ class FineTuning:
         card = parts.model_copy(update=updated)
         export_model(model, out, name=name, card=card, observations=recorded(self.lags))
         return out
-
-
-def _card_beside(model: Path) -> Card | None:
-    """The card of the run that a model is of; None where there is none."""
-    try:
-        return bundle.read(model.resolve().parent / "bundle")[0]
-    except RlctlError:
-        return None
 
 
 def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks: int) -> Any:

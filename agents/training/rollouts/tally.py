@@ -11,13 +11,16 @@ from rlctl.envs.whole_file import write_json
 
 FILE = "rollouts.json"
 
+SIMULATED = "simulated"
+"""Kind of a testbed without a live host."""
+
 
 @dataclass(slots=True)
 class HostTally:
     """What became of one host's transitions.
 
     Attributes:
-        kind: `simulated`, or the scenario of a live one.
+        kind: SIMULATED, or the scenario of a live one.
         stale: Those that were dropped, for the policy had gone on too far.
         lost: Those that it was asked for and that never came: what it had of them is gone with it. An upper bound.
         segments, losses: Number of segments that came, and how often the host was lost.

@@ -23,6 +23,8 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.process import ancestors, read_task, start_time
 
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
+
+THAW_SECONDS = 0.2
 BY_SIGNAL = 128
 # For ended processes to leave a group; it stays while it has processes that outlive the one that was launched.
 REMOVE_SECONDS = 1.0
@@ -223,19 +225,24 @@ def _environment(description: Description, pid: int, place: Place) -> Mapping[st
 
 
 def _waited(pid: int, registration: Registration, place: Place, blocked: set[signal.Signals]) -> int:
-    """Pass signals on until the child ends; its exit code."""
+    """Pass signals on until the child ends; its exit code. Once it was told to end it is thawed until it has.
+
+    A deferred application would not hear of it, and a service freezes it again at its next tick. What SIGHUP and SIGINT
+    mean is its own affair: for these it is thawed once.
+    """
+    ending = False
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else BY_SIGNAL - code
-        got = signal.sigwaitinfo(blocked)
-        if got is None or got.si_signo == signal.SIGCHLD:
-            continue
-        if got.si_code != _FROM_THE_TERMINAL:
-            os.kill(pid, got.si_signo)
-        if got.si_signo in _ENDING:
-            with contextlib.suppress(RlctlError):  # a deferred application would not hear of it
+        got = signal.sigtimedwait(blocked, THAW_SECONDS) if ending else signal.sigwaitinfo(blocked)
+        if got is not None and got.si_signo != signal.SIGCHLD:
+            if got.si_code != _FROM_THE_TERMINAL:
+                os.kill(pid, got.si_signo)
+            ending = ending or got.si_signo in {signal.SIGTERM, signal.SIGQUIT}
+        if ending or (got is not None and got.si_signo in _ENDING):
+            with contextlib.suppress(RlctlError):
                 freezer = _group_now(registration, place).freezer
                 if freezer is not None:
                     freezer.order(False)

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -16,10 +16,11 @@ from rlctl.envs.host.apps.description import LEAST_PRIORITY
 from rlctl.envs.host.apps.groups import make_group, move_all
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.members import RESTRICTING
-from rlctl.envs.host.cgroup.parse import child_groups
+from rlctl.envs.host.cgroup.parse import child_groups, cpu_set
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.process import memberships
 
@@ -48,7 +49,8 @@ class Member:
         priority: 0 is served first.
         cluster: The cluster whose group holds its group; empty where clusters have no groups.
         registration: None for a group that nobody announced.
-        memory_bytes: Written last as its memory limit.
+        identity: Of its group, which may be another one of that name at the next look.
+        memory_bytes: Written last as its memory limit; None before the first, when a predecessor's may be in force.
         limited: It has had a quota of ours.
     """
 
@@ -57,8 +59,9 @@ class Member:
     priority: int
     group: Group
     cluster: str
+    identity: Identity
     registration: Registration | None = None
-    memory_bytes: int = 0
+    memory_bytes: int | None = None
     limited: bool = False
 
 
@@ -68,6 +71,9 @@ class Population:
     Args:
         clusters: Names of the groups between it and the applications'; none if there are no such.
         knobs: The originals of every group are journalled when it is first seen, with one fsync.
+
+    Attributes:
+        left: Who was found to have gone at the last look, though another of that name may have come since.
     """
 
     def __init__(
@@ -80,6 +86,7 @@ class Population:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.members: dict[str, Member] = {}
+        self.left: frozenset[str] = frozenset()
         self._parent = parent
         self._clusters = tuple(clusters)
         self._registry, self._knobs, self._events = registry, knobs, events
@@ -100,13 +107,12 @@ class Population:
         paths = dict(self._found(registered))
         if check:
             self._empty = frozenset(path for path in paths if not self._populated(path, registered.get(path)))
-        changed = False
-        for name, member in tuple(self.members.items()):
-            path = member.group.name
-            same = path in paths and registered.get(path) == member.registration
-            if not same or path in self._empty:
-                changed = True
-                self._drop(name)
+        self.left = frozenset(
+            name for name, member in self.members.items() if not self._stays(member, paths, registered)
+        )
+        for name in self.left:
+            self._drop(name)
+        changed = bool(self.left)
         for path, cluster in paths.items():
             if path not in self._by_path and path not in self._empty and len(self.members) < MOST_MEMBERS:
                 changed |= self._take(path, cluster, registered.get(path))
@@ -118,6 +124,15 @@ class Population:
         here |= {one.key for one in astray}
         self._refused = {name: why for name, why in self._refused.items() if name in here}
         return changed
+
+    def _stays(self, member: Member, paths: Collection[str], registered: Mapping[str, Registration]) -> bool:
+        path = member.group.name
+        if path not in paths or path in self._empty or registered.get(path) != member.registration:
+            return False
+        try:
+            return self._knobs.kernel.identity(member.group.directories[0]) == member.identity
+        except OSError:
+            return False
 
     def named(self, pid: int) -> str | None:
         """The application that a process belongs to: by the group that it is in, or by one above that."""
@@ -138,6 +153,7 @@ class Population:
         if registration is None:
             return False
         old, path = member.group, f"{self._parent.name}/{cluster}/{member.name}"
+        target: Group | None = None
         try:
             target = self._opened_or_made(path)
             self._remember(target, ours=True)
@@ -146,9 +162,14 @@ class Population:
             del self._by_path[old.name]
             self._by_path[path] = member.name
             member.group, member.cluster, member.registration = target, cluster, registration
-            member.memory_bytes, member.limited = 0, False
+            member.identity, member.memory_bytes, member.limited = target.identity()[0], None, False
             old.remove(0.0)
         except RlctlError as error:
+            if target is not None and member.group is old:  # cgroup v1 may have taken it in some hierarchies
+                with contextlib.suppress(RlctlError):
+                    move_all(target, old)
+                    target.remove(0.0)
+                    self._knobs.forget(target.directories)
             self._refuse(member.name, f"not all of it moved to {cluster}: {error}")
             return False
         self._knobs.forget(old.directories)
@@ -192,13 +213,14 @@ class Population:
         try:
             group = Group.open(self._parent.layout, path, self._knobs)
             self._remember(group, ours=registration is not None)
+            identity, *_ = group.identity()
         except CgroupGone:
             return False
         except RlctlError as error:
             self._refuse(name, str(error))
             return False
         modes, priority = (registration.working_modes, registration.priority) if registration else _UNKNOWN
-        self.members[name] = Member(name, modes, priority, group, cluster, registration)
+        self.members[name] = Member(name, modes, priority, group, cluster, identity, registration)
         self._by_path[path] = name
         self._events.tell(
             "application-came", name if registration else f"{name}, which nobody registered", logging.INFO
@@ -209,16 +231,17 @@ class Population:
         return registration.key if registration else str(PurePosixPath(path).relative_to(self._parent.name))
 
     def _remember(self, group: Group, *, ours: bool) -> None:
-        """Journal a group's originals. One of ours has no CPUs of its own: it gets those that are above it."""
+        """Journal a group's originals. One of ours, or with a copy of the CPUs above, has those that are above it."""
         files = list(group.knob_files(*RESTRICTING))
         if (memory := group.paths.get(Controller.MEMORY)) is not None:
             files += [memory / name for name in _MEMORY_FILES if (memory / name).exists()]
         instead = {}
-        if ours and group.cpuset is not None and group.cpuset.cpus():
+        if group.cpuset is not None and (cpus := group.cpuset.cpus()):
             (own,) = group.cpuset.cpus_files
-            above = self._knobs.original(own.parent.parent / own.name)
-            if above is not None:
-                instead[own] = above
+            above = own.parent.parent / own.name
+            original = self._knobs.original(above)
+            if original is not None and (ours or cpus == cpu_set(self._knobs.read(above), above)):
+                instead[own] = original
         self._knobs.remember(files, instead)
 
     def _opened_or_made(self, path: str) -> Group:

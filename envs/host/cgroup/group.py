@@ -220,11 +220,12 @@ class Group:
         return any(True for _ in self._pids_in(self.directories[0]))
 
     def affinity(self) -> frozenset[int]:
-        """CPUs that any of its processes may run on now, whoever says so; none where it has no process."""
+        """CPUs that any thread of its processes may run on now, whoever says so; none where it has no process."""
         cpus: set[int] = set()
         for pid in self.pids():
             with contextlib.suppress(OSError):  # it has ended
-                cpus |= os.sched_getaffinity(pid)
+                for thread in os.listdir(PROC / str(pid) / "task"):  # by its number a process is its first thread alone
+                    cpus |= os.sched_getaffinity(int(thread))
         return frozenset(cpus)
 
     def strays(self) -> frozenset[int]:

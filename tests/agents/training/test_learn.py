@@ -1,5 +1,6 @@
 """A run can be repeated, stopped and gone on with, and ends with a policy that acts."""
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -204,7 +205,10 @@ def test_a_run_that_could_not_begin_leaves_its_folder_for_another_one(tmp_path):
     (tmp_path / "text.zip").write_text("no model")
     with pytest.raises(ConfigError, match="does not fit"):
         learn(run_of(tmp_path / "run", init=tmp_path / "text.zip"))
-    assert learn(run_of(tmp_path / "run")).ending is Ending.BUDGET
+    run = run_of(tmp_path / "run")
+    with pytest.raises(ConfigError, match="ppo does not take these hyperparameters: Policy MlpPolcy unknown"):
+        learn(replace(run, recipe=run.recipe.model_copy(update={"policy": "MlpPolcy"})))
+    assert learn(run).ending is Ending.BUDGET
 
 
 def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
@@ -214,6 +218,17 @@ def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
     init.unlink()
     resumed = learn(run_of(tmp_path / "second", init=init, resume=True, export=True))
     assert load(resumed.bundle).card.training.total_timesteps == 512
+
+
+def test_the_card_of_a_run_that_began_with_a_model_has_what_that_had_learned_from(tmp_path):
+    one, other = (HOSTS.model_copy(update={"kinds": (kind,)}) for kind in HOSTS.kinds[:2])
+    before = load(learn(run_of(tmp_path / "first", hosts=one, export=True)).bundle).card
+    init = tmp_path / "first" / "best_model.zip"
+    card = load(learn(run_of(tmp_path / "second", hosts=other, init=init, export=True)).bundle).card
+    assert card.training.total_timesteps == 1024
+    assert card.training.hyperparameters["init"] == hashlib.sha256(init.read_bytes()).hexdigest()
+    assert [*before.plants] == [*card.plants][1:]
+    assert len(card.plants) == 2
 
 
 @pytest.fixture(scope="module")

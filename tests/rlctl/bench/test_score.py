@@ -54,7 +54,8 @@ def test_throughput_is_a_mean_over_repeats_with_an_interval():
 def test_what_a_request_costs_the_lc_is_told_by_the_one_beside_no_be():
     def costing(cpus):
         ticks = run(0.001, 0.001, 0.001).ticks
-        told = {"lc_cpus": Value(cpus), "counters": {"offered_rps": Value(1000.0)}}
+        counters = {"offered_rps": Value(9000.0), "done_rps": Value(1000.0)}  # most still wait, and cost nothing yet
+        told = {"lc_cpus": Value(cpus), "counters": counters}
         return replace(run(), ticks=tuple(replace(one, telemetry=replace(one.telemetry, **told)) for one in ticks))
 
     one = score([costing(0.12), costing(0.24)], alone=[100e-6, 200e-6])

@@ -19,7 +19,7 @@ from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, number, worst_of
 from rlctl.envs.workload import Weight
 from rlctl.loop.control import Controller
 from rlctl.loop.record import TickLog
@@ -164,8 +164,10 @@ def failing(files, damaged):
 def test_the_worst_off_of_several_lcs_is_told_of_whoever_that_is(tmp_path, monkeypatch):
     """Their targets are no change of settings, tick by tick."""
     log, _ = watch(tmp_path, "two-core-nginx", "frozen")
+    alone = question(log).watched.load_ratio
     monkeypatch.setattr("rlctl.advice.watched.read_log", taking_turns)
     found = question(log).watched
+    assert found.load_ratio == pytest.approx(alone, rel=0.05), "requests of one say nothing of the other's load"
     assert len(found.load_ratio) == TICKS
     assert found.earlier_ticks == 0
     assert found.record.target_seconds == 0.010
@@ -176,9 +178,9 @@ def taking_turns(files, damaged):
     """A log's ticks as if a second LC, with twice the target, were the worst off in every second one."""
     for logged in read_log(files, damaged):
         own = logged.tick.telemetry
-        second = own.but(
-            target_seconds=0.020, tail_latency_seconds=Quantile(0.019 * (logged.tick.index % 2), samples=500)
-        )
+        load, tail = number(own.load_ratio) or 0.0, Quantile(0.019 * (logged.tick.index % 2), samples=500)
+        second = own.but(target_seconds=0.020, tail_latency_seconds=tail, load_ratio=Value(0.5 * load))
+        second = second.but(counters={"offered_rps": Value(25e3 * load)})
         both = worst_of({"web": own, "cache": second})
         yield replace(logged, tick=replace(logged.tick, telemetry=both))
 

@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
-from rlctl.envs.telemetry import Value
+from rlctl.envs.telemetry import Value, worst_of
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.plant import FakePlant
@@ -43,6 +43,18 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     plain = json.loads(capsys.readouterr().out)
     assert (plain["at_least_rps"], plain["borne_out"]) == (pytest.approx(0.7 / 0.00085), False)
     assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
+
+
+def test_where_a_second_lc_came_later_each_is_told(tmp_path, capsys, always, limits):
+    class Several(Counting):
+        def read(self):
+            own = super().read()
+            return worst_of({"web": own, "cache": own})
+
+    recorded(tmp_path, Counting(limits, loads=(0.2,)), always)
+    folder = recorded(tmp_path, Several(limits, loads=(0.2,)), always)
+    assert main(["learn-load", str(folder), "--json"]) == 0
+    assert {"web", "cache"} <= json.loads(capsys.readouterr().out)["lcs"].keys()
 
 
 def test_a_log_without_requests_says_nothing_of_it(tmp_path, capsys, always, limits):

@@ -10,7 +10,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.watch import Glimpse, LcGlimpse
-from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
 from rlctl.loop.control import Controller
 from rlctl.loop.inner import HOUR_SECONDS, InnerGuard
@@ -61,12 +61,12 @@ class Watched(FakePlant):
         return super().apply(allocation)
 
 
-def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False, people=None):
+def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False, people=None, slos=SLOS):
     """A loop with the guard; without a shield the policy's word is the verdict."""
     shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
     loop = Controller(plant, policy, shield, MemoryRecorder(), lease)
     if guard:
-        loop.inner = InnerGuard(plant, SLOS, most, lease, people=people)
+        loop.inner = InnerGuard(plant, slos, most, lease, people=people)
         plant.answer = loop.inner.look
         loop.recorder = Tee(loop.inner, ticks := loop.recorder)
         loop.ticks = ticks.ticks
@@ -253,7 +253,7 @@ def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_
     back = int(HOUR_SECONDS / minute)
     assert alarms == [1, 2, 3, back + 2, back + 3, back + 4], "three, and three more when those are over an hour ago"
     said = [text for text in caplog.messages if "is not heeded" in text]
-    assert said == ["inner guard: 3 false alarms in an hour: late-requests is not heeded for now"] * 2
+    assert said == ["inner guard: 3 false alarms in an hour: late-requests of LC web is not heeded for now"] * 2
 
 
 def test_an_alarm_in_a_window_that_missed_is_right_and_one_of_an_unknown_window_is_neither(half):
@@ -269,6 +269,23 @@ def test_a_sign_that_is_not_heeded_leaves_the_others(half):
     loop = guarded(plant, half, most=1)
     loop.run(ticks=4)
     assert [tick.alarm and tick.alarm.sign for tick in loop.ticks] == [None, Sign.LATE, None, Sign.PRESSURE]
+
+
+def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of_its_windows(half):
+    """One whose threads wait in turns once had the other's only early sign ignored."""
+
+    class Several(Watched):
+        def read(self):
+            web = super().read()
+            return worst_of({"web": web, "db": web.but(tail_latency_seconds=Quantile(0.02, samples=500))})
+
+    waits = [Glimpse(float(n), {"web": LcGlimpse(waits=True), "db": LcGlimpse()}) for n in (2, 3)]
+    plant = Several({2: waits[:1], 3: waits[1:], 4: [Glimpse(4.0, {"web": LcGlimpse(), "db": LcGlimpse(waits=True)})]})
+    loop = guarded(plant, half, most=1, slos={"web": SLOS["web"], "db": SLOS["web"]})
+    loop.run(ticks=4)
+    assert [tick.alarm and tick.alarm.lc for tick in loop.ticks] == [None, "web", None, "db"]
+    assert [tick.false_alarm for tick in loop.ticks if tick.alarm] == [True, False]
+    assert loop.inner.heeded == {*Sign} - {Sign.PRESSURE}
 
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):

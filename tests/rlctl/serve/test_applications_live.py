@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -173,11 +174,16 @@ def test_what_cannot_be_executed_ends_as_in_a_shell(scene, command, code):
     assert scene.registry.read() == {}
 
 
-def test_signals_are_passed_on_even_to_one_that_is_frozen(scene):
-    process = scene.launch("patient", "sh", "-c", "trap 'exit 9' TERM; echo ready; while :; do sleep 0.05; done")
+def test_signals_are_passed_on_even_to_one_that_is_frozen_and_again_at_each_tick(scene):
+    words = "trap 'sleep 0.5; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+    process = scene.launch("patient", "sh", "-c", words)
     assert process.stdout.readline() == "ready\n"
-    scene.groups()["patient"].freezer.order(True)
+    freezer = scene.groups()["patient"].freezer
+    freezer.order(True)
     process.terminate()
+    for _ in range(3):
+        time.sleep(0.1)
+        freezer.order(True)
     process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 9
 

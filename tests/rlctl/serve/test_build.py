@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import threading
 
 import pytest
 from pydantic import ValidationError
@@ -14,6 +15,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
+from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _Originals, build_live, unwritable
@@ -22,6 +24,7 @@ from rlctl.serve.service import lacking, tell_absent
 from rlctl.serve.workloads import Workloads, uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.plant import FakePlant
+from tests.waiting import until
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 
@@ -127,6 +130,39 @@ def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(serve
     (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
     found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
     assert found.lc_cpus() == (tuple(sorted(os.sched_getaffinity(0))), True)
+
+
+def test_an_lc_that_pins_its_threads_has_the_cpus_of_all_of_them(serve_yaml, v1):
+    """HAProxy and Seastar do: by the first thread alone BE came first to where the others run."""
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
+    (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
+    allowed, done = os.sched_getaffinity(0), threading.Event()
+    first, *_, last = sorted(allowed)
+    thread = threading.Thread(target=lambda: (os.sched_setaffinity(0, {last}), done.wait()))
+    try:
+        thread.start()
+        os.sched_setaffinity(0, {first})
+        until(lambda: os.sched_getaffinity(thread.native_id) == {last})
+        found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
+        assert {first, last} <= set(found.lc_cpus()[0])
+    finally:
+        os.sched_setaffinity(0, allowed)
+        done.set()
+        thread.join()
+
+
+def test_the_cpu_limit_of_an_lc_bounds_what_it_is_taken_to_bear(serve_yaml, monkeypatch, v1):
+    """`docker --cpus=2` on a large host: the load gate waited for a load that could never come."""
+    layout, knobs = v1
+    for name in ("web", "batch"):
+        Group.create(layout, name, knobs)
+    Group.open(layout, "web", knobs).cpu.set_quota(Quota.of_cpus(0.5))
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    (learned,) = build_live(load_config(serve_yaml(", max_load_rps: 480", "")), dry_run=True).learned
+    assert learned.lc_cpus == 0.5
 
 
 def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monkeypatch, v1, caplog):

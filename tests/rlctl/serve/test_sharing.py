@@ -1,5 +1,6 @@
 """BE's budget divided among applications, on fake kernels of every layout."""
 
+import errno
 import itertools
 import os
 import random
@@ -228,6 +229,36 @@ def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
     assert limit.read_text().strip() == before
 
 
+def test_a_limit_that_a_predecessor_left_does_not_stay_in_a_mode_without_one(scene):
+    if Controller.MEMORY not in scene.layout.mounts:
+        pytest.skip("no memory controller here")
+    limited = Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29)
+    key = scene.come("app", (limited, Mode(cpus=2.0, threads=2, value=1.0)))
+    mount, folder = scene.group("app").part(Controller.MEMORY)
+    limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
+    before = limit.read_text().strip()
+    assert scene.tick(0.6)[key].mode == 0
+    scene.sharing.close()
+    scene.sharing = Sharing(scene.clusters, scene.parent, scene.knobs, registry=scene.registry, clock=lambda: scene.now)
+    assert scene.tick(2.0)[key].mode == 1
+    assert limit.read_text().strip() == before
+
+
+@pytest.mark.parametrize("modes", [SMALL_OR_LARGE, (Mode(cpus=0.2, threads=1),)], ids=["the same", "fewer modes"])
+def test_who_is_released_and_adopted_between_two_ticks_begins_anew(scene, modes):
+    """Once a mode that it had no more failed every later division."""
+    key = scene.come("app")
+    assert scene.tick(2.0)[key].mode == 1
+    scene.leave("app")
+    scene.registry.mode_file(key).unlink()
+    assert scene.come("app", modes) == key
+    for _ in range(2):
+        placed = scene.tick(2.0)
+    assert placed[key].mode == len(modes) - 1
+    assert scene.registry.mode_file(key).exists()
+    assert scene.quota("app") == pytest.approx(2.0)
+
+
 def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
     scene.come("first")
     scene.come("second", priority=1)
@@ -238,9 +269,10 @@ def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
     assert {name: _knobs(group) for name, group in scene.groups.items()} == before
 
 
-def test_who_came_while_be_was_confined_has_all_cpus_after_a_restore(scene):
+@pytest.mark.parametrize("registered", [True, False])
+def test_who_came_while_be_was_confined_has_all_cpus_after_a_restore(scene, registered):
     scene.tick(1.0, cpuset=1)
-    scene.come("late")
+    scene.come("late", registered=registered)
     scene.tick(1.0, cpuset=1)
     assert scene.group("late").cpuset.effective() == {1}
     assert scene.end().ok
@@ -298,6 +330,24 @@ def test_an_application_moves_to_the_cluster_that_has_room(two):
     two.tick(2.0)
     assert two.sharing.shares[moved].cluster == "c1"
     assert any(line.startswith("application-moved: ") for line in two.sharing._events.drain())
+
+
+def test_a_move_that_one_hierarchy_refuses_leaves_all_of_it_where_it_was(two, monkeypatch):
+    """As cpuset does without CAP_SYS_NICE, when cpu has taken it already."""
+    keys = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
+    before, write = {name: group.pids() for name, group in two.groups.items()}, two.kernel.write
+
+    def refusing(path, text):
+        if path.name in {"cgroup.procs", "tasks"} and "c1" in path.parts and "cpu" not in path.parts:
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        write(path, text)
+
+    monkeypatch.setattr(two.kernel, "write", refusing)
+    for _ in range(3):
+        two.tick(2.0)
+    assert {name: group.pids() for name, group in two.groups.items()} == before
+    assert two.sharing.shares.keys() == set(keys)
+    assert any("not all of it moved to c1" in line for line in two.sharing._events.drain())
 
 
 def test_a_group_of_somebody_else_is_not_moved(two):

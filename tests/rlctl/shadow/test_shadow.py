@@ -150,6 +150,9 @@ def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(record
     assert (found.ticks, found.left_out) == (15, 5)
     broken = {**said[0].header, "limits": None}
     assert columns([*said[:12], *(replace(one, header=broken) for one in said[12:])]).ticks == 12
+    first, other = ({**said[0].header, "targets_seconds": {"web": 0.01, "db": target}} for target in (0.02, 0.03))
+    stricter = [replace(one, header=first if one.index < said[12].index else other) for one in said]
+    assert columns(stricter).ticks == 8, "with another target of the second LC a window that was met is another one"
 
 
 def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):

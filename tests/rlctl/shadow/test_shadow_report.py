@@ -254,7 +254,7 @@ def test_only_ticks_under_the_last_acting_policy_count(capsys, recorded_run):
 def made(**given):
     """Columns of so many ticks as the arrays have."""
     count = len(given.get("met", given.get("be_cpus", given.get("load_ratio", ()))))
-    subject = Subject("a", "0", load_profile("responsive"), Limits(2), 1.0, 0.01, {"s": ("0", False)})
+    subject = Subject("a", "0", load_profile("responsive"), Limits(2), 1.0, 0.01, {"s": ("0", False)}, {})
     usual = {
         "follows": np.arange(count) > 0,
         "wall_seconds": np.arange(count, dtype=float),

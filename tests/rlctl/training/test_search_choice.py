@@ -78,3 +78,14 @@ def test_the_lead_is_of_paired_seeds_and_says_when_it_may_be_chance():
 def test_more_qos_below_the_bar_is_a_lead_in_qos():
     first, second = ranked({"a": scores(99.0, 50.0), "b": scores(98.0, 90.0)}, FROZEN, TICKS)
     assert lead(first, second).by == "QoS"
+
+
+def test_a_winner_that_is_behind_in_mean_qos_is_not_clearly_ahead():
+    """A little too little everywhere is allowed, much in one course is not: the first is ranked first."""
+    worst, *others = TICKS
+    failing = {worst: trial(99.55, 50.0), **{name: trial(99.9, 50.0) for name in others}}
+    first, second = ranked({"timid": scores(99.7, 50.0), "failing": failing}, FROZEN, TICKS)
+    ahead = lead(first, second)
+    assert (first.name, ahead.by) == ("timid", "QoS")
+    assert ahead.qos.mean < 0.0
+    assert not ahead.is_clear
