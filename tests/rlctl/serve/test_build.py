@@ -121,32 +121,31 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
 
 
-def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(serve_yaml, v1):
-    """As services of systemd are: taken for one CPU their maximum load came out far too small."""
+@pytest.fixture
+def found(serve_yaml, v1):
+    """The workloads, with this process as an LC that has no cpuset, as services of systemd are."""
     layout, knobs = v1
     for name in ("web", "batch"):
         Group.create(layout, name, knobs)
     shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
     (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
-    found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
+    return Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
+
+
+def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(found):
+    """Taken for one CPU their maximum load came out far too small."""
     assert found.lc_cpus() == (tuple(sorted(os.sched_getaffinity(0))), True)
 
 
-def test_an_lc_that_pins_its_threads_has_the_cpus_of_all_of_them(serve_yaml, v1):
+def test_an_lc_that_pins_its_threads_has_the_cpus_of_all_of_them(found):
     """HAProxy and Seastar do: by the first thread alone BE came first to where the others run."""
-    layout, knobs = v1
-    for name in ("web", "batch"):
-        Group.create(layout, name, knobs)
-    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
-    (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
     allowed, done = os.sched_getaffinity(0), threading.Event()
-    first, *_, last = sorted(allowed)
+    first, last = min(allowed), max(allowed)
     thread = threading.Thread(target=lambda: (os.sched_setaffinity(0, {last}), done.wait()))
     try:
         thread.start()
         os.sched_setaffinity(0, {first})
         until(lambda: os.sched_getaffinity(thread.native_id) == {last})
-        found = Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
         assert {first, last} <= set(found.lc_cpus()[0])
     finally:
         os.sched_setaffinity(0, allowed)
