@@ -19,8 +19,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
 from rlctl.envs.telemetry import (
-    COUNTERS_OF_EACH_LC,
-    MAX_LOAD,
+    LOGGED_OF_EACH_LC,
     OF_EACH_LC,
     Missing,
     Quantile,
@@ -165,16 +164,14 @@ def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
     )
     if not data.get("lcs"):
         return telemetry
-    others = telemetry.but(
-        counters={name: one for name, one in telemetry.counters.items() if name not in (*COUNTERS_OF_EACH_LC, MAX_LOAD)}
-    )
+    shared = {name: one for name, one in telemetry.counters.items() if name not in LOGGED_OF_EACH_LC}
+    others = telemetry.but(counters=shared)
     return worst_of({
         str(name): _of_lc(telemetry if name == data.get("lc") else others, one) for name, one in data["lcs"].items()
     })  # fmt: skip
 
 
 def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
-    """The readings of an LC; of those that are shared, the counters of an LC are the ruling one's."""
     readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
     counters = {**shared.counters, **{name: _reading(one) for name, one in data.get("counters", {}).items()}}
     return shared.but(target_seconds=float(data["target_seconds"]), counters=counters, **readings)

@@ -218,6 +218,9 @@ COUNTERS_OF_EACH_LC = (
 )  # fmt: skip
 """Counters that each LC has of its own."""
 
+LOGGED_OF_EACH_LC = (*COUNTERS_OF_EACH_LC, MAX_LOAD)
+"""Counters that a tick log has of each LC; where it has them of all together, they are the ruling one's."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeveralTelemetry(Telemetry):

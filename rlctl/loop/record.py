@@ -13,8 +13,7 @@ from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import (
-    COUNTERS_OF_EACH_LC,
-    MAX_LOAD,
+    LOGGED_OF_EACH_LC,
     OF_EACH_LC,
     READINGS,
     Missing,
@@ -211,9 +210,7 @@ def _further(tick: Tick) -> dict[str, Any]:
                 "target_seconds": _number(one.target_seconds),
                 "readings": {reading: _reading(getattr(one, reading)) for reading in OF_EACH_LC},
                 "counters": {
-                    counter: _reading(one.counters[counter])
-                    for counter in (*COUNTERS_OF_EACH_LC, MAX_LOAD)
-                    if counter in one.counters
+                    counter: _reading(one.counters[counter]) for counter in LOGGED_OF_EACH_LC if counter in one.counters
                 },
             }
             for name, one in telemetry.lcs.items()
