@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,6 @@ from rlctl.envs.telemetry import (
 )
 from rlctl.envs.ticklog import Damage, log_files, read_lines
 from rlctl.envs.workload import Weight
-
-
-class Allocated(Protocol):
-    """A tick that says what BE was given."""
-
-    @property
-    def before(self) -> Allocation:
-        """In the period before it."""
-
-    @property
-    def applied(self) -> Allocation:
-        """In the one after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +63,7 @@ class ReplayPlant:
         self.ticks = read_tick_log(Path(log))
         if not self.ticks:
             raise ConfigError("no tick is recorded here; give the log of a longer run", log)
-        self.limits = limits or limits_of(self.ticks)
+        self.limits = limits or limits_of(one for tick in self.ticks for one in (tick.before, tick.applied))
         self.tick_seconds = tick_seconds or usual_gap([tick.telemetry.time_seconds for tick in self.ticks])
         self._current = self.limits.clip(self.ticks[0].before)
         self._place = -1
@@ -185,9 +173,9 @@ def allocation_of(data: Mapping[str, Any]) -> Allocation:
     return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(data["frozen"]))
 
 
-def limits_of(ticks: Iterable[Allocated]) -> Limits:
+def limits_of(allocations: Iterable[Allocation]) -> Limits:
     """What a log without a header shows of its host: the largest cpuset is taken for all CPUs."""
-    return Limits(cpus=max(max(tick.before.cpuset_cpus, tick.applied.cpuset_cpus) for tick in ticks))
+    return Limits(cpus=max(one.cpuset_cpus for one in allocations))
 
 
 def _refuse(damage: Damage) -> None:

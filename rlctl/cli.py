@@ -21,8 +21,6 @@ from rlctl import __version__
 from rlctl.commands import declare
 from rlctl.envs.errors import on_one_line
 
-__all__ = ["COMMANDS", "command_parser", "main", "subcommands"]
-
 COMMANDS = {
     "doctor": "what this host offers and lacks, and what each lack disables",
     "serve": "the control loop on this host",

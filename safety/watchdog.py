@@ -29,8 +29,8 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 # How long a controller may take to die of SIGKILL; one that sleeps in the kernel takes longer.
 END_SECONDS = 5.0
 
-SUCCESSOR_SECONDS = 3.0
-"""Whoever holds the state directory for longer than `rlctl restore` takes is another controller."""
+SUCCESSOR_SECONDS = 40.0
+"""Whoever holds the state directory for longer than a start takes that fails in the end is another controller."""
 
 OOM_SCORE = b"-999"  # the last to be killed for memory: it is small, and everything else relies on it
 PIPE_BUF = 4096  # so much fits whole into a pipe that select calls writable
@@ -236,11 +236,12 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
                 told = refused
         elif taken_seconds > SUCCESSOR_SECONDS and successor(lock, link.pid):
             return "succeeded"
-        if time.monotonic() >= ends or _told_to_end:
+        if (time.monotonic() >= ends and not held.taken) or _told_to_end:
             return "away"
         if link.hear(pause):
             return "back"
-        taken_seconds += pause
+        if held.taken:  # what a start takes is no time without one: should it crash, the next one is waited for as well
+            taken_seconds, ends = taken_seconds + pause, ends + pause
         pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
 
 

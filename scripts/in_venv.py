@@ -6,6 +6,7 @@ They end with `run_main(main)`.
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,8 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 _VENV = ROOT / ".venv"
 
 _runs = Path(sys.argv[0]).resolve().parent == ROOT / "scripts"  # else it is a test that reads a script
-if _runs and (_VENV / "bin/python").exists() and Path(sys.prefix) != _VENV:
-    os.execv(_VENV / "bin/python", [str(_VENV / "bin/python"), *sys.argv])
+if _runs and Path(sys.prefix) != _VENV:
+    if (_VENV / "bin/python").exists():
+        os.execv(_VENV / "bin/python", [str(_VENV / "bin/python"), *sys.argv])
+    if find_spec("pydantic") is None:
+        print(f"{Path(sys.argv[0]).name}: no .venv here: `scripts/install dev,train` makes it", file=sys.stderr)
+        sys.exit(os.EX_CONFIG)
 sys.path.insert(0, str(ROOT))
 
 

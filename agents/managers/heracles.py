@@ -3,6 +3,9 @@
 An Allocation has no cache ways, no frequency and no traffic class: GROW_LLC is skipped, power is answered by taking
 cores, and BE's ceiling on the link is for whoever has one to set (`live-network`'s testbed has). A loop whose readings
 are missing is off, which the remarks say.
+
+As printed, algorithm 1 is one chain, in which a small slack is looked at between the two load gates only; the text,
+which is implemented, has it at any load.
 """
 
 from __future__ import annotations

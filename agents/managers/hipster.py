@@ -20,6 +20,7 @@ from rlctl.agents.managers.options import Index, Positive, PositiveShare, Share,
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.telemetry import Telemetry, number
+from rlctl.safety.verdict import Verdict
 
 WORST_LATENCY_RATIO = 10.0
 """An endless latency counts as so many targets: minus infinity in the table would never leave it."""
@@ -104,6 +105,11 @@ class Hipster(Manager):
                 be_ratio = min(number(telemetry.be_work_rate) or 0.0, 1.0)
                 self._learn_and_choose(latency_ratio, load, be_ratio)
         return self._allocation(), f"{self._why}; {self.index + 1}/{self.limits.levels} withheld"
+
+    def judged(self, verdict: Verdict) -> None:
+        """Book nothing on a configuration that a shield did not let run as it is."""
+        if verdict.overridden:
+            self._bucket = None
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -11,26 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from itertools import repeat
 
 from rlctl.agents.managers.manager import HAIR, Every, Manager, almost, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.safety.verdict import Verdict
 
-
-class Resource(Enum):
-    """Resources in the order in which they are tried (states 1, 3, 2 of the release, for either direction)."""
-
-    CORES = "cores"
-    CACHE = "cache ways"
-    FREQUENCY = "frequency"
-
-
-WHEEL = tuple(Resource)
-OFFERED = frozenset({Resource.CORES})
-"""An Allocation has no cache ways and no frequency: the wheel finds nothing to move there and turns on."""
+SAME_SECONDS = 1e-3
+"""Two latencies whose windows ended no further apart are one and the same, told twice."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,7 +31,8 @@ class Parties(Manager):
     resource at random; as only cores can move here, any draw decides the same.
 
     A decision needs a fresh latency: a slower tick, or one in which several intervals elapsed, is one sample, and a
-    tick without a latency is none (the release would judge the old one again).
+    tick without a latency, or with the one before once more, is none (the release would judge the old one again). Nor
+    is a latency that is good while a shield held back what was asked for: with that it might not be.
 
     Args:
         time_scale: Divides all periods.
@@ -70,7 +61,7 @@ class Parties(Manager):
         self._samples: list[tuple[float, float]] = []
         self._slack = self._mean_slack = 0.0
         self._resting = 0
-        self._resource = WHEEL[0]
+        self._ended, self._held_back = -math.inf, False
         self.be_cores = 0
         self._why = "start: the LC has all cores"
         self._loop = self._run()
@@ -78,14 +69,23 @@ class Parties(Manager):
         return self._allocation()
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
-        """One sample for the loop, when an interval has elapsed and there is a latency."""
-        now_seconds, slack = telemetry.time_seconds, slack_of(telemetry)
+        """One sample for the loop, when an interval has elapsed and there is a latency that was not there before."""
+        now_seconds, slack, latency = telemetry.time_seconds, slack_of(telemetry), telemetry.latency_seconds
         intervals = self._interval.due(now_seconds)
         self._resting = max(self._resting - intervals, 0)
-        if intervals and slack is not None and slack <= 1.0:
-            self._take(now_seconds, slack)
-            next(self._loop)
+        # A source may be asked more seldom than there are ticks; after a clock was set back a latency is fresh, too.
+        ended = now_seconds - latency.age_seconds if isinstance(latency, Value) else self._ended
+        if intervals and slack is not None and slack <= 1.0 and abs(ended - self._ended) > SAME_SECONDS:
+            # Short of slack it is also with less than was asked for, and must not wait for the shield to let go.
+            if slack < self.upsize_slack_ratio - HAIR or not self._held_back:
+                self._take(now_seconds, slack)
+                next(self._loop)
+            self._ended, self._held_back = ended, False
         return self._allocation(), f"{self._why}; {self.be_cores} cores"
+
+    def judged(self, verdict: Verdict) -> None:
+        """Remember, until the next latency, that a shield let through less than was asked for."""
+        self._held_back = self._held_back or verdict.overridden
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -120,7 +120,9 @@ class Parties(Manager):
         if self._is_short:
             taken = self._step(-1)
             self._why = "slack short: LC upsized" if taken else "slack short: no way to upsize"
-            return self._judge_upsize() if taken else None
+            # Of the release's wheel only cores move here: an upsize that does not help turns to nothing else. It is not
+            # undone; the next step waits for as many samples as would judge it.
+            return repeat(None, self.tolerance_samples) if taken else None
         # Slack > 0.20 and LSlack > 0.20, and no rest after a failed downsize: downsize it.
         if self._is_roomy:
             taken = self._step(+1)
@@ -129,23 +131,12 @@ class Parties(Manager):
         self._why = f"kept, resting {self._resting} intervals" if self._resting else "kept"
         return None
 
-    def _judge_upsize(self) -> Iterator[None]:
-        # +1 for each of five samples with a lower latency than before, else -1; at 0 or less the next resource is
-        # tried. An upsize is not undone.
-        before, score = self._slack, 0
-        for _ in range(self.tolerance_samples):
-            yield
-            score += 1 if self._slack > before else -1
-        if score <= 0:
-            self._turn()
-
     def _judge_downsize(self) -> Iterator[None]:
-        # A downsize after which slack is short is undone, the next resource is tried, and the LC is not downsized
-        # again for REST intervals (LDOWN of the release).
+        # A downsize after which slack is short is undone, and the LC is not downsized again for REST intervals (LDOWN
+        # of the release).
         if not (yield from self._watch()):
             return
         self.be_cores -= 1
-        self._turn()
         self._resting = self.rest_intervals
         self._why = "downsize failed: undone"
         if (yield from self._watch()):
@@ -160,16 +151,11 @@ class Parties(Manager):
         return score <= 0
 
     def _step(self, be_cores: int) -> bool:
-        """Once around the wheel, to the first resource that can be moved."""
-        for _ in WHEEL:
-            if self._resource in OFFERED and 0 <= self.be_cores + be_cores <= self._most_cores:
-                self.be_cores += be_cores
-                return True
-            self._turn()
-        return False
-
-    def _turn(self) -> None:
-        self._resource = WHEEL[(WHEEL.index(self._resource) + 1) % len(WHEEL)]
+        """Move a core, the only spoke of the release's wheel that there is here; False where none is left to move."""
+        if not 0 <= self.be_cores + be_cores <= self._most_cores:
+            return False
+        self.be_cores += be_cores
+        return True
 
     def _take(self, now_seconds: float, slack: float) -> None:
         longest_seconds = almost(self.mean_seconds / self.time_scale)

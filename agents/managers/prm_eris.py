@@ -71,7 +71,7 @@ class PrmEris(Manager):
     """LC and BE together stay half a core below the LC's recorded maximum; 14 s without an excess earn BE a level.
 
     Args:
-        model: Threshold model; without one the maximum is all CPUs, as with eris' lcutilmax 0.
+        model: Threshold model; without one the maximum is all CPUs of LC and BE, as with eris' lcutilmax 0.
         time_scale: Divides the period.
         core_cpus: CPUs here that stand for a core of the published machine; scales the margin.
         util_period_seconds: Period of the utilisation loop (-u).
@@ -96,7 +96,10 @@ class PrmEris(Manager):
     def begin(self) -> Allocation:
         """BE begins at a quota of 1000 us."""
         known = self.model.lcutilmax_percent if self.model else 0.0
-        quota_max_us = (known or self.limits.cpus * 100.0) * PERCENT_US
+        # Those of LC and BE: eris has cpu_count() * 100. Limits.cpus are BE's, of which the LC may share some.
+        limits = self.limits
+        all_cpus = limits.exclusive_cpus + max(limits.lc_cpus, limits.cpus - limits.exclusive_cpus)
+        quota_max_us = (known or all_cpus * 100.0) * PERCENT_US
         self._ladder = QuotaLadder(quota_max_us, self.limits.min_quota_cpus, self.levels, self.quota_cycles)
         self._utilisation = Every(self.util_period_seconds / self.time_scale)
         self._lc, self._be = Mean(), Mean()

@@ -119,15 +119,12 @@ class Table(Manager):
 
     def begin(self) -> Allocation:
         """The safe allocation, until the load is known; PolicyError: the table is of a host with other CPUs."""
-        if (swept := self._swept) is not None:
-            here = self.limits.cpus, self.limits.lc_cpus
-            if here != (swept.be_cpus, swept.lc_cpus):
-                there = f"swept with {swept.be_cpus} CPUs for BE and {swept.lc_cpus:g} for the LC"
-                raise PolicyError(f"{there}, here it is {here[0]} and {here[1]:g}; {WAY_OUT}", self.file)
+        self._require_this_host()
         return self.limits.safe
 
     def decide(self, telemetry: Telemetry) -> tuple[Allocation, str]:
-        """What both swept loads around the present one held."""
+        """What both swept loads around the present one held; PolicyError: the table is of a host with other CPUs."""
+        self._require_this_host()  # a reload and a fallback go on after a start that failed
         load = number(telemetry.load_ratio)
         if load is None:
             return self.limits.safe, "load unknown: frozen"
@@ -152,6 +149,13 @@ class Table(Manager):
         )
         origin = f"; {self._swept.source}" if self._swept else ""
         return (f"largest quota that held .8 of the target at {levels or 'no load'}{origin}",)
+
+    def _require_this_host(self) -> None:
+        if (swept := self._swept) is not None:
+            here = self.limits.cpus, self.limits.lc_cpus
+            if here != (swept.be_cpus, swept.lc_cpus):
+                there = f"swept with {swept.be_cpus} CPUs for BE and {swept.lc_cpus:g} for the LC"
+                raise PolicyError(f"{there}, here it is {here[0]} and {here[1]:g}; {WAY_OUT}", self.file)
 
 
 def read_table(file: str) -> QuotaTable:

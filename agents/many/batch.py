@@ -7,8 +7,6 @@ decides host by host.
 
 from __future__ import annotations
 
-from functools import singledispatch
-
 import numpy as np
 
 from rlctl.agents import catalogue
@@ -20,9 +18,11 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.seats import Answer, BatchPolicy, Seen
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import Observer
+from rlctl.safety.verdict import Verdict
 
 
 def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
@@ -34,33 +34,19 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     Raises:
         PolicyError: An unknown name, a bound, or a bundle that cannot be served.
     """
-    in_arrays = _in_arrays(catalogue.build(name), limits, tick_seconds)
-    return in_arrays or EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
-
-
-@singledispatch
-def _in_arrays(policy: object, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
-    """The version of a policy for many hosts, by its class; None where there is none, and it decides host by host."""
-    return None
-
-
-@_in_arrays.register
-def _(policy: LearnedPolicy, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:
-    card, logits = policy.bundle.card, policy.bundle.logits
-    return BatchLearned(
-        logits, card.lags, limits, tick_seconds, shielded=policy.shielded, masked=policy.masked, price=policy.price,
-        remarks=policy.remarks,
-    )  # fmt: skip
-
-
-@_in_arrays.register
-def _(policy: PrmHybrid, limits: VectorLimits, tick_seconds: float) -> BatchPolicy | None:  # noqa: ARG001
-    return None if policy.literal_listing else BatchPrmHybrid(policy, limits)
-
-
-@_in_arrays.register
-def _(policy: Fixed, limits: VectorLimits, tick_seconds: float) -> BatchPolicy:  # noqa: ARG001
-    return Constant(policy, limits)
+    policy = catalogue.build(name)
+    match policy:
+        case LearnedPolicy():
+            card, logits = policy.bundle.card, policy.bundle.logits
+            return BatchLearned(
+                logits, card.lags, limits, tick_seconds, shielded=policy.shielded, masked=policy.masked,
+                price=policy.price, remarks=policy.remarks,
+            )  # fmt: skip
+        case PrmHybrid(literal_listing=False):
+            return BatchPrmHybrid(policy, limits)
+        case Fixed():
+            return Constant(policy, limits)
+    return EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
 
 
 class Constant:
@@ -86,6 +72,7 @@ class EachHost:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
         self._learns, self._fresh = policies[0].learns, np.zeros(len(policies), np.bool_)
+        self._asked: list[Allocation | None] = [None] * len(policies)
         self._observers = [Observer(host, tick_seconds, learns=self._learns) for host in limits.each]
         # All decide from the first tick on, also while their hosts are under another policy.
         self.begin(np.ones(len(policies), np.bool_))
@@ -101,12 +88,13 @@ class EachHost:
         starts = [self._limits.safe.host(index) for index in range(len(which))]
         for index in np.flatnonzero(which):
             self._observers[index].reset()
+            self._asked[index] = None
             starts[index] = self._policies[index].start(self._limits.each[index])
         return Allocations.of(starts)
 
     def act(self, seen: Seen) -> Answer:
         """Each policy's answer to its own host's telemetry."""
-        proposed = []
+        proposed: list[Allocation] = []
         fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
         if self._learns and seen.taught is not None:
             for index in np.flatnonzero(fresh).tolist():
@@ -114,6 +102,9 @@ class EachHost:
         for index, telemetry in enumerate(seen.telemetry()):
             current, limits = seen.current.host(index), self._limits.each[index]
             mask = None if seen.mask is None else seen.mask[index]
-            observation = self._observers[index].observe(telemetry, current, mask)
-            proposed.append(decode(self._policies[index].act(observation), current, limits))
+            policy, observation = self._policies[index], self._observers[index].observe(telemetry, current, mask)
+            if (asked := self._asked[index]) is not None:
+                policy.judged(Verdict(current, asked))
+            proposed.append(decode(policy.act(observation), current, limits))
+            self._asked[index] = limits.clip(proposed[-1])
         return Answer.sound(Allocations.of(proposed))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlctl.agents.managers.manager import HAIR, early_seconds
+from rlctl.agents.managers.manager import HAIR, LONGEST_GAP_SECONDS, early_seconds
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.agents.seats import Answer, Seen
 from rlctl.envs.allocations import Allocations, VectorLimits
@@ -14,11 +14,12 @@ STARTED, ENABLED, SUSPENDED = range(3)
 
 
 class BatchEvery:
-    """`rlctl.agents.managers.manager.Every` for n hosts on a simulated clock, which neither jumps nor goes back."""
+    """`rlctl.agents.managers.manager.Every` for n hosts on a simulated clock, which never goes back."""
 
     def __init__(self, period_seconds: float, count: int) -> None:
         self._period = period_seconds
         self._early = early_seconds(period_seconds)
+        self._last, self._gaps = np.zeros(count), np.zeros((2, count))
         self._next = np.full(count, np.nan)
 
     def reset(self, which: Flags) -> None:
@@ -27,16 +28,21 @@ class BatchEvery:
 
     def rest(self, which: Flags, now_seconds: Array, seconds: float) -> None:
         """Fire next when so many seconds have passed, on the hosts in `which`."""
+        self._last[which] = now_seconds[which]
         self._next[which] = now_seconds[which] + seconds
 
     def due(self, which: Flags, now_seconds: Array) -> Array:
         """How many periods have elapsed since the last call, on the hosts in `which`; 0 on the others."""
         fresh = which & np.isnan(self._next)
         fires = which & ~(now_seconds + self._early < self._next) & ~fresh
+        gap = now_seconds - self._last
+        stalled = fires & (gap > np.maximum(LONGEST_GAP_SECONDS, 2.0 * self._gaps.min(axis=0)))
         elapsed = np.floor((now_seconds + self._early - self._next) / self._period)
-        count = np.where(fires, 1.0 + elapsed, 0.0)
-        self._next = np.where(fresh, now_seconds + self._period, self._next)
+        count = np.where(stalled, 1.0, np.where(fires, 1.0 + elapsed, 0.0))
         self._next = np.where(fires, self._next + count * self._period, self._next)
+        self._next = np.where(fresh | stalled, now_seconds + self._period, self._next)
+        self._gaps = np.where(which, np.where(fresh, 0.0, np.stack((self._gaps[1], gap))), self._gaps)
+        self._last = np.where(which, now_seconds, self._last)
         fired: Array = count + fresh
         return fired
 

@@ -76,6 +76,7 @@ class Fallback(Policy):
         """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
         self.standing.next(self.policy.strange(observation), self._worker.busy)
         spare, lack = self._of_heuristic(observation)
+        self._spare: Allocation | None = spare[0] if spare else None
         answer, why = self._of_policy(observation)
         if answer:
             self._take("policy", "", answer)
@@ -101,9 +102,11 @@ class Fallback(Policy):
         return time.perf_counter() - begun
 
     def judged(self, verdict: Verdict) -> None:
-        """Count it against the policy when the shield overrode its proposal."""
+        """Count it against the policy when the shield overrode it; the heuristic hears what acted in its place."""
         if self._role == "policy" and verdict.corrected:
             self.standing.overridden()
+        if self._spare is not None:  # what it would have done is what the heuristic goes on from
+            self.heuristic.judged(Verdict(verdict.allocation, self._spare, verdict.bounds))
 
     def close(self) -> None:
         """Let go of the policy's thread. Idempotent."""
@@ -137,6 +140,7 @@ class Fallback(Policy):
         self._reported = ("policy", False)
         self._note, self.fallback, self.failed = "start", "", False
         self._started = False
+        self._spare = None
 
     def _of_heuristic(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""

@@ -47,7 +47,7 @@ class HostKind(Strict):
     Attributes:
         name: Shown in curves, tables and cards.
         profile: A host profile, by name or file.
-        constants: Constants of the profile that are different here.
+        constants: Constants of the profile that are different here, the same on all hosts also where it has a range.
         ranges: From where each host or episode draws constants, beside the profile's own ranges.
         weight: BE's CPU weight on these hosts.
         share: Share of the hosts, by the shares of the other kinds.
@@ -64,7 +64,8 @@ class HostKind(Strict):
         """The profile with these constants and ranges; ConfigError where there is none such."""
         try:
             plain = load_host(self.profile).but(**self.constants)
-            data = plain.model_dump() | {"ranges": {**plain.ranges, **self.ranges}}
+            own = {name: ends for name, ends in plain.ranges.items() if name not in self.constants}
+            data = plain.model_dump() | {"ranges": {**own, **self.ranges}}
             return validated(HostProfile, data, f"profile {plain.name}")
         except ConfigError as error:
             raise ConfigError(f"hosts {self.name}: {error}") from error
@@ -144,6 +145,9 @@ def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowh
             base = made.get(str(kind["like"])) or elsewhere(str(kind["like"]))
             if base is None:
                 raise ValueError(f"kinds: {name} is like {kind['like']!r}{nowhere}")
+            said, ranges = own.get("constants"), base.get("ranges")
+            if isinstance(said, dict) and isinstance(ranges, dict):  # or the range would hide what is said anew
+                base = {**base, "ranges": {key: ends for key, ends in ranges.items() if key not in said}}
             both = [key for key in ("constants", "ranges") if isinstance(own.get(key, {}), dict)]
             own = {**base, **own, **{key: {**base.get(key, {}), **own.get(key, {})} for key in both}}
         made[name] = own

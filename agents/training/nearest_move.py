@@ -17,7 +17,7 @@ SAME_CPUS = 1e-4
 class InMoves(Policy):
     """A policy in a network's place: its answer, `chosen`, is always one of the moves, an index into MOVES."""
 
-    masked = True
+    masked, note, remarks = True, "", ()
     observation: Observation
     chosen: int
 
@@ -40,16 +40,6 @@ class InMoves(Policy):
             wanted = decode(action, observation.current, self.limits)
             self.chosen = nearest_move(wanted, observation.current, self.limits, mask)
         return self.chosen
-
-    @property
-    def note(self) -> str:
-        """What the policy itself says."""
-        return self._policy.note
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What the policy itself says."""
-        return self._policy.remarks
 
 
 def nearest_move(

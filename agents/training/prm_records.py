@@ -63,14 +63,17 @@ def _from_csv(path: Path) -> Iterator[Row]:
             reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
     except UnicodeDecodeError as error:
         raise ConfigError(f"cannot be read as text: {error}", path) from error
-    columns = set(reader.fieldnames or ())
-    if not columns & {"lc_cpus", "util_percent"}:
-        raise ConfigError("has neither a column lc_cpus nor util_percent in its header", path, 1)
-    for record in reader:
-        cells = {key: _cell(path, reader.line_num, key, text) for key, text in record.items() if key and text}
-        util = cells["util_percent"] if "util_percent" in cells else cells.get("lc_cpus", math.nan) * 100.0
-        if math.isfinite(util):
-            yield Row(util, _metrics(cells), cells.get("time_seconds"))
+    try:
+        columns = set(reader.fieldnames or ())
+        if not columns & {"lc_cpus", "util_percent"}:
+            raise ConfigError("has neither a column lc_cpus nor util_percent in its header", path, 1)
+        for record in reader:
+            cells = {key: _cell(path, reader.line_num, key, text) for key, text in record.items() if key and text}
+            util = cells["util_percent"] if "util_percent" in cells else cells.get("lc_cpus", math.nan) * 100.0
+            if math.isfinite(util):
+                yield Row(util, _metrics(cells), cells.get("time_seconds"))
+    except csv.Error as error:
+        raise ConfigError(f"is no CSV: {error}", path, reader.line_num) from error
 
 
 def _cell(path: Path, line: int, column: str, text: str) -> float:

@@ -255,7 +255,8 @@ def write_replay(buffer: Any, folder: Path) -> None:
     row_bytes = sum(getattr(buffer, name)[0].nbytes for name in REPLAYED)
     count = min(size if buffer.full else buffer.pos, MOST_REPLAY_BYTES // row_bytes)
     newest = (buffer.pos - count + np.arange(count)) % size
-    arrays = {name: getattr(buffer, name)[newest] for name in REPLAYED}
+    arrays = {name: getattr(buffer, name)[newest] for name in REPLAYED}  # copies
+    arrays["timeouts"][-1:] = 1.0  # where a run goes on its hosts begin anew: returns of several steps end here
     with whole(folder / REPLAY, lasting=True) as file:
         np.savez(file, pos=count % size, full=count == size, **arrays)
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import yaml
 from markdown_it import MarkdownIt
 
-__all__ = ["DOCS", "OPTIONS", "ROOT", "Block", "BlockError", "Use", "blocks_of", "options_in", "pages", "requirements"]
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 

@@ -16,8 +16,6 @@ from pydantic.fields import FieldInfo
 
 from rlctl.config.docstrings import attributes, summary
 
-__all__ = ["Key", "keys", "member_texts", "nested", "section_text"]
-
 UNITS = {
     "bytes_per_second": "bytes per second",
     "megabytes_per_second": "megabytes per second",

@@ -18,8 +18,6 @@ from pathlib import Path
 from rlctl_docs.blocks import ROOT, Block, BlockError, Use, blocks_of
 from rlctl_docs.schemas import check
 
-__all__ = ["Count", "count", "try_page"]
-
 LINKED = ("configs", "docs", "scripts", "tests")
 """Folders of the checkout that a page may name."""
 

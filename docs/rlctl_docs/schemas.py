@@ -24,8 +24,6 @@ from rlctl.safety.profile import load_profile as load_safety
 from rlctl.scenarios.shipped import load_scenario
 from rlctl.shadow.gate import load_gate
 
-__all__ = ["SCHEMAS", "check"]
-
 LC = {
     "workload": {"kind": "cgroup", "path": "/lc"},
     "slo": {"target_milliseconds": 10, "max_load_rps": 100},

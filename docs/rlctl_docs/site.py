@@ -15,8 +15,6 @@ from rlctl_docs.blocks import DOCS, ROOT, options_in
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-__all__ = ["build", "serve", "setup", "slug"]
-
 SITE = ROOT / "site"
 
 ROOT_PAGES = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "security": "SECURITY.md"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -107,7 +108,7 @@ def _by_path(spec: ByPath) -> tuple[Callable[[str], bool], str, str, str]:
         case ByUnit(unit=unit):
             # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
             named = f"; is the name right (`systemctl status {unit}`)?"
-            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid"
+            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid; a user's by its cgroup"
             return _unit_matcher(unit), "control group of systemd unit", unit, hint
         case ByKubernetes(pod_uid=None, qos=qos):
             return kubernetes_matcher(spec), "Kubernetes group or pod of class", str(qos), ""
@@ -121,11 +122,13 @@ def _path_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    if not pattern:
-        return not path
-    if pattern[0] == "**":
-        return any(_matches(path[skipped:], pattern[1:]) for skipped in range(len(path) + 1))
-    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(path[1:], pattern[1:])
+    ends = {0}  # how many parts of the path the pattern so far may have taken; linear in a path that others made long
+    for piece in pattern:
+        if piece == "**":
+            ends = set(range(min(ends, default=len(path) + 1), len(path) + 1))
+        else:
+            ends = {end + 1 for end in ends if end < len(path) and fnmatchcase(path[end], piece)}
+    return len(path) in ends
 
 
 def _parts(path: str) -> list[str]:
@@ -134,6 +137,8 @@ def _parts(path: str) -> list[str]:
 
 def _unit_matcher(unit: str) -> Callable[[str], bool]:
     name = unit if unit.endswith(_UNIT_KINDS) else f"{unit}.service"
-    # Only slices above it: a systemd within a container may run a unit of the same name.
-    expression = re.compile(rf"(?:/(?:[^/]+\.slice|user@\d+\.service))*/{re.escape(name)}")
+    # Only slices above it: a systemd within a container may run a unit of the same name. So may each user's: below
+    # `user@UID.service` groups have the names that the user likes, and only that user's own rlctl goes by them.
+    own = "" if os.geteuid() == 0 else rf"|user@{os.geteuid()}\.service"
+    expression = re.compile(rf"(?:/(?:[^/]+\.slice{own}))*/{re.escape(name)}")
     return lambda path: expression.fullmatch(path) is not None

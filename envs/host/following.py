@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from rlctl.envs.errors import RlctlError, SensorError
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -15,12 +16,15 @@ from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.groupsearch import outermost
+from rlctl.envs.host.groupsearch import walk
 from rlctl.envs.host.sensors.of_groups import follow_groups
 from rlctl.envs.host.sensors.sensor import Sensor
 
 # At least so long between two looks: one per tick at 1 Hz, whose ticks are not exactly a second apart.
 LOOK_SECONDS = 0.95
+
+# Looked at in one call, so that no tick waits for all the groups that others may make below one of their own.
+GROUPS_AT_ONCE = 2000
 
 # Put under control in one go, some milliseconds each; who calls has other things to do.
 MOST_AT_ONCE = 10
@@ -73,6 +77,8 @@ class Follower:
         self._claims, self._others = claims, tuple(others)
         self._roots = tuple(dict.fromkeys(layout.mounts[one].path for one in _RESTRICTING if one in layout.mounts))
         self._looks = 0
+        self._walk: Iterator[tuple[str, int] | None] | None = None
+        self._seen: list[tuple[str, int]] = []
         self._next_seconds = float("-inf")
         self._known = actuator.groups
         self._inodes: dict[str, int] = {}
@@ -84,7 +90,7 @@ class Follower:
     def follow(self, now_seconds: float) -> bool:
         """Look, if it is time, or go on with what a look found; True when BE's groups are others than before."""
         lc = self.lc
-        if not self._found and now_seconds >= self._next_seconds:
+        if not self._found and (self._walk is not None or now_seconds >= self._next_seconds):
             self._next_seconds = now_seconds + LOOK_SECONDS
             self._look()
         found, self._found = self._found[:MOST_AT_ONCE], self._found[MOST_AT_ONCE:]
@@ -105,10 +111,17 @@ class Follower:
 
     def _look(self) -> None:
         root = self._roots[self._looks % len(self._roots)]
+        if self._walk is None:
+            self._walk, self._seen = walk(root, self._selects), []
+        part = list(islice(self._walk, GROUPS_AT_ONCE))
+        self._seen += filter(None, part)
+        if len(part) == GROUPS_AT_ONCE:
+            return  # the next call goes on
+        self._walk = None
         self._looks += 1
         controlled = {group.name for group in self._actuator.groups}
         lc_names, fresh = [], []
-        for path, inode in outermost(root, self._selects):
+        for path, inode in self._seen:
             name = path.strip("/")
             if self._lc_selects(path):
                 lc_names.append(name)

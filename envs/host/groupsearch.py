@@ -33,13 +33,15 @@ def find_groups(
 
 
 def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-    """Groups of one hierarchy whose paths match, none within another, as a tick can afford to look for them.
+    """Groups of one hierarchy whose paths match, none within another: path below the root, from a slash, and inode."""
+    return filter(None, walk(root, matches))
+
+
+def walk(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str, int] | None]:
+    """The same group by group, None for each that does not match, so that who has no time for all can stop in between.
 
     Neither the groups below one that matches are looked at, nor the files of one without children: its directory has
     two links then, as each child's `..` is one. File systems that do not count report one link.
-
-    Yields:
-        Path below the root, beginning with a slash, and inode.
     """
     folders = [""]
     while folders:
@@ -52,6 +54,7 @@ def outermost(root: Path, matches: Callable[[str], bool]) -> Iterator[tuple[str,
                 if matches(path):
                     yield path, entry.inode()
                     continue
+                yield None
                 with contextlib.suppress(OSError):  # one that vanishes takes none of its siblings along
                     if entry.stat(follow_symlinks=False).st_nlink != _LINKS_OF_A_LEAF:
                         folders.append(path)
@@ -62,17 +65,16 @@ def _roots(layout: Layout) -> Iterator[Path]:
     return iter(dict.fromkeys(mount.path for _, mount in layout.of_services()))
 
 
-def _walk(root: Path) -> Iterator[str]:
-    """Paths of all groups below the root, parents before children; one that vanishes meanwhile is left out."""
-    for folder, names, _ in os.walk(root):
-        names.sort()
-        if folder != str(root):
-            yield "/" + os.path.relpath(folder, root)
-
-
 def _nearest(name: str, layout: Layout) -> str:
     """Groups whose names resemble the last part of a name, for the message."""
-    known = {path.rpartition("/")[2]: path for root in _roots(layout) for path in _walk(root)}
+    known: dict[str, str] = {}
+
+    def is_wanted(path: str) -> bool:
+        known[path.rpartition("/")[2]] = path
+        return False
+
+    for root in _roots(layout):
+        list(outermost(root, is_wanted))
     wanted = name.rstrip("/").rpartition("/")[2]
     # A name within another (nginx in nginx.service) is nearer than its length tells.
     holding = sorted(known_name for known_name in known if wanted in known_name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.errors import CheckFailed
+from rlctl.envs.errors import CheckFailed, shown
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.sim.identify import Record, spread
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry, number_or_nan, offered_rps
@@ -121,8 +121,8 @@ def watched(
         load.see(logged)
         header = logged.header
         shield = profile_in(logged.header) or shield
-        if logged.tick.policy not in acting:
-            acting.append(logged.tick.policy)
+        if (policy := shown(logged.tick.policy)) not in acting:
+            acting.append(policy)
         rows.append(_row(logged, limits))
         offered.append(_offered(logged.tick.telemetry))
     if subject is None:

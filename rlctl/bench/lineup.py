@@ -48,12 +48,15 @@ def policy_for(
         scenario: Holds options that win over all others.
 
     Raises:
-        ConfigError: The scenario sets what is not a manager's to set.
+        ConfigError: The scenario sets what is not a manager's to set, or knows no idle class.
         PolicyError: An unknown manager or option, a bundle that cannot be served, or a file whose code fails.
     """
     user_manager.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
-    if answer := catalogue.ANSWERS.get(name):
-        return KernelAnswer(name=name, law=answer.law)
+    if isinstance(scenario, LiveScenario):
+        if answer := catalogue.ANSWERS.get(name):
+            return KernelAnswer(name=name, law=answer.law)
+    elif name == "cpu-idle":
+        raise ConfigError(f"cpu-idle: {no_idle_class(live=False)}; leave it out")
     options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
         raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
@@ -88,6 +91,12 @@ def require_library(names: Collection[str]) -> None:
     """Check that scikit-learn is there for those managers that need it; ConfigError: it is not installed."""
     if lacking := lacking_library(names):
         raise ConfigError(f"{' and '.join(lacking)}: {MODEL_WAY_OUT}")
+
+
+def refuse_models(names: Collection[str]) -> None:
+    """Refuse, by a ConfigError, managers that need a threshold model where none is recorded."""
+    if needing := sorted(NEEDS_MODEL & set(names)):
+        raise ConfigError(f"{', '.join(needing)}: a threshold model of the host is needed, and none is recorded here")
 
 
 def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:

@@ -10,8 +10,6 @@ import argparse
 from types import ModuleType
 from typing import TypeVar
 
-__all__ = ["declare"]
-
 Parser = TypeVar("Parser", bound=argparse.ArgumentParser)
 
 

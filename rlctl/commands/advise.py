@@ -14,6 +14,7 @@ from rlctl.advice.page import Answers, html, page_of, plain_of, text
 from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
+from rlctl.bench.lineup import refuse_models
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -172,6 +173,7 @@ def _or_reason(made: Callable[[], Made]) -> Made | Unanswered:
 
 def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
     policies = distinct_policies("--policies", listed(args.policies))
+    refuse_models(policies)
     for name in policies:
         catalogue.build(name)  # before any log is read: an unknown one is no fault of a log
     quantile, allowed, own, logs = 95.0, 1.0, None, list(args.log)

@@ -136,7 +136,7 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
             raise ConfigError(
                 f"scenario {name} is for --plant {scenario.plant}, not {plant}; `rlctl scenarios` lists the others"
             )
-    require_distinct(asked.values())
+    require_distinct([one.name for one in asked.values()])
     given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 

@@ -12,7 +12,7 @@ from rlctl.bench.held import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json
-from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agreement, by_regime, residuals, service_of
@@ -92,6 +92,8 @@ def _sweep(args: argparse.Namespace) -> int:
     say(_effective(plan))
     if args.dry_run:
         return 0
+    if not unfitted(plan.scenario):
+        require_installed("a fit", "cli", "scipy")  # said after the sweep it would cost the sweep
     table = args.out.with_suffix(".csv")
     with Testbed(plan.scenario.testbed(), say) as bed:
         with progress(plan.repeats * len(plan.points), "cells") as done:

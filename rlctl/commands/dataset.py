@@ -10,7 +10,7 @@ from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin, require_minari
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
-from rlctl.bench.lineup import require_library
+from rlctl.bench.lineup import no_idle_class, refuse_models
 from rlctl.commands.arguments import named, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
@@ -87,7 +87,9 @@ def _exported(args: argparse.Namespace) -> Iterator[Recording]:
 
 def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
     managers = named("--managers", args.managers)
-    require_library(managers)
+    refuse_models(managers)
+    if "cpu-idle" in managers:
+        raise ConfigError(f"cpu-idle: {no_idle_class(live=False)}; leave it out")
     grounds = list(_grounds(args))
     for name in managers:
         grounds[0].policy(name)  # unknown ones are told before anything is recorded

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
@@ -16,8 +18,8 @@ from rlctl.bench.lineup import require_library
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import distinct_policies, distinct_profiles, listed, named, number, positive, positive_int
-from rlctl.commands.outputs import add_json, check_outputs, write_json
-from rlctl.envs.errors import ConfigError
+from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
+from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.report.table import render, span, suite_rows
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import changed, require_distinct, sim_scenario
@@ -61,20 +63,21 @@ def run(args: argparse.Namespace) -> int:
     if args.write_card and args.duration:
         raise ConfigError("--write-card: a card holds scores of whole runs; leave out --duration")
     check_outputs(args)
+    if args.write_card and not os.access(args.bundle, os.W_OK | os.X_OK):
+        raise PermissionMissing(f"{args.bundle}: may not be written, and --write-card puts the scores there")
     us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
     distinct_profiles(named("--shield", args.shield))
     by_shield = {shield: _plans(args, us, shield) for shield in named("--shield", args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
-    with contextlib.ExitStack() as ending:
-        ending.callback(_write, args.json, us, scored)  # at an early end of what was done
-        ending.enter_context(kept_at_signals())
-        for shield, plans in by_shield.items():
-            _measured(plans, args.jobs, scored.setdefault(shield, []))
-            if args.json != "-":
-                _show(us, shield, scored[shield])
-    if args.write_card:
-        add_scores(args.bundle, _card_scores(us, scored))
-        say(f"{args.bundle / 'card.json'}: scores written; where it was signed: `rlctl sign` it again")
+    with files_first(partial(_show, args.json, us, scored)):
+        with contextlib.ExitStack() as ending:
+            ending.callback(_write, args.json, us, scored)  # at an early end of what was done
+            ending.enter_context(kept_at_signals())
+            for shield, plans in by_shield.items():
+                _measured(plans, args.jobs, scored.setdefault(shield, []))
+        if args.write_card:
+            add_scores(args.bundle, _card_scores(us, scored))
+            say(f"{args.bundle / 'card.json'}: scores written; where it was signed: `rlctl sign` it again")
     return 0
 
 
@@ -93,7 +96,7 @@ def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
 def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenario]]:
     names = SUITE if wanted == "all" else named("--scenario", wanted)
     found = [(name, changed(sim_scenario(name), duration_seconds=duration)) for name in names]
-    require_distinct(scenario for _, scenario in found)
+    require_distinct([scenario.name for _, scenario in found])
     return found
 
 
@@ -104,7 +107,13 @@ def _measured(plans: Sequence[SimPlan], jobs: int | None, scored: list[SimOutcom
             scored.extend(run_sim(plan, workers, done) for plan in plans)  # each is there as soon as it is done
 
 
-def _show(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
+def _show(file: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> None:
+    for shield, outcomes in scored.items():
+        if outcomes and file != "-":
+            _show_one(us, shield, outcomes)
+
+
+def _show_one(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
     print(f"shield {shield}: QoS % of windows / BE % of running alone, with its 95 % half-width\n")
     print(render(suite_rows({one.scenario: one.scores for one in outcomes})))
     overrides = ", ".join(

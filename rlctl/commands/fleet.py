@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.bench.lineup import NEEDS_MODEL, refuse_models
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError
@@ -16,10 +16,10 @@ from rlctl.fleet.config import Fleet, load_fleet
 from rlctl.fleet.fleet_score import as_json
 from rlctl.fleet.plan import FleetPlan, RolloutPlan
 from rlctl.fleet.report import write_report
-from rlctl.fleet.simulation import run_fleet
+from rlctl.fleet.simulation import pieces_of, run_fleet
 from rlctl.fleet.table import tables
 from rlctl.safety.profile import load_profile
-from rlctl.work.progress import say
+from rlctl.work.progress import progress, say
 from rlctl.work.workforce import workforce
 
 EXAMPLES = """examples:
@@ -87,8 +87,11 @@ def _run(args: argparse.Namespace, fleet: Fleet) -> int:
     plan = FleetPlan(fleet, hosts, hours, _managers(args.managers), shield, args.seed)
     check_reachable(args.ray, plan.managers)
     say(f"fleet {fleet.name} ({fleet.digest}): {plan.hosts} hosts x {plan.windows} windows, {', '.join(plan.managers)}")
-    with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
-        outcome = run_fleet(plan, workers)
+    with (
+        workforce(args.workers, args.ray, logs=args.verbose > 0) as workers,
+        progress(len(list(pieces_of(plan, workers.count))), "pieces of the fleet") as advance,
+    ):
+        outcome = run_fleet(plan, workers, done=lambda piece: advance(piece.manager))
     with files_first(lambda: args.json == "-" or print(tables(outcome), flush=True)):
         write_json(args.json, as_json(outcome))
         if args.report:
@@ -115,10 +118,9 @@ def _canary(args: argparse.Namespace, fleet: Fleet) -> int:
             f"{', '.join(strange)}: of no bundle's kind: with a weight of BE or a threshold model of its own"
         )
     with workforce(args.workers, args.ray, logs=args.verbose > 0) as workers:
-        outcome = roll_out(plan, workers, say if args.json == "-" else _print)
-    if args.json != "-":
-        _print(_summary(outcome))
-    write_json(args.json, outcome.as_json())
+        outcome = roll_out(plan, workers, say)
+    with files_first(lambda: args.json == "-" or print(_summary(outcome), flush=True)):
+        write_json(args.json, outcome.as_json())
     return 1 if outcome.stopped else 0
 
 
@@ -132,15 +134,10 @@ def _summary(outcome: RolloutOutcome) -> str:
     )
 
 
-def _print(line: str) -> None:
-    print(line, flush=True)
-
-
 def _managers(names: str) -> tuple[str, ...]:
     """The names, each checked by building it once."""
     asked = distinct_policies("--managers", listed(names))
-    if lacking := sorted(NEEDS_MODEL & set(asked)):
-        raise ConfigError(f"{', '.join(lacking)}: a threshold model for each host is needed, which a fleet has not")
+    refuse_models(asked)
     for name in asked:
         catalogue.build(name)
     return asked

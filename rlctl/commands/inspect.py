@@ -56,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
         responses = [one.as_json() for one in surfaces]
         print(json.dumps({"card": card.model_dump(mode="json", by_alias=True), "response": responses}))
         return 0
+    from rlctl.envs.errors import shown
     from rlctl.report.response import text
 
-    print("\n".join(_in_words(card)))
+    print("\n".join(map(shown, _in_words(card))))  # a bundle may be anybody's
     for one in surfaces:
         print("", text(one), sep="\n")
     return 0

@@ -9,10 +9,10 @@ from types import ModuleType
 from rlctl.commands import declare
 
 EXAMPLES = """examples:
-  rlctl measure mix --report out/                           # mixes L1, M1, H1, H2: 30 runs each, managed and unmanaged
+  rlctl measure mix --report out/mix                       # mixes L1, M1, H1, H2: 30 runs each, managed and unmanaged
   rlctl measure mix --mix L1 --runs 10 --platform cores
   rlctl measure mix --instances 4 -- gzip -9c /usr/share/dict/words
-  rlctl measure burst --report out/                         # 1 to 12 instances of 1 and of 8 threads
+  rlctl measure burst --report out/burst                      # 1 to 12 instances of 1 and of 8 threads
   rlctl measure cyclictest --help                           # wake-up latency under isolation
 """
 

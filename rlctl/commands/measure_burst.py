@@ -14,7 +14,7 @@ from rlctl.measure.plots import burst_png
 from rlctl.measure.table import CellMetrics, csv_lines
 
 EXAMPLES = """examples:
-  rlctl measure burst --report out/
+  rlctl measure burst --report out/burst
   rlctl measure burst --instances 1,4,12 --threads 8 --runs 10
 
 Figures in the manner of BarbequeRTRM's burst analysis: completion time, processor speed, context switches, migrations

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
-from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.bench.lineup import refuse_models
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     say(_effective(plan))
     if args.dry_run:
+        write_json(args.json, plan.as_json())
         return 0
     with kept_at_signals():
         with progress(len(plan.cells) * plan.rounds, "runs") as advance:
@@ -88,8 +89,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if not 50.0 <= args.quantile_percent < 100.0:
         raise ConfigError(f"--quantile-percent {args.quantile_percent:g}: from 50 to below 100")
     catalogue.build(args.policy, time_scale=args.time_scale)
-    if args.policy in NEEDS_MODEL:
-        raise ConfigError(f"{args.policy}: needs a threshold model, which this measurement does not record")
+    refuse_models((args.policy,))
     folder = args.folder or Path(tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError("is no folder; name another --folder for the I/O load", folder)

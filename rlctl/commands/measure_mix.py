@@ -14,7 +14,7 @@ from rlctl.measure.plots import benefit_png
 from rlctl.measure.table import CellMetrics
 
 EXAMPLES = """examples:
-  rlctl measure mix --report out/
+  rlctl measure mix --report out/mix
   rlctl measure mix --mix H1,H2 --runs 10 --leftover idle --json result.json
   rlctl measure mix --mix mine.yaml                       # as configs/measure/mixes.yaml
   rlctl measure mix --instances 4 --runs 5 -- gzip -9c /usr/share/dict/words

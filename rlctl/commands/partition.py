@@ -137,6 +137,7 @@ def _whole(recorded: Recorded, found: Sequence[Row]) -> int:
 
 
 def _undo(args: argparse.Namespace) -> int:
+    _refuse_adopted(read_current(args.state))
     undone = undo(args.state, kernel=KernelFiles())
     if args.json:
         print_json(undone_as_json(undone))
@@ -145,6 +146,18 @@ def _undo(args: argparse.Namespace) -> int:
     if not undone.ok:
         raise HostError(f"{undone.failed[0]}; {undone.note}")
     return 0
+
+
+def _refuse_adopted(recorded: Recorded | None) -> None:
+    """Where an adopted application came from only its registration knows: undo would take it to the root group."""
+    from rlctl.envs.host.apps.registry import Registry  # with pydantic, which `rlctl restore` can do without
+
+    if recorded is None:
+        return
+    for one in Registry().read().values():
+        groups = [mount / one.group for mount in recorded.mounts if one.home and one.runs()]
+        if any(group.is_dir() and group.is_relative_to(made) for group in groups for made in recorded.made):
+            raise HostError(f"application {one.key} was adopted: `rlctl app release {one.key}` first")
 
 
 def undone_in_words(undone: Undone) -> str:

@@ -15,10 +15,7 @@ EXAMPLES = """examples:
   rlctl pause --until 06:00
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    add_hold(parser)
+add_arguments = add_hold
 
 
 def run(args: argparse.Namespace) -> int:

@@ -13,10 +13,7 @@ EXAMPLES = """examples:
   rlctl release --state /var/lib/rlctl
 """
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
-    add_service(parser)
+add_arguments = add_service
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,9 @@ from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.scenarios.shipped import live_scenario
-from rlctl.training.live_plan import TIMESTEPS, LivePlan, Signalled, fine_tune, live_testbed
+from rlctl.training.live_plan import TIMESTEPS, LivePlan, fine_tune, live_testbed
 from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.progress import progress, say
 
 if TYPE_CHECKING:
@@ -40,13 +40,12 @@ def run(args: argparse.Namespace) -> int:
     say(_effective(plan))
     if args.dry_run:
         return 0
-    try:
+    with kept_at_signals():
         with progress(plan.ticks, "ticks") as watch:
             outcome, bundle = fine_tune(plan, say, watch, export=not args.no_export)
-    except Signalled as signalled:  # before anything was measured
-        return 128 + signalled.number
-    _show(args, outcome, bundle)
-    return _code(outcome)
+        _show(args, outcome, bundle)
+        raise_early_end(outcome.interrupted)
+    return 0
 
 
 def _plan(args: argparse.Namespace) -> LivePlan:
@@ -117,10 +116,3 @@ def _table(outcome: Outcome) -> str:
         for one in outcome.phases
     ]
     return render([head, *rows])
-
-
-def _code(outcome: Outcome) -> int:
-    if outcome.interrupted in ("SIGINT", "SIGTERM", "SIGHUP"):
-        return 128 + signal.Signals[outcome.interrupted]
-    raise_early_end(outcome.interrupted)
-    return 0

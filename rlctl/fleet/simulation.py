@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
@@ -153,23 +153,30 @@ class Piece:
     count: int
 
 
-def run_fleet(plan: FleetPlan, workforce: Workforce = HERE, *, most: int = MOST_HOSTS) -> FleetOutcome:
+def run_fleet(
+    plan: FleetPlan,
+    workforce: Workforce = HERE,
+    *,
+    most: int = MOST_HOSTS,
+    done: Callable[[Piece], object] = lambda _: None,
+) -> FleetOutcome:
     """Simulate the fleet under every manager.
 
     Args:
         workforce: Who does the pieces of work; no number of the result depends on it.
         most: Hosts of one piece at most; no number depends on it either.
+        done: Told of each piece.
 
     Raises:
         PolicyError: A manager that there is not, or a bundle that cannot be served.
     """
     pieces = list(pieces_of(plan, workforce.count, most))
     begun = time.perf_counter()
-    done = workforce.map(run_piece, pieces)
+    found = workforce.map(run_piece, pieces, done)
     wall_seconds = time.perf_counter() - begun
     results = {}
     for name in plan.managers:
-        parts = [result for piece, result in zip(pieces, done, strict=True) if piece.manager == name]
+        parts = [result for piece, result in zip(pieces, found, strict=True) if piece.manager == name]
         costs = tuple(cost for part in parts for cost in part.costs)
         results[name] = ManagerResult(Tally.beside([part.tally for part in parts]), parts[0].remarks, costs)
     roster = Roster.drawn(plan.fleet, plan.seed, range(plan.hosts))
@@ -178,7 +185,7 @@ def run_fleet(plan: FleetPlan, workforce: Workforce = HERE, *, most: int = MOST_
     return FleetOutcome(plan, roster, alone_cpus, results, wall_seconds, workforce.count)
 
 
-def pieces_of(plan: FleetPlan, workers: int, most: int) -> Iterator[Piece]:
+def pieces_of(plan: FleetPlan, workers: int, most: int = MOST_HOSTS) -> Iterator[Piece]:
     """As few pieces as keep all workers busy: a tick of many hosts costs little more than one of few."""
     parts = max(-(-workers // len(plan.managers)), -(-plan.hosts // most))
     edges = np.linspace(0, plan.hosts, min(parts, plan.hosts) + 1).round().astype(int)

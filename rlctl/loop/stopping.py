@@ -75,15 +75,11 @@ def signals_noted(message: str) -> Iterator[list[int]]:
             leave_terminal()
         say(message)
 
-    with handled(note, *ending()) as restore:
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # a terminal was closed; `nohup` has it ignored
+        ends.append(signal.SIGHUP)
+    with handled(note, *ends) as restore:
         yield caught
-
-
-def ending() -> Iterator[signal.Signals]:
-    """Signals that end a long piece of work: SIGHUP, of a terminal that was closed, unless `nohup` has it ignored."""
-    yield from (signal.SIGINT, signal.SIGTERM)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        yield signal.SIGHUP
 
 
 @contextlib.contextmanager

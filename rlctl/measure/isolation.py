@@ -99,6 +99,27 @@ class Plan:
         """All cells of the matrix, load by load."""
         return tuple(Cell(condition, load) for load, condition in product(self.loads, self.conditions))
 
+    def as_json(self) -> dict[str, object]:
+        """The settings that cells are measured with."""
+        control = self.control
+        return {
+            "schema": 1,
+            "scenario": "cyclictest",
+            "interval_us": self.interval_us,
+            "wake_ups": self.wake_ups,
+            "rounds": self.rounds,
+            "threads": {str(load): self.threads[load] for load in self.loads if load in self.threads},
+            "policy": control.policy,
+            "shield": control.profile.name,
+            "shield_digest": control.profile.digest,
+            "target_us": control.target_us,
+            "quantile_percent": 100.0 * control.quantile_ratio,
+            "tick_seconds": control.tick_seconds,
+            "warm_up_seconds": control.warm_up_seconds,
+            "time_scale": control.time_scale,
+            "others_moved": self.partition_state is not None,
+        }
+
     @property
     def run_wake_ups(self) -> int:
         """Wake-ups that one run measures."""
@@ -223,27 +244,12 @@ class Outcome:
 
     def as_json(self) -> dict[str, object]:
         """Settings, figures and histograms of all cells."""
-        plan, control = self.plan, self.plan.control
         return {
-            "schema": 1,
-            "scenario": "cyclictest",
-            "interval_us": plan.interval_us,
-            "wake_ups": plan.wake_ups,
-            "rounds": plan.rounds,
-            "threads": {str(load): plan.threads[load] for load in plan.loads if load in plan.threads},
-            "policy": control.policy,
-            "shield": control.profile.name,
-            "shield_digest": control.profile.digest,
-            "target_us": control.target_us,
-            "quantile_percent": 100.0 * control.quantile_ratio,
-            "tick_seconds": control.tick_seconds,
-            "warm_up_seconds": control.warm_up_seconds,
-            "time_scale": control.time_scale,
-            "others_moved": plan.partition_state is not None,
+            **self.plan.as_json(),
             "host": dict(self.host),
             "remarks": list(self.remarks),
             "interrupted": self.interrupted,
-            "cells": [self._cell_as_json(cell) for cell in plan.cells],
+            "cells": [self._cell_as_json(cell) for cell in self.plan.cells],
         }
 
     def _row(self, cell: Cell) -> tuple[str, ...]:

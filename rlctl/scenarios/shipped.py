@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
@@ -13,14 +13,6 @@ from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
 
 Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
-
-
-class Named(Protocol):
-    """A scenario, or what policies are scored on in its place."""
-
-    @property
-    def name(self) -> str:
-        """What its results go by."""
 
 
 def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
@@ -78,9 +70,8 @@ def changed(scenario: Scenario, be_weight: str | None = None, **given: float | N
     return one
 
 
-def require_distinct(scenarios: Iterable[Named]) -> None:
+def require_distinct(names: Sequence[str]) -> None:
     """Results go by the scenario's name; ConfigError: two have the same, as a copy has whose `name` was left."""
-    names = [one.name for one in scenarios]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two scenarios have the name {twice[0]}; give the copy another in its file (key name)")
 

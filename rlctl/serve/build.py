@@ -17,12 +17,13 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
+from rlctl.envs.host.cgroup.kernel import Kernel, whereabouts
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.restore import put_back, restore
 from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 
 # Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select().
 MOST_FILES = 1 << 16
+
+# They protect an LC, or are of use to other groups too.
+_NO_RESTRICTIONS = frozenset({"memory.min", "memory.low", "cgroup.subtree_control"})
 
 
 def build_live(
@@ -73,6 +77,8 @@ def build_live(
         stack.callback(knobs.close)
         found = Workloads.find(config, layout, knobs, make=not dry_run)
         _claim(claims, found.be)
+        if originals and originals.inherited:  # ahead of all that looks at an LC that was BE
+            originals.free_others(found, knobs.kernel)
         for lack in filter(None, (uncontrolled(group, layout) for group in found.be)):
             log.warning("%s", lack)
         lc_cpus, known = found.lc_cpus()
@@ -136,16 +142,50 @@ class _Originals:
             else:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
 
+    def free_others(self, found: Workloads, kernel: Kernel) -> None:
+        """Put back what a crashed predecessor restricted and this configuration leaves alone.
+
+        Nothing in, below or above a group that is BE's or is selected to be. The journal keeps the originals: should
+        this start fail, the predecessor's watchdog holds its groups as before.
+        """
+        selects, at = found.be_selects(), {(entry.path.parent, entry.identity) for entry in self.journal.entries}
+        free = {one for one in at if _is_free(whereabouts(kernel, *one), found, selects)}
+        entries = [
+            entry
+            for entry in self.journal.entries
+            if (entry.path.parent, entry.identity) in free and entry.path.name not in _NO_RESTRICTIONS
+        ]
+        if not entries:
+            return
+        report = put_back(entries, self.journal.state_dir, kernel)
+        for line in str(report).splitlines():
+            log.log(logging.INFO if report.ok else logging.WARNING, "originals of groups that are BE no more: %s", line)
+
     def _put_back(self) -> None:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         self.journal.defend()  # whoever took it away must not keep BE from having its originals back
-        report = restore(self.journal.state_dir, force=True, held=self.journal.held)
+        held = self.journal.held
+        if not (self.journal.state_dir / JOURNAL).exists():  # after a forced `rlctl restore`, beside which we went on
+            held = [*self.journal.entries, *held]
+        report = restore(self.journal.state_dir, force=True, held=held)
         for line in str(report).splitlines():
             log.info("originals: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"
             )
+
+
+def _is_free(place: Path | None, found: Workloads, selects: Sequence[Callable[[str], bool]]) -> bool:
+    """Whether a control group is there, is no relative of BE's, and is not selected to become one."""
+    roots = {mount.path for mount in found.layout.mounts.values()}
+    if place is None or not (above := roots.intersection(place.parents)):
+        return False
+    ours = (f"{directory}/" for group in found.be for directory in group.directories)
+    if any(one.startswith(f"{place}/") or f"{place}/".startswith(one) for one in ours):
+        return False
+    line = [f"/{one.relative_to(root)}" for root in above for one in (place, *place.parents) if root in one.parents]
+    return not any(select(name) for name in line for select in selects)
 
 
 def unwritable(config: ServeConfig) -> tuple[Path, ...]:

@@ -170,7 +170,7 @@ def check_table(config: ServeConfig, here: ServeConfig) -> None:
         if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:
             there = f"{file} was swept with {swept.max_load_rps:g} rps"
             raise ConfigError(f"slo.max_load_rps is {here_rps:g}, {there}; set that, or sweep the host anew")
-        if weight != swept.be_weight:
+        if weight != {"equal": "leave"}.get(swept.be_weight, swept.be_weight):
             there = f"{file} was swept with BE's CPU weight {swept.be_weight}"
             log.warning("%s, be.weight is %s: its quotas are not those of this host", there, weight)
 

@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import shown
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import READINGS, Missing, Value
 from rlctl.loop.record import Shares, Tick
@@ -251,14 +252,14 @@ def _shares(shares: Shares) -> Iterator[Metric]:
     """Applications by their names without pids, or each restart would be a series of its own; the least as `other`."""
     by_name: dict[str, float] = {}
     for key, placement in shares.items():
-        name = key.rpartition(":")[2]
+        name = shown(key.rpartition(":")[2])  # a group's name may be anything, no text even
         by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
     ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
-    shown = dict(ranked[:MOST_APPLICATIONS])
+    told = dict(ranked[:MOST_APPLICATIONS])
     if rest := ranked[MOST_APPLICATIONS:]:
-        shown["other"] = shown.get("other", 0.0) + sum(cpus for _, cpus in rest)
+        told["other"] = told.get("other", 0.0) + sum(cpus for _, cpus in rest)
     family = GaugeMetricFamily("rlctl_application_cpus", "CPU time an application may use.", labels=["application"])
-    for name, cpus in shown.items():
+    for name, cpus in told.items():
         family.add_metric([name], cpus)
     yield family
     deferred = sum(placement is None for placement in shares.values())

@@ -66,11 +66,11 @@ def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
     for name, reasons in checks.items():
         yield ""
         passed = all(check.passed for check in reasons)
-        yield f"promote {label(name)}: {'yes' if passed else 'no'}"
+        yield f"promote {_label(name)}: {'yes' if passed else 'no'}"
         for check in reasons:
             yield f"  {'ok' if check.passed else 'NO':2}  {check.text}"
         if passed:
-            yield f"  in the serve configuration, section policy:   name: {name}"
+            yield f"  in the serve configuration, section policy:   name: {shown(name)}"
             yield "  then: systemctl reload rlctl"
 
 
@@ -93,7 +93,7 @@ def _head(report: Report) -> Iterator[str]:
 def _log_row(name: str, one: ShadowFigures) -> tuple[str, ...]:
     gain = one.be_gain_points
     return (
-        label(name),
+        _label(name),
         f"{one.same_percent.mean:.1f}",
         _range(one.same_percent.ci95, 1),
         f"{one.near_percent.mean:.1f}",
@@ -109,14 +109,19 @@ def _log_row(name: str, one: ShadowFigures) -> tuple[str, ...]:
     )
 
 
+def _label(name: str) -> str:
+    """A policy's name in a table; a log may be anybody's."""
+    return shown(label(name))
+
+
 def _failures(report: Report) -> Iterator[str]:
     for name, one in report.shadows.items():
         if one.first_failure:
-            yield f"{label(name)} failed first with: {shown(one.first_failure)}"
+            yield f"{_label(name)} failed first with: {shown(one.first_failure)}"
 
 
 def _band_rows(report: Report) -> Iterator[tuple[str, ...]]:
-    yield ("load %", "ticks", "acting missed %", *(f"{label(name)} same %" for name in report.shadows))
+    yield ("load %", "ticks", "acting missed %", *(f"{_label(name)} same %" for name in report.shadows))
     for band in report.load_bands:
         ends = (
             f"{band.from_percent:g}-{band.to_percent:g}"
@@ -137,17 +142,17 @@ def _match_rows(report: Report) -> Iterator[tuple[str, ...]]:
         matching, missed = one.matching, one.matching.violation_percent
         counts = str(matching.windows), f"{matching.matched_percent:.1f}"
         if missed is None:
-            yield (label(name), *counts, "the log does not allow it", f"below {LEAST_WINDOWS} windows")
+            yield (_label(name), *counts, "the log does not allow it", f"below {LEAST_WINDOWS} windows")
         else:
-            yield (label(name), *counts, f"{missed.mean:.2f}", _range(missed.ci95, 2))
+            yield (_label(name), *counts, f"{missed.mean:.2f}", _range(missed.ci95, 2))
 
 
 def _simulated(report: Report, simulation: Simulation) -> Iterator[str]:
     header = ("simulator", "missed %", "95 %", "more than acting", "95 %", "BE %", "BE gain", "95 %", "overridden %")
     acting = simulation.acting
-    rows = [_sim_row(f"{shown(label(report.acting))} (acts)", acting, None, None)]
+    rows = [_sim_row(f"{_label(report.acting)} (acts)", acting, None, None)]
     rows += [
-        _sim_row(label(name), run, run.more_violations(acting), run.more_be(acting))
+        _sim_row(_label(name), run, run.more_violations(acting), run.more_be(acting))
         for name, run in simulation.shadows.items()
     ]
     yield render([header, *rows])

@@ -106,7 +106,8 @@ def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Seq
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
         own = [logged.tick for logged in run]
-        shield = Shield(constants, limits_in(header) or limits_of(own))
+        shown = (one for tick in own for one in (tick.before, tick.applied))
+        shield = Shield(constants, limits_in(header) or limits_of(shown))
         period = period_in(header) or usual_gap([tick.telemetry.time_seconds for tick in own])
         for contender in contenders:
             contender.start(shield, period)

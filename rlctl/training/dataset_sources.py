@@ -72,7 +72,7 @@ def _headed(decisions: Iterator[LoggedTick]) -> Iterator[LoggedTick]:
         else:
             bare.append(decision)
     if bare:
-        limits = limits_of(one.tick for one in bare)
+        limits = limits_of(given for one in bare for given in (one.tick.before, one.tick.applied))
         period = usual_gap([one.tick.telemetry.time_seconds for one in bare])
         shown = {"limits": {name: getattr(limits, name) for name in limits.__slots__}, "tick_seconds": round(period, 3)}
         for one in bare:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
-from rlctl.envs.terminal import leave_terminal
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
-from rlctl.loop.stopping import ending, handled
 from rlctl.safety.profile import load_profile
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import live_scenario
@@ -28,14 +24,6 @@ if TYPE_CHECKING:
 LEAST_TIMESTEPS = 2
 TIMESTEPS = 600
 """Ten minutes, where no number is given."""
-
-
-class Signalled(KeyboardInterrupt):
-    """A signal came, whose number this holds."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
 
 
 def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
@@ -105,7 +93,6 @@ def fine_tune(
     Raises:
         ConfigError: The model or the folder does not fit.
         HostError: The testbed could not be run, or failed before anything was measured.
-        Signalled: A signal came before anything was measured.
     """
     from rlctl.agents.training.rollouts.fine_tuning import FineTuning
 
@@ -113,28 +100,10 @@ def fine_tune(
     planned = replace(plan.testbed, lags=tuning.lags)
     outcome: Outcome | None = None
     try:
-        with signals_raised(), contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
+        with contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
             outcome = tuning.run(running, watch)
-    except Signalled as signalled:
+    except KeyboardInterrupt:
         if outcome is None:
             raise
-        outcome = replace(outcome, interrupted=str(signalled))  # while the testbed was taken down: nothing is lost
+        outcome = replace(outcome, interrupted="Ctrl-C")  # while the testbed was taken down: nothing is lost
     return outcome, str(tuning.export(outcome, "live")) if export else None
-
-
-@contextlib.contextmanager
-def signals_raised() -> Iterator[None]:
-    """The first signal that ends is raised as Signalled, so that everything is put back on the way out.
-
-    A second one does what it always does; what is left then is the testbed's keeper's to clear.
-    """
-
-    def interrupt(number: int, _: FrameType | None) -> None:
-        restore()
-        if number == signal.SIGHUP:  # a shell passes it on, and the kernel sends it again
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            leave_terminal()
-        raise Signalled(number)
-
-    with handled(interrupt, *ending()) as restore:
-        yield

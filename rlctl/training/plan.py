@@ -217,7 +217,7 @@ def courses_of(
     for host in map(load_host, options.profiles):
         safety = load_profile(shield)
         courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
-    require_distinct(courses)
+    require_distinct([course.name for course in courses])
     return tuple(courses)
 
 

@@ -7,12 +7,11 @@ import ctypes
 import multiprocessing
 import os
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
+
+from rlctl.work.interrupts import kept_at_signals
 
 Result = TypeVar("Result")
 
@@ -21,14 +20,14 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @contextlib.contextmanager
 def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool that any exception ends at once, with what its processes do; SIGTERM ends this process in order, too."""
+    """A pool that any exception ends at once, with what its processes do.
+
+    SIGTERM and SIGHUP end this process in order, too: the pool's semaphores would be left to a warning otherwise.
+    """
     others = set(multiprocessing.active_children())
     # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
     context = multiprocessing.get_context("spawn")
-    with (
-        _exit_on_sigterm(),
-        _Pool(count, context, initializer=begin, initargs=(os.getpid(),)) as pool,
-    ):
+    with kept_at_signals(), _Pool(count, context, initializer=begin, initargs=(os.getpid(),)) as pool:
         try:
             yield pool
         except BaseException:
@@ -63,21 +62,3 @@ def begin(parent: int) -> None:
     if os.getppid() != parent:  # it died before
         os._exit(1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that has come meanwhile ends us here
-
-
-@contextlib.contextmanager
-def _exit_on_sigterm() -> Iterator[None]:
-    """SIGTERM as `sys.exit`, unless it has a handler: the pool's semaphores would be left to a warning otherwise."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-
-    def leave(number: int, _: FrameType | None) -> NoReturn:
-        signal.signal(number, signal.SIG_IGN)  # it is on its way
-        sys.exit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.envs.errors import HostError
+from rlctl.work.interrupts import kept_at_signals
 from rlctl.work.pool import pool_of
 from rlctl.work.progress import say
 
@@ -93,7 +94,7 @@ def _on_ray(address: str, workers: int | None, *, logs: bool) -> Iterator[Workfo
         lost.append(line)
         say(f"{line}; doing it again")
 
-    with connected(address, cpus=workers, logs=logs) as cluster:
+    with kept_at_signals(), connected(address, cpus=workers, logs=logs) as cluster:
         from rlctl.agents.training.cluster.tasks import map_tasks  # imports Ray, which is known to be there only now
 
         def complete(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[tuple[int, Any]]:

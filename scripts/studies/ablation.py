@@ -9,8 +9,6 @@ from rlctl.agents.training.recipe import OnPolicy, WarmStart
 from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.reward import WORK
 
-__all__ = ["FULL", "TEACHER", "Variant", "fixed", "forgetful", "one_work", "unpriced", "unshielded", "variants"]
-
 FULL = "full"
 
 SHIPPED = "ppo"

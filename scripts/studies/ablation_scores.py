@@ -27,8 +27,6 @@ from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.statistics.paired import paired_difference
 from rlctl.training.plan import course_of
 
-__all__ = ["CONDITIONS", "SHOWN", "Condition", "Scores", "as_json", "of_outcomes", "scores_of", "table"]
-
 Array = NDArray[np.float64]
 
 SHOWN = ("two-core", "capped-link")

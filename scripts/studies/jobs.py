@@ -30,8 +30,6 @@ from rlctl.envs.whole_file import write_json
 from rlctl.loop.stopping import handled
 from scripts.studies.results import Result, read_result
 
-__all__ = ["TrainingJob", "command", "finished", "pinned", "train"]
-
 PLAN = "plan.json"
 LOOK_SECONDS = 0.2
 
@@ -61,7 +59,10 @@ class TrainingJob:
         """Everything that decides what it learns but the code, as JSON has it."""
         recipe, hosts = self.recipe or load_recipe(self.algorithm), self.hosts or load_hosts()
         given = {name: getattr(self, name) for name in ("algorithm", "seed", "shield", "timesteps", "seconds")}
-        return {**given, "recipe": recipe.model_dump(mode="json"), "hosts": hosts.model_dump(mode="json")}
+        # The hosts have their profiles by name or file, and what stands in those may change.
+        seen = [[kind.host().digest, shield.digest if (shield := kind.shield()) else None] for kind in hosts.kinds]
+        documents = {"recipe": recipe.model_dump(mode="json"), "hosts": hosts.model_dump(mode="json")}
+        return {**given, **documents, "profiles": seen}
 
     def inputs(self, out: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Files of its own by the option that takes them: where each is, and what it holds."""

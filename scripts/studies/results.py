@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.envs.yaml_edge import load_model
 
-__all__ = ["Result", "read_result", "seed_rows", "worse"]
-
 YARDSTICK, MOST_LOST_POINTS = "feedforward", 0.25
 """Whom a policy that ships must not fall behind in any scenario, and by how much less QoS it still does not."""
 

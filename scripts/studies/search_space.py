@@ -16,8 +16,6 @@ from rlctl.agents.training.search.draw import Draw, folded, latin_hypercube
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import configs_folder, load_model
 
-__all__ = ["Options", "Range", "Space", "load_search", "spaces"]
-
 Options = Mapping[str, float]
 """Constructor options by name."""
 

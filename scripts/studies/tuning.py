@@ -20,8 +20,6 @@ from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce
 from scripts.studies.search_space import Options, Space
 
-__all__ = ["CANDIDATES", "DURATION_SECONDS", "SEEDS", "as_yaml", "budget_of", "plans_of", "task_count", "tune"]
-
 CANDIDATES = 24
 """Sets of constants per manager."""
 

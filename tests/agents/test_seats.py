@@ -32,6 +32,8 @@ class OneHost:
         mask = self.shield.mask(telemetry, current) if self.policy.masked and self.shielded else None
         proposed = decode(self.policy.act(self.observer.observe(telemetry, current, mask)), current, self.limits)
         verdict = self.shield.rule(telemetry, current, proposed)
+        if self.shielded:
+            self.policy.judged(verdict)
         return verdict.allocation if self.shielded else self.limits.clip(proposed)
 
 
@@ -45,6 +47,8 @@ PAIRS = [
     ("greedy-shield", "feedforward"),
     ("prm-hybrid-tuned", "heracles"),
     ("ppo", "none"),
+    ("prm-hybrid-tuned", "parties"),  # who hears what the shield let through
+    ("greedy-shield", "hipster"),
     ("greedy-shield", "ppo"),  # who learns goes on with what the host has taught under another
     ("prm-hybrid-tuned", "learned-table"),
 ]

@@ -11,8 +11,6 @@ from rlctl.envs.plant import Plant
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.shipped import load_scenario
 
-__all__ = ["Bed", "running_on"]
-
 
 class Bed:
     """A testbed on a plant of one's own; as a context it closes the plant."""

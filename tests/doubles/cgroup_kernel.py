@@ -16,8 +16,6 @@ from pathlib import Path
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
-__all__ = ["FakeKernel"]
-
 PAGE_BYTES = 4096
 V1_UNLIMITED_BYTES = 0x7FFFFFFFFFFFF000
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from rlctl.loop.stopping import Request
 
-__all__ = ["Clock", "Countdown"]
-
 
 class Clock:
     """A clock that shows `now` until a test sets it."""

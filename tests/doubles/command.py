@@ -6,8 +6,6 @@ import pytest
 
 from rlctl.cli import main
 
-__all__ = ["refused"]
-
 
 def refused(capsys: pytest.CaptureFixture[str], code: int, words: list[str], *parts: str) -> str:
     """Assert that a command ends with a code and one line of error that has these parts; gives what is on stdout."""

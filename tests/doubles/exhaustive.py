@@ -26,8 +26,6 @@ from rlctl.agents.allocator.contributions import AS_PUBLISHED, HAIR, Room, Stock
 from rlctl.agents.allocator.ledger import Ledger
 from rlctl.envs.applications import Application, Cluster, Placement
 
-__all__ = ["best", "gap", "totals"]
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:

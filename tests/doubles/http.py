@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-__all__ = ["answering"]
-
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # none answers any more when the block has ended

@@ -8,8 +8,6 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, HostProfile
 
-__all__ = ["held_ratio", "knee_rps"]
-
 HELD_RATIO = 0.99
 """Share of windows that hold the target at the knee."""
 HOSTS = 32

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles
 
-__all__ = ["Meddling", "dying"]
-
 
 class Meddling:
     """The kernel beneath, with something that happens before its n-th change or beside each.

@@ -22,8 +22,6 @@ from rlctl.agents.training.sb3_vec_env import SimVecEnv
 from rlctl.envs.errors import BundleError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-__all__ = ["as_ppo"]
-
 Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Weights, shape (outputs, inputs), and biases."""
 

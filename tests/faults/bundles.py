@@ -12,8 +12,6 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.features import FEATURES
 from rlctl.envs.observation import LAGS
 
-__all__ = ["lacking", "make"]
-
 LOAD_RATIO = 0.7
 """Above it they break; beyond the middle of the load's range, which is what a bundle is tried with."""
 

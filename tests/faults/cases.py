@@ -20,8 +20,6 @@ from tests.faults.launcher import CLOCK, WRITE
 from tests.faults.perf_stub import PERF
 from tests.faults.stage import Stage
 
-__all__ = ["CASES", "Case", "Fault"]
-
 AFTERWARDS_TICKS = 4.0
 """How long BE is watched once it is where it has to be."""
 

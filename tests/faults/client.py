@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.doubles.http import answering
 
-__all__ = ["ANSWERING", "Client", "Endpoint"]
-
 ANSWERING = """
 import socket, sys
 here = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -14,8 +14,6 @@ from rlctl.envs.errors import RlctlError
 from tests.doubles.tick_logs import read_ticks
 from tests.faults.onlooker import Sample
 
-__all__ = ["Judged", "Rulings", "freer", "judge", "rulings"]
-
 ROUNDING_CPUS = 1e-6
 
 

@@ -25,8 +25,6 @@ from rlctl.envs.testbed.network.link import TOOLS
 from rlctl.scenarios.shipped import scenarios_folder
 from tests.faults.pace import Pace
 
-__all__ = ["KILLS", "Kill", "Seen"]
-
 MARK = "RLCTL_FAULT_MARK"
 POLL_SECONDS = 0.01
 PROC = Path("/proc")

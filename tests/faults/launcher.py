@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["CLOCK", "POLICY", "WRITE", "main"]
-
 FAR_SECONDS = 86_400.0
 HANG_SECONDS = 3600.0
 

@@ -23,8 +23,6 @@ from tests.faults.kills import Kill
 from tests.faults.pace import Pace
 from tests.faults.stage import Stage
 
-__all__ = ["Row", "as_json", "run", "table"]
-
 HEADER = ("case", "BE <= verdict after, s", "freer than it", "originals", "the log says")
 MOST_WORDS = 68
 

@@ -13,8 +13,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 
-__all__ = ["Onlooker", "Sample"]
-
 
 @dataclass(frozen=True, slots=True)
 class Sample:

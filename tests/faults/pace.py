@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GUEST", "HOST", "QUICK", "Pace"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:

@@ -1,7 +1,5 @@
 """What stands in for perf where a host has none: it answers as `perf stat -j -I MS --for-each-cgroup` does."""
 
-__all__ = ["PERF"]
-
 PERF = r"""
 import os, sys, time
 

@@ -30,8 +30,6 @@ from tests.faults.client import ANSWERING, Client, Endpoint
 from tests.faults.onlooker import Onlooker
 from tests.faults.pace import Pace
 
-__all__ = ["Service", "Stage", "settings"]
-
 BUSY = "while True: pass"
 FREE_CPUS = 0.3
 """From this quota on BE counts as freer than safe."""

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from rlctl.cli import main
 
-__all__ = ["run"]
-
 EXIT_CODES = (0, 1, 2, 75, 77, 78)
 ERROR, NOTE = "rlctl: error: ", "rlctl: "
 

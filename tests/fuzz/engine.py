@@ -25,20 +25,6 @@ from hypothesis.strategies import SearchStrategy
 
 from rlctl.envs.errors import RlctlError
 
-__all__ = [
-    "CURRENT",
-    "Case",
-    "Check",
-    "Tally",
-    "Target",
-    "fuzz",
-    "limit_memory",
-    "load_case",
-    "refusal",
-    "replay",
-    "save_case",
-]
-
 Case = Mapping[str, bytes]
 Check = Callable[[Case], str]
 

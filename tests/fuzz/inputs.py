@@ -9,8 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["EDITS", "NASTY", "VALUES", "altered", "mutated", "texts"]
-
 NASTY: tuple[bytes, ...] = (
     b"", b"0", b"-0", b"-1", b"1", b"2", b"1.5", b"-0.001", b"1e400", b"-1e400", b"1e308", b"5e-324", b"nan", b"inf",
     b"-inf", b".nan", b".inf", b"NaN", b"Infinity", b"9" * 19, b"18446744073709551616", b"9" * 400, b"9" * 5000,

@@ -11,8 +11,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import advance, bounds, judge
 
-__all__ = ["LIMITS", "TARGET_SECONDS", "allowed", "sane", "telemetry"]
-
 LIMITS = Limits(cpus=4)
 TARGET_SECONDS = 0.010
 WARM_SECONDS = 400.0

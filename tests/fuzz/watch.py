@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Touched", "guarded"]
-
 ROOT = Path(__file__).resolve().parents[2]
 
 _READABLE = tuple(

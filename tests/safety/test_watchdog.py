@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from tests.waiting import PATIENCE_SECONDS, until
 
 NOBODY = 2**22 + 1  # above the largest pid: nothing is ever killed by mistake
 LONG = 600.0
+INIT = 1  # lives whatever happens
 
 
 def a_group(folder):
@@ -47,7 +49,7 @@ def a_plan(*folders):
 class Running:
     """A watchdog and its controller's end of the socket."""
 
-    def __init__(self, folder, lease=LONG, restore_after=LONG, pid=NOBODY, stderr=None):
+    def __init__(self, folder, lease=LONG, restore_after=LONG, pid=NOBODY, stderr=None, program=watchdog.__file__):
         self.lock, self.journal, self.restored = folder / "lock", folder / "journal", folder / "restored"
         self.journal.write_text("")
         restore = f"import sys; open({str(self.restored)!r}, 'w').write(' '.join(sys.argv[1:]))"
@@ -57,7 +59,7 @@ class Running:
         self.words, self.said = 0, folder / "said"
         with theirs, self.said.open("w") as said:
             self.process = subprocess.Popen(
-                [sys.executable, "-I", "-S", watchdog.__file__, *map(str, words)],
+                [sys.executable, "-I", "-S", program, *map(str, words)],
                 stdin=theirs.fileno(),
                 stderr=stderr or said,
                 start_new_session=True,
@@ -208,13 +210,58 @@ def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, t
 
 
 def test_a_successor_is_left_alone(start, tmp_path):
-    group, running = a_group(tmp_path / "be"), start(restore_after=LONG)
+    (impatient := tmp_path / "impatient.py").write_text(
+        Path(watchdog.__file__).read_text().replace("SUCCESSOR_SECONDS = 40.0", "SUCCESSOR_SECONDS = 0.5")
+    )
+    group, running = a_group(tmp_path / "be"), start(restore_after=LONG, program=impatient)
     running.say("plan", a_plan(group))
     with held(running.lock):
         running.ours.close()
         assert running.process.wait(PATIENCE_SECONDS) == 0
     assert not running.restored.exists()
     assert not is_safe(group), "it is the successor's business"
+    assert "another rlctl has taken over" in running.said.read_text()
+
+
+class Gone:
+    """A controller that has ended, as `hold` sees it: pauses take no time, but move the clock.
+
+    Args:
+        slowness: How much longer than it should a pause takes on a busy machine.
+        meanwhile: Called at the end of each, with the time.
+    """
+
+    pid = NOBODY
+
+    def __init__(self, monkeypatch, slowness, meanwhile):
+        self.now, self.written, self.plan = 0.0, [], self
+        self._slowness, self._meanwhile = slowness, meanwhile
+        clock = SimpleNamespace(monotonic=lambda: self.now, strftime=time.strftime)
+        monkeypatch.setattr(watchdog, "time", clock)
+
+    def enforce(self):
+        self.written.append(self.now)
+        return []
+
+    repeat = enforce
+
+    def hear(self, seconds):
+        self.now += self._slowness * seconds
+        self._meanwhile(self.now)
+        return False
+
+
+@pytest.mark.parametrize(("restore_after", "slowness", "ends"), [(30.0, 1.0, 65.0), (1.0, 2.0, 35.0)])
+def test_a_start_that_takes_long_and_fails_does_not_end_the_hold(tmp_path, monkeypatch, restore_after, slowness, ends):
+    """Its runtimes did not answer: it counted as a successor, or kept `rlctl restore` out, and BE stayed frozen."""
+    lock, journal = tmp_path / "lock", tmp_path / "journal"
+    journal.touch()
+    with contextlib.ExitStack() as starting:
+        starting.enter_context(held(lock, INIT))
+        gone = Gone(monkeypatch, slowness, lambda now: now >= 35.0 and starting.close())
+        assert watchdog.hold(gone, restore_after, str(lock), str(journal)) == "away"
+    assert 35.0 <= gone.written[0] < 38.0
+    assert ends <= gone.now < ends + 3.0, "the time that it took did not count"
 
 
 def test_while_somebody_restores_nothing_is_written_and_the_end_is_quiet(start, tmp_path):
@@ -234,11 +281,11 @@ def test_while_somebody_restores_nothing_is_written_and_the_end_is_quiet(start, 
 
 
 @contextlib.contextmanager
-def held(lock):
-    """The state directory, as another rlctl holds it."""
+def held(lock, pid=None):
+    """The state directory, as another rlctl holds it, by default this process."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{pid or os.getpid()}\n")
         file.flush()
         yield
 

@@ -3,21 +3,28 @@
 import contextlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.safety.profile import load_profile
+from rlctl.scenarios.shipped import sim_scenario
 from scripts.studies import jobs as training_jobs
 from scripts.studies.ablation import variants
 from scripts.studies.jobs import TrainingJob, command, finished, pinned, train
 from tests.waiting import PATIENCE_SECONDS
 
+ROOT = Path(__file__).parents[2]
 JOB = TrainingJob("ppo-0", "ppo", 0, "knee", seconds=5.0)
 CPUS = sorted(os.sched_getaffinity(0))
 
@@ -73,6 +80,36 @@ def test_a_folder_with_a_run_of_another_budget_or_other_hosts_is_refused(tmp_pat
         values = {name: getattr(JOB, name) for name in JOB.__slots__} | change
         with pytest.raises(ConfigError, match=f"other {next(iter(change))}; give another --out"):
             train([TrainingJob(**values)], tmp_path, CPUS)
+
+
+@pytest.mark.parametrize("key", ["profile", "safety"])
+def test_a_folder_with_a_run_on_profiles_that_were_rewritten_is_refused(key, tmp_path):
+    """The kinds have them by their files, whose names stay."""
+    files = {name: tmp_path / f"{name}.yaml" for name in ("profile", "safety")}
+    files["profile"].write_text(load_host("thesis-host").model_dump_json())
+    files["safety"].write_text(load_profile("measured").model_dump_json())
+    hosts = load_hosts()
+    kind = hosts.kinds[0].model_copy(update={name: str(file) for name, file in files.items()})
+    job = replace(JOB, hosts=hosts.model_copy(update={"kinds": (kind,)}))
+    is_done(job, tmp_path)
+    train([job], tmp_path, CPUS)
+    others = {"profile": load_host("two-core-host"), "safety": load_profile("knee")}
+    files[key].write_text(others[key].model_dump_json())
+    with pytest.raises(ConfigError, match="other profiles; give another --out"):
+        train([job], tmp_path, CPUS)
+
+
+def test_a_twin_learns_on_hosts_that_are_different_though_the_profile_draws_what_is(tmp_path):
+    found = runpy.run_path(str(ROOT / "scripts/shift-matrix"), run_name="shift-matrix")
+    found["twins"].__globals__.update(train=lambda *_: [])
+    scenario = sim_scenario("two-core-nginx")
+    (shift,) = found["chosen"]("requests x .7")
+    cheaper = shift.of(scenario)
+    found["twins"]([("cheaper", cheaper)], SimpleNamespace(out=tmp_path, twins=1))
+    host, drawn = load_host(str(tmp_path / "cheaper.yaml")), scenario.host().ranges.keys()
+    assert host.values() == cheaper.host().values()
+    assert "service_seconds" in drawn
+    assert host.ranges.keys() == drawn - {"service_seconds"}
 
 
 def test_variants_come_back_from_their_files_as_they_were(tmp_path, monkeypatch):

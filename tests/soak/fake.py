@@ -42,8 +42,6 @@ from tests.soak.judging import (
     watchdog_of,
 )
 
-__all__ = ["run"]
-
 SAMPLE_TICKS, SCRAPE_TICKS, RELOAD_TICKS = 20, 200, 500
 WATCHDOG_DIES_TICKS = 20_000  # a minute or more apart, or it counts as one that dies of its start
 FIRST_DEATH_TICK = 500

@@ -19,8 +19,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from tests.doubles.cgroup_kernel import FakeKernel
 
-__all__ = ["MAX_LOAD_RPS", "FakeHost", "KeptKernel"]
-
 MAX_LOAD_RPS = 50.0
 MOST_GROUPS = 5
 SETTLED_SECONDS = 20

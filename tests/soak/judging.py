@@ -13,19 +13,6 @@ from pathlib import Path
 from rlctl.safety.profile import DEFAULT
 from rlctl.serve.self_usage import self_usage
 
-__all__ = [
-    "BROKEN",
-    "KEEP",
-    "ROTATE_BYTES",
-    "SHIELDS",
-    "Judgement",
-    "Sample",
-    "finish",
-    "free_port",
-    "log_bytes",
-    "watchdog_of",
-]
-
 MOST_GROWTH_BYTES = 5 << 20
 ROTATE_BYTES, KEEP = 1 << 16, 4
 LOG_BOUND_BYTES = (KEEP + 1) * ROTATE_BYTES

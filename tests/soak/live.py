@@ -41,8 +41,6 @@ from tests.soak.judging import (
     watchdog_of,
 )
 
-__all__ = ["run"]
-
 LOADS_RPS = (20.0, 60.0, 120.0)  # a sixth of a CPU at most
 SAMPLE_SECONDS, SCRAPE_SECONDS, TELL_SECONDS = 5, 15, 60
 CHANGE_SECONDS, RELOAD_SECONDS = 60, 150

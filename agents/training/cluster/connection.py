@@ -132,6 +132,7 @@ def ended_as_interrupted(before: Mapping[signal.Signals, Any]) -> Iterator[None]
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
         caught.append(number)
         if number == signal.SIGHUP:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a shell passes it on, and the kernel sends it again
             leave_terminal()
         raise KeyboardInterrupt
 

@@ -31,6 +31,8 @@ def train(config: Mapping[str, Any], job: Job) -> None:
         kept.to_directory(folder)
         drop_strays(folder)
         (folder / files.CONFIG).unlink()
+        if job.space.margins(lineage(folder)[-1]["values"]) != job.space.margins(values):
+            (folder / "evaluations.npz").unlink(missing_ok=True)  # merits under another shield are no yardstick
     run = job.run_of(name, values, folder)
     if kept:
         files.begin(folder, run.recipe, run.hosts, run.arguments, run.command)  # its values may be others now

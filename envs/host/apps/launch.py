@@ -140,15 +140,21 @@ def release(registration: Registration, place: Place) -> None:
 
     Raises:
         ConfigError: It was launched, not adopted: it has no other place.
+        CgroupGone: Its group is gone, and it runs elsewhere; its home stays registered.
         CgroupError: A process could not be moved back; all stays as it is.
     """
     if not registration.home:
         raise ConfigError(f"{registration.key} was launched, not adopted: end it instead")
-    with contextlib.suppress(CgroupGone):
+    try:
         group = _group_now(registration, place)
         if group.freezer is not None:
             group.freezer.order(False)
         return_home(group, registration.home, place.layout, place.knobs)
+    except CgroupGone as error:
+        if registration.runs():
+            home, file = " ".join(map(str, registration.home)), place.registry.path(registration.key)
+            way_out = f"move it into {home} by hand, then remove {file}"
+            raise CgroupGone(f"{error}, but process {registration.pid} runs: {way_out}") from error
     forget(registration, place)
 
 

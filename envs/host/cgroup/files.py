@@ -96,7 +96,10 @@ def _as_it_was(original: str, _now: str) -> str:
 
 
 def _controllers_to_toggle(original: str, now: str) -> str:
+    """An original is a list as it was read, or `-cpu -io`: only these off, whatever others have switched on since."""
     before, after = set(original.split()), set(now.split())
+    if original.startswith("-"):
+        return " ".join(word for word in original.split() if word[1:] in after)
     return " ".join([f"-{name}" for name in sorted(after - before)] + [f"+{name}" for name in sorted(before - after)])
 
 

@@ -317,11 +317,13 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
 
 
 def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
-    """A group and all below it, the deepest first; below one that is gone nothing."""
-    with contextlib.suppress(OSError):
-        for child in kernel.subgroups(group):
-            yield from tree(kernel, child)
-    yield group
+    """A group and all below it, each before the one that it is in; below one that is gone nothing."""
+    found, left = list[Path](), [group]
+    while left:  # not by recursion: whoever owns a group decides how deep it goes
+        found.append(one := left.pop())
+        with contextlib.suppress(OSError):
+            left += kernel.subgroups(one)
+    return reversed(found)
 
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:

@@ -222,20 +222,32 @@ def _locked(file: int) -> bool:
     return True
 
 
+def _lock_file(state_dir: Path, *, writable: bool) -> int:
+    try:
+        return open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        if writable or error.errno != errno.EROFS:
+            raise
+        return open_own(state_dir, LOCK, os.O_RDONLY)  # a flock needs no more
+
+
 class StateLock:
     """Sole use of a state directory that exists, until closed or until the process ends.
 
     It is a flock: children that are forked without exec share it.
+
+    Args:
+        writable: The file must take our pid; who puts originals back does without, on a disk that takes nothing now.
 
     Raises:
         HostError: Another process has it, or the disk is full.
         PermissionMissing, ConfigError: The lock file cannot be opened.
     """
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, *, writable: bool = True) -> None:
         path = state_dir / LOCK
         try:
-            self._file: int | None = open_own(state_dir, LOCK, os.O_RDWR | os.O_CREAT)
+            self._file: int | None = _lock_file(state_dir, writable=writable)
         except OSError as error:
             raise refused(path, error) from error
         deadline = time.monotonic() + LOCK_SECONDS
@@ -249,8 +261,9 @@ class StateLock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
-            self.close()
-            raise refused(path, error) from error
+            if writable:
+                self.close()
+                raise refused(path, error) from error
 
     def close(self) -> None:
         """Let another process have it. Idempotent."""

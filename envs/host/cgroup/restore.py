@@ -48,7 +48,7 @@ class RestoreReport:
     """What a restore did.
 
     Attributes:
-        restored: Files that were written and read back as their originals, byte for byte.
+        restored: Files that were written and read back as their originals.
         unchanged: Files that held their originals already.
         equivalent: Files whose originals the kernel does not take back, and what they hold instead to the same effect.
         skipped: Files whose group is gone or is another one by now; nothing is left to do for them.
@@ -87,7 +87,7 @@ def restore(
 
     Args:
         force: Do not ask whether a live controller holds the directory.
-        held: Originals that could not be stored.
+        held: Originals that are not in it.
         patience_seconds: How long files that answer EBUSY and the like are tried again.
 
     Raises:
@@ -98,7 +98,7 @@ def restore(
         return RestoreReport()
     with contextlib.ExitStack() as closing:
         if not force:
-            closing.callback(StateLock(state_dir).close)
+            closing.callback(StateLock(state_dir, writable=False).close)
         if kernel is None:
             kernel = KernelFiles()
             closing.callback(kernel.close)
@@ -108,13 +108,11 @@ def restore(
 def _restore_locked(
     state_dir: Path, kernel: Kernel, boot: str, held: Sequence[Entry], patience_seconds: float
 ) -> RestoreReport:
-    report, recorded = RestoreReport(), load(state_dir)
+    recorded = load(state_dir)
     if recorded.entries and not recorded.is_of(boot):
-        report.note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"
-        return report
-    pending = _Pending(kernel, report, state_dir)
-    pending.take([*recorded.entries, *held])
-    pending.work(patience_seconds)
+        note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"
+        return RestoreReport(note=note)
+    report = put_back([*recorded.entries, *held], state_dir, kernel, patience_seconds)
     report.failed += [
         Skipped(state_dir / JOURNAL, f"line {line} is unreadable: what it held must be put back by hand")
         for line in recorded.unreadable
@@ -127,10 +125,23 @@ def _restore_locked(
     return report
 
 
+def put_back(
+    entries: Iterable[Entry], state_dir: Path, kernel: Kernel, patience_seconds: float = PATIENCE_SECONDS
+) -> RestoreReport:
+    """Put back some originals of a journal, which keeps them, and whose directory the caller has locked."""
+    report = RestoreReport(note="the journal keeps them")
+    pending = _Pending(kernel, report, state_dir)
+    pending.take(entries)
+    pending.work(patience_seconds)
+    return report
+
+
 def _set_aside(state_dir: Path, name: str) -> str:
     """A disk that does not let the journal be renamed must not hide that all is back."""
     try:
         return archive(state_dir, name)
+    except FileNotFoundError:
+        return "gone"
     except OSError as error:
         return f"still {state_dir / JOURNAL} ({error.strerror}): remove it before the next start"
 
@@ -273,7 +284,9 @@ class _Pending:
         if is_made_class(entry.path):
             return entry in self._removed
         own = own_value(self._kernel, entry.path)
-        return own == entry.original or own.strip() == self._instead.get(entry.path)
+        # A list of controllers, or `-name` of those alone that are to be off.
+        same = entry.path.name == "cgroup.subtree_control" and kind_of(entry.path).same(entry.original, own)
+        return same or own == entry.original or own.strip() == self._instead.get(entry.path)
 
     def _make_room(self, pending: Sequence[Entry]) -> None:
         """Stepping stones for v1 where no order is legal, parents first."""

@@ -27,6 +27,9 @@ _EVENT = struct.Struct("=IBBHQii")  # struct fanotify_event_metadata, linux/fano
 _NOTICE = struct.Struct("=iIII")  # struct inotify_event, linux/inotify.h
 _READ_BYTES = 1 << 14
 
+MOST_WRITERS = 8
+"""Remembered of one file."""
+
 _SUSPECTS = (
     (re.compile(r"kubepods"), "kubelet"),
     (re.compile(r"(^|/)(docker|libpod|crio|cri-containerd|nerdctl)\b|libpod_parent"), "the container runtime"),
@@ -149,7 +152,10 @@ class Witness:
             return
         for inode, pid in self._events():
             if inode in self._watched and pid != os.getpid():
-                self._writers.setdefault(self._watched[inode], {})[pid] = self._name(pid)
+                writers = self._writers.setdefault(self._watched[inode], {})
+                writers[pid] = self._name(pid)
+                if len(writers) > MOST_WRITERS:  # each of a user's processes may write what is there already
+                    del writers[next(iter(writers))]
                 self._news = True
 
     def _events(self) -> Iterator[tuple[tuple[int, int], int]]:

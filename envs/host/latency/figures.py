@@ -129,6 +129,9 @@ class Reporter:
             silence = f"{self.source}: {_silence(figures)} in {figures.window_seconds:.1f} s"
             reason = figures.tail_seconds.detail if isinstance(figures.tail_seconds, Missing) else ""
             return Missing(Why.NO_DATA, f"{silence} ({reason})" if reason and reason not in silence else silence)
+        errors = _checked(figures.error_rps, MOST_RPS, age_seconds)
+        if isinstance(errors, Missing) and errors.why is not Why.NOT_SUPPORTED:  # it has a counter, which says nothing
+            return replace(errors, detail=f"{self.source}: nobody knows how many requests fail: {errors.detail}")
         total = max((rps for rps in (figures.done_rps, figures.error_rps) if isinstance(rps, float)), default=0.0)
         if isinstance(figures.error_rps, float) and figures.error_rps > (1.0 - self.slo.quantile) * total:
             failed = f"{figures.error_rps:.4g} of {total:.4g} requests a second failed"

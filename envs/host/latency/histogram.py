@@ -92,8 +92,13 @@ def together(parts: Collection[Histogram]) -> Histogram:
 
     At a bound that one of them lacks, its next lower one counts: its requests may seem slower for it, and never faster.
     """
-    bounds = sorted({bound for part in parts for bound in part.bounds}) or [math.inf]
-    return Histogram(tuple(bounds), tuple(sum(part.at_most(bound) for part in parts) for bound in bounds))
+    steps: dict[float, float] = {}  # what each bound adds to those below it; parts may be many, of bounds of their own
+    for part in parts:
+        below = 0.0
+        for bound, count in zip(part.bounds, part.counts, strict=True):
+            steps[bound], below = steps.get(bound, 0.0) + count - below, count
+    bounds = tuple(sorted(steps)) or (math.inf,)
+    return Histogram(bounds, tuple(accumulate(steps.get(bound, 0.0) for bound in bounds)))
 
 
 def _tail(quantile: tuple[float, bool] | None, name: str, unit: TimeUnit, slo: SLO) -> float | Missing:

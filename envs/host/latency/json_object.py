@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -25,7 +26,7 @@ class FigureKeys(Strict):
         oldest: Age of the oldest outstanding request.
         offered_rps: Requests that came, per second.
         done_rps: Requests that were completed, per second. Without it, `samples` by the window stands in.
-        error_rps: Requests that failed, per second.
+        error_rps: Requests that failed, per second; in every answer, or there is no tail.
         window: Length of the window; without it `window_seconds` counts.
         stamp: Anything that changes with every new set of figures; while it stays, the figures grow old. Without it an
             endpoint that repeats itself for ever cannot be told from one that is steady.
@@ -136,7 +137,8 @@ class JsonDigest:
     def __call__(self, body: bytes, now_seconds: float) -> Figures | Missing:
         """Figures of an answer that arrived at a monotonic time, as old as their stamp."""
         document = json_or_none(body)
-        stamp = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
+        found = None if self._keys.stamp is None else lookup(document, self._keys.stamp)
+        stamp = None if found is None else json.dumps(found)  # as text: NaN is no NaN, and would be new each time
         if self._keys.stamp is not None and stamp is None and isinstance(document, dict):
             return _lacking(self._keys.stamp, document)  # else figures that stand still would be new ones for ever
         if stamp is None or stamp != self._stamp:

@@ -167,6 +167,9 @@ class OtlpDigest:
             for resource, one in self._exporters.items()
             if now_seconds - one.arrival_seconds < REMEMBERED_SECONDS
         }
+        for one in self._exporters.values():  # an export of differences leaves out what has ended
+            since_ns = one.end_ns - 1e9 * REMEMBERED_SECONDS
+            one.series = {key: it for key, it in one.series.items() if it.cumulative or it.end_ns > since_ns}
 
     def _figures(self, now_seconds: float) -> Figures | Missing:
         if now_seconds - self._torn_seconds < REMEMBERED_SECONDS:

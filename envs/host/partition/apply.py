@@ -21,7 +21,7 @@ from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage, read_current
 from rlctl.envs.host.partition.moving import Left, Mover
 from rlctl.envs.host.partition.platform import HOST, Platform
 from rlctl.envs.host.partition.site import Site, Wish
-from rlctl.envs.host.partition.undo import undo_locked
+from rlctl.envs.host.partition.undo import signals_waiting, undo_locked
 
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
 V1_LIMIT = "memory.limit_in_bytes"
@@ -72,10 +72,11 @@ def apply(
             builder.build()
             ledger.reached(Stage.STANDING)
         except (RlctlError, OSError, KeyboardInterrupt):
-            say("taking back what was done")
-            journal.close()
-            for problem in undo_locked(state_dir, kernel, proc).failed:
-                say(problem)
+            with signals_waiting():
+                say("taking back what was done")
+                journal.close()
+                for problem in undo_locked(state_dir, kernel, proc).failed:
+                    say(problem)
             raise
         return builder.report()
 
@@ -128,12 +129,16 @@ class _Builder:
                 self._share(group, mount)
 
     def _share(self, group: Path, mount: Mount) -> None:
-        """Let the children of a v2 group have the controllers."""
+        """Let the children of a v2 group have the controllers.
+
+        Undo switches off what is switched on here and no more: what others share by then has their limits.
+        """
         names = [str(one) for one in (Controller.CPU, Controller.CPUSET) if self._site.layout.mounts.get(one) == mount]
         names += ["memory"] if mount == self._site.memory else []
         file = group / "cgroup.subtree_control"
         enabled = self._theirs.read(file).split()
         if absent := [f"+{name}" for name in names if name not in enabled]:
+            self._theirs.remember([file], {file: " ".join(f"-{word[1:]}" for word in absent)})
             self._theirs.write(file, " ".join(absent))
 
     def _restrict_host(self) -> None:

@@ -1,4 +1,4 @@
-"""Takes partitions down: every task back to where it came from, kernel files byte for byte, our groups removed.
+"""Takes partitions down: every task back to where it came from, kernel files as they were, our groups removed.
 
 Works from the ledger alone, after a kill at any point and any number of times: each step looks at what is there.
 """
@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import tree
@@ -52,6 +55,33 @@ class Undone:
     def ok(self) -> bool:
         """True when nothing is left of the partition."""
         return not self.failed
+
+
+@contextlib.contextmanager
+def signals_waiting() -> Iterator[None]:
+    """Signals that end or interrupt this process do so afterwards: a second Ctrl-C would leave a host divided.
+
+    By handlers and no mask: Python runs them in the main thread, whichever thread the kernel gives the signal to, be it
+    that of a progress bar.
+    """
+    caught: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {
+        one: signal.signal(one, note)
+        for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        if main and signal.getsignal(one) not in (None, signal.SIG_IGN)
+    }
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        for number in caught[:1]:
+            signal.raise_signal(number)
 
 
 def undo(

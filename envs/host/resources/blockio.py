@@ -83,16 +83,22 @@ def set_io_weight(group: Group, knobs: Knobs, weight: int, sys: Path = Path("/sy
 def limit_io(
     group: Group, knobs: Knobs, disk: Disk, direction: Literal["read", "write"], bytes_per_second: int
 ) -> None:
-    """Bound what a group reads from a disk or writes to it; the other direction stays as it is.
+    """Bound what a group reads from a disk or writes to it; the other direction, and a tighter limit, stay as they are.
 
     Raises:
         CgroupError: The kernel does not take it. Besides it, what `Knobs` raises.
     """
     mount, folder = group.part(Controller.IO)
-    if mount.version == 1:
-        knobs.write(folder / f"blkio.throttle.{direction}_bps_device", f"{disk.device} {bytes_per_second}")
-    else:
-        knobs.write(folder / "io.max", f"{disk.device} {direction[0]}bps={bytes_per_second}")
+    first = mount.version == 1
+    file = folder / (f"blkio.throttle.{direction}_bps_device" if first else "io.max")
+    name = "" if first else f"{direction[0]}bps="
+    original = knobs.original(file)
+    own = knobs.read(file) if original is None else original
+    if listed := re.search(rf"^{disk.device} (?:.* )?{name}(\d+)", own, re.MULTILINE):
+        if original is None and int(listed[1]) <= bytes_per_second:
+            return  # it stays its owner's, who may change it meanwhile
+        bytes_per_second = min(bytes_per_second, int(listed[1]))
+    knobs.write(file, f"{disk.device} {name}{bytes_per_second}")
 
 
 def _unheeded(sys: Path, or_else: str) -> str:

@@ -23,6 +23,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.parse import child_groups, number
+from rlctl.envs.host.resources.claimed import claim
 
 Setting = Literal["min", "low", "high", "max"]
 """A row of the table above, by its name in v2."""
@@ -31,7 +32,7 @@ _V1 = {"high": "memory.soft_limit_in_bytes", "max": "memory.limit_in_bytes"}
 
 
 def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int | None) -> None:
-    """Protect (min, low) or bound (high, max) what a group uses.
+    """Protect (min, low) or bound (high, max) what a group uses; what it had of its own is never loosened.
 
     A protection counts only as far as every group above has one too, which its children share: so those that have too
     little for all are raised with it.
@@ -40,15 +41,16 @@ def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int |
         wanted_bytes: None puts back what was there before the first write.
 
     Raises:
-        CgroupError: v1 has no such setting, the controller is not enabled for the group, or the group cannot be
-            brought down to it. Besides these, what `Knobs` raises.
+        CgroupError: v1 has no such setting, the controller is not enabled for the group, the group cannot be
+            brought down to it, or another rlctl has raised one above. Besides these, what `Knobs` raises.
     """
     mount, folder = group.part(Controller.MEMORY)
     if mount.version == 1 and setting not in _V1:
         raise CgroupError(f"{folder}: cgroup v1 protects no memory; limit BE instead, or boot with cgroup_no_v1=memory")
     file = folder / (f"memory.{setting}" if mount.version == 2 else _V1[setting])
+    original = knobs.original(file)
     if wanted_bytes is None:
-        if (original := knobs.original(file)) is not None:
+        if original is not None:
             knobs.write(file, original.strip())
         return
     if not folder.is_dir():
@@ -56,9 +58,13 @@ def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int |
     if mount.version == 2 and not (folder / "memory.current").exists():
         way_out = f"write +memory to {folder.parent / 'cgroup.subtree_control'}"
         raise CgroupError(f"{folder}: its parent shares no memory controller ({way_out})")
-    if setting in ("min", "low"):
-        _raise_above(knobs, file, wanted_bytes, mount.path)
-    knobs.write(file, str(wanted_bytes))
+    own = (knobs.read(file) if original is None else original).strip()
+    own_bytes, protects = _bytes(own, file), setting in ("min", "low")
+    if protects:  # where an LC keeps all it has, those above would keep all of theirs: raised for what is asked alone
+        _raise_above(knobs, file, wanted_bytes if own == "max" else max(wanted_bytes, own_bytes), mount.path)
+    text = own if (own_bytes > wanted_bytes) == protects else str(wanted_bytes)
+    if original is not None or text != own:  # else it stays its owner's, who may change it meanwhile
+        knobs.write(file, text)
 
 
 def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> None:
@@ -66,14 +72,18 @@ def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> Non
     needed: list[tuple[Path, int]] = []
     line = [file.parent, *(group for group in file.parent.parents if root in group.parents)]  # the root needs none
     for child, group in itertools.pairwise(line):
-        now_bytes = _bytes(knobs, group / file.name)
+        now_bytes = _bytes(knobs.read(group / file.name), group / file.name)
         claimed_bytes = 0
         for path in (one / file.name for one in child_groups(knobs, group) if one != child):
             with contextlib.suppress(CgroupGone):  # it has ended meanwhile
-                claimed_bytes += _bytes(knobs, path) if path.exists() else 0
+                claimed_bytes += _bytes(knobs.read(path), path) if path.exists() else 0
         wanted_bytes = min(max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes), _MAX_BYTES)
-        if wanted_bytes > now_bytes:
+        if (
+            wanted_bytes > now_bytes or knobs.original(group / file.name) is not None
+        ):  # raised before a crash: ours still
             needed.append((group / file.name, wanted_bytes))
+    for path, _ in reversed(needed):  # the outermost first, which others share: what is refused claims nothing
+        claim(knobs, path)
     for path, least_bytes in reversed(needed):
         knobs.write(path, str(least_bytes))
 
@@ -81,7 +91,6 @@ def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> Non
 _MAX_BYTES = 1 << 63
 
 
-def _bytes(knobs: Knobs, path: Path) -> int:
-    """A number of bytes; `max` is more than there can be."""
-    content = knobs.read(path)
+def _bytes(content: str, path: Path) -> int:
+    """The bytes that a file says; `max` is more than there can be."""
     return _MAX_BYTES if content.strip() == "max" else number(content, path)

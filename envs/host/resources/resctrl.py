@@ -25,6 +25,7 @@ from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
 from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.mounted import mounted
+from rlctl.envs.host.resources.claimed import claim
 
 # AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0
@@ -55,7 +56,8 @@ class Classes:
 
         Raises:
             PermissionMissing: Not root.
-            CgroupError: No class is left: the processor has few, and other groups hold them.
+            CgroupError: Another running rlctl has them, or no class is left: the processor has few, and other groups
+                hold them.
         """
         for name in (LC_CLASS, BE_CLASS):
             folder = self.root / name
@@ -68,6 +70,7 @@ class Classes:
                     if error.errno == errno.ENOSPC:
                         raise CgroupError(f"{folder}: no class of service is left: remove another group") from error
                     raise refusal(error, folder, "make it", group=True) from error
+            claim(self._knobs, folder / "schemata")  # before its original is ours: restore removes what has one
             self._knobs.remember([folder / "schemata"])
 
     def divide(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rlctl.agents.managers.hipster import Hipster, bucket_of, reward
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.safety.verdict import Verdict
 
 Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
@@ -151,6 +152,19 @@ def test_missing_readings_keep_the_configuration_and_teach_nothing(drive: Drive,
     got = drive(policy, FIVE, ticks(tell, (0.9, 0.5), (None, 0.5), (2.0, None), (0.5, 0.5)))
     assert left(got) == [3, 3, 3, 3]
     assert not policy.values.any()
+
+
+def test_a_configuration_that_a_shield_held_back_earns_nothing(tell: Tell) -> None:
+    policy = Hipster()
+    policy.start(FIVE)
+    first, second, third = ticks(tell, *[(0.5, 0.5)] * 3)
+    asked, _ = policy.decide(first)
+    policy.judged(Verdict(FIVE.safe, asked))
+    asked, _ = policy.decide(second)
+    assert not policy.values.any()
+    policy.judged(Verdict(asked, asked))
+    policy.decide(third)
+    assert np.count_nonzero(policy.values) == 1
 
 
 @given(st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 3), min_size=1, max_size=20))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rlctl.agents.managers.parties import Parties
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.safety.verdict import Verdict
 
 Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
@@ -64,7 +65,7 @@ def test_an_upsize_that_does_not_help_is_not_undone_and_the_next_follows(
     drive: Drive, tell: Tell, thesis_host: Limits
 ) -> None:
     # Cores 1, 2, 3 at samples 1, 6, 11; undone at 16; watched to 21, waited to 26; upsized at 26 and, with a latency
-    # that does not fall, at 31. The wheel turns past cache and frequency and is back at cores.
+    # that does not fall, at 31.
     got = cores(drive(Parties(), thesis_host, samples(tell, *[GOOD] * 11, *[SHORT] * 25)))
     changes = [(number, now) for number, (was, now) in enumerate(pairwise(got), start=2) if was != now]
     assert changes == [(6, 2), (11, 3), (16, 2), (26, 1), (31, 0)]
@@ -90,6 +91,37 @@ def test_a_tick_without_a_latency_is_no_sample(drive: Drive, tell: Tell, thesis_
     every_second = [GOOD if index % 2 == 0 else None for index in range(24)]
     got = cores(drive(Parties(), thesis_host, samples(tell, *every_second)))
     assert got[::2] == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+
+
+def test_a_latency_that_is_told_again_is_no_sample(thesis_host: Limits) -> None:
+    """A source that is asked once a second, at ticks of 0.2 s."""
+    policy = Parties()
+    policy.start(thesis_host)
+    held = []
+    for index in range(60):
+        policy.decide(Telemetry(0.2 * index, 1.0, Value(1.0 - GOOD, age_seconds=0.2 * (index % 5))))
+        held.append(policy.be_cores)
+    assert held[::5] == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("slacks", "overridden", "held"),
+    [
+        ([GOOD] * 12 + [SHORT] * 5, 17, [1] * 16 + [0]),  # good ones bear nothing out, five short ones undo it
+        ([GOOD] * 9, 3, [1] * 8 + [2]),  # after three ticks it is let through: five good ones from then on
+    ],
+)
+def test_what_a_shield_holds_back_is_not_judged_by_good_latency(
+    tell: Tell, thesis_host: Limits, slacks: list[float], overridden: int, held: list[int]
+) -> None:
+    policy = Parties()
+    policy.start(thesis_host)
+    got = []
+    for number, tick in enumerate(samples(tell, *slacks)):
+        asked, _ = policy.decide(tick)
+        policy.judged(Verdict(thesis_host.safe if number < overridden else asked, asked))
+        got.append(policy.be_cores)
+    assert got == held
 
 
 class TestOnSlowTicks:

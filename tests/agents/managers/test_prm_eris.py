@@ -93,6 +93,22 @@ def test_without_a_model_the_guard_is_void_and_says_so(drive: Drive, tell: Tell,
     assert PrmEris(model=MODEL).remarks == ()
 
 
+@pytest.mark.parametrize(
+    ("limits", "all_cpus"),
+    [
+        (Limits(cpus=12, lc_cpus=4.0, exclusive_cpus=12), 16.0),  # the LC on CPUs that BE never has
+        (Limits(cpus=36, lc_cpus=17.0, exclusive_cpus=1), 36.0),  # on some that BE has as well
+        (Limits(cpus=2, lc_cpus=1.0, exclusive_cpus=1), 2.0),
+        (Limits(cpus=1), 1.0),
+        (Limits(cpus=2, lc_cpus=4.0), 4.0),  # on all that BE has, and more
+    ],
+)
+def test_without_a_model_all_cpus_are_those_of_lc_and_be(limits: Limits, all_cpus: float) -> None:
+    policy = PrmEris()
+    policy.start(limits)
+    assert policy.quota_max_cpus == all_cpus
+
+
 def test_utilisation_is_the_mean_of_the_cycle(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # Ticks of 1 s; 17 and 15 CPUs average to 16: with BE at 0.4 and the margin 16.9, no excess.
     uses = [5.0] + [17.0, 15.0] * 6

@@ -9,6 +9,7 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.managers.table import Level, QuotaTable, Table
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry
 
 Drive = Callable[..., list[Allocation]]
@@ -90,6 +91,15 @@ def test_a_table_of_another_host_is_refused_at_the_start(tmp_path: Path) -> None
         PolicyError, match=r"t.yaml: swept with 2 CPUs for BE and 1 for the LC, here it is 4 and 1; .*calibrate"
     ):
         table.start(Limits(cpus=4))
+
+
+def test_a_table_of_another_host_decides_nothing_either(tell: Tell, tmp_path: Path) -> None:
+    """A reload and a fallback go on after a start that failed."""
+    table = Table(file=str(written(tmp_path / "t.yaml")))
+    with pytest.raises(PolicyError):
+        table.start(Limits(cpus=4))
+    with pytest.raises(PolicyError, match="here it is 4 and 1"):
+        table.act(Observation(tell(0, load_ratio=0.1), Limits(cpus=4).safe))
 
 
 @pytest.mark.parametrize("options", [{}, {"file": "a.yaml", "levels": ()}])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.managers.manager import Every
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.agents.seats import Seen
 from rlctl.envs.observation import Observer
@@ -85,6 +86,24 @@ def test_what_the_thesis_leaves_open_is_the_same_choice(options, fleet):
         together = batch.act(seen)
         assert same(together.proposed, each.act(seen).proposed)
         bed.apply(together.proposed, shielded=False)
+
+
+@pytest.mark.parametrize("tick_seconds", [1.0, 15.0, 20.0])
+def test_a_timer_of_many_hosts_fires_as_those_of_one_host_do(tick_seconds):
+    """After a gap, and at ticks that are as long as one."""
+    from rlctl.agents.many.prm import BatchEvery
+
+    together, alone = BatchEvery(2.0, 2), [Every(2.0), Every(2.0)]
+    for tick in range(40):
+        now, asked = tick * tick_seconds, [True, tick % 7 < 5]
+        if tick == 20:  # the second was not asked since 18
+            together.rest(np.array([False, True]), np.full(2, now), 1.0)
+            alone[1].rest(now, 1.0)
+        if tick == 30:
+            together.reset(np.array([True, False]))
+            alone[0].reset()
+        fired = together.due(np.array(asked), np.full(2, now))
+        assert fired.tolist() == [one.due(now) if is_asked else 0 for one, is_asked in zip(alone, asked, strict=True)]
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])

@@ -10,6 +10,7 @@ import pytest
 
 from rlctl.agents.catalogue import build
 from rlctl.agents.conformance import _absurd
+from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import SAFE, propose
 from rlctl.agents.served.fallback import Fallback
@@ -38,7 +39,7 @@ class Scripted(Policy):
 
     def __init__(self, name, answer, weight=Weight.EQUAL, needs=()):
         self.name, self.answer, self.weight, self.needs = name, answer, weight, needs
-        self.started, self.acted = 0, 0
+        self.started, self.acted, self.overridden = 0, 0, 0
         self.note = f"{name} says so"
 
     def start(self, limits):
@@ -47,6 +48,9 @@ class Scripted(Policy):
 
     def strange(self, observation):
         return self.unlike
+
+    def judged(self, verdict):
+        self.overridden += verdict.overridden
 
     def act(self, observation):
         self.acted += 1
@@ -98,6 +102,10 @@ def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
     assert chain.heuristic.acted == 5
     assert (chain.fallback.acting, chain.fallback.fallback, chain.fallback.note) == ("net", "", "net says so")
     assert not chain.fallback.standing.demoted
+    chain.fallback.judged(Verdict(ASKED, ASKED))
+    assert chain.heuristic.overridden == 1, "what it asked for was not done"
+    chain.fallback.judged(Verdict(SPARE, ASKED))
+    assert chain.heuristic.overridden == 1
 
 
 @pytest.mark.parametrize(
@@ -221,6 +229,20 @@ def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
     assert chain.fallback.start(LIMITS) == LIMITS.safe
     assert chain.tick() == SPARE
     assert chain.fallback.fallback.startswith("ZeroDivisionError")
+
+
+def test_a_table_of_another_host_does_not_decide_in_its_place(tmp_path):
+    QuotaTable(
+        source="a test", target_milliseconds=1000.0, max_load_rps=500.0, be_weight="equal", lc_cpus=1.0, be_cpus=2,
+        levels=(Level(load_ratio=0.9, quota_cpus=1.0, cpuset_cpus=1),),
+    ).write(tmp_path / "t.yaml")  # fmt: skip
+    chain = Fallback(Scripted("net", ValueError("no")), build("table", file=str(tmp_path / "t.yaml")), TICK, PATIENT)
+    chain.start(LIMITS)
+    telemetry = Telemetry(TICK, 1.0, Quantile(0.5, samples=100), Value(0.0), Value(0.5))
+    assert chain.act(Observation(telemetry, LIMITS.minimum)) == LIMITS.safe
+    assert chain.acting == SAFE
+    assert "swept with 2 CPUs for BE and 1 for the LC, here it is 4 and 1" in chain.fallback
+    chain.close()
 
 
 def test_it_is_the_policy_to_whoever_looks_at_it():

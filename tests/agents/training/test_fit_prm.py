@@ -99,6 +99,7 @@ def test_csv_with_missing_cells(tmp_path: Path) -> None:
         ("lc_cpus,cpi\n0.5,nan\n", "rows.csv:2: column cpi: 'nan'"),
         ("lc_cpus,cpi\n", "holds no record"),
         ("", "has neither"),
+        ('lc_cpus,comment\n0.5,"' + "x" * 140_000, "is no CSV: field larger than"),
     ],
 )
 def test_a_wrong_csv_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:

@@ -47,6 +47,18 @@ def test_a_kind_takes_from_another_what_it_does_not_say_itself(tmp_path):
     assert two.host().values()["threads"] == 8
 
 
+def test_a_constant_that_is_said_is_drawn_from_no_range_of_the_profile_or_of_the_kind_that_it_is_like(tmp_path):
+    more = "  - {name: three, like: one, constants: {tail_cv: 0.3}, share: 1}\n"
+    more += "  - {name: four, like: three, ranges: {threads: [2, 3]}, share: 1}\n"
+    one, _, three, four = load_hosts(written(tmp_path, HOSTS + more)).kinds
+    drawn = load_profile("thesis-host").ranges.keys()
+    assert {"threads", "tail_cv"} <= drawn
+    assert one.host().ranges.keys() == drawn - {"threads"}
+    assert three.host().ranges.keys() == drawn - {"threads", "tail_cv"}
+    assert three.host().values()["tail_cv"] == 0.3
+    assert four.host().ranges["threads"] == (2.0, 3.0), "a range that is said is drawn from"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

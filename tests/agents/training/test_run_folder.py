@@ -51,6 +51,16 @@ def test_of_a_replay_buffer_the_newest_rows_that_fit_are_kept(rows_that_fit, kep
     assert found.rewards[: len(kept), 0].tolist() == found.actions[: len(kept), 0].tolist() == kept
 
 
+@pytest.mark.parametrize(("pos", "full", "newest"), [(2, True, 4), (3, False, 2)])
+def test_an_episode_ends_with_the_newest_row_that_is_kept(pos, full, newest, tmp_path):
+    """Hosts begin anew where a run goes on: a return of several steps must not reach over to them."""
+    live, found = buffer(0, 0, 0, 0, 0, pos=pos, full=full), buffer()
+    run_folder.write_replay(live, tmp_path)
+    assert run_folder.read_replay(found, tmp_path)
+    assert np.flatnonzero(found.timeouts).tolist() == [newest]
+    assert not live.timeouts.any(), "here they go on"
+
+
 def test_a_replay_buffer_that_was_torn_is_none(tmp_path):
     run_folder.write_replay(buffer(1, 2, 3, pos=3), tmp_path)
     whole = (tmp_path / run_folder.REPLAY).read_bytes()

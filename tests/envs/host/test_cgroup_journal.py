@@ -117,6 +117,34 @@ def test_a_full_disk_is_told_with_the_file_that_it_did_not_take(
         Journal.open(tmp_path)
 
 
+@pytest.mark.parametrize("call", ["open", "ftruncate"])  # newer kernels let an ext4 file be opened all the same
+def test_originals_come_back_from_a_disk_that_has_become_read_only(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """As `errors=remount-ro` leaves it: the lock could not be opened, and after a crash BE stayed frozen."""
+    group = fake.group()
+    BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
+    fake.close_journal()
+    open_file = os.open
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def opened(path: Path, flags: int, *mode: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            read_only()
+        return open_file(path, flags, *mode)
+
+    monkeypatch.setattr(f"rlctl.envs.host.cgroup.journal.os.{call}", opened if call == "open" else read_only)
+    monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.replace", read_only)
+    with pytest.raises(PermissionMissing, match="Read-only file system"):
+        Journal.open(fake.state_dir, fake.proc)
+    report = fake.restore()
+    assert report.ok
+    assert "Read-only file system): remove it before the next start" in report.note
+    assert group.cpu.quota().quota_us is None
+
+
 def test_a_file_system_that_sets_nothing_aside_takes_entries_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

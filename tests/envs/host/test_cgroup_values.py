@@ -64,3 +64,7 @@ def test_read_back_compares_meanings(name: str, wanted: str, got: str, same: boo
 
 def test_controllers_are_switched_back_one_by_one() -> None:
     assert kind_of(Path("cgroup.subtree_control")).to_write("cpu io\n", "cpu cpuset\n") == "-cpuset +io"
+
+
+def test_of_controllers_to_switch_off_only_those_are_that_are_on() -> None:
+    assert kind_of(Path("cgroup.subtree_control")).to_write("-cpu -cpuset -memory", "cpu cpuset io\n") == "-cpu -cpuset"

@@ -81,6 +81,19 @@ def test_unit_of_the_same_name_within_a_container_is_another_one(v2: Layout) -> 
     assert pids(discover(ByUnit(unit="web@1"), v2), v2) == {2}
 
 
+def test_a_unit_of_a_users_own_manager_is_not_the_service_of_its_name(
+    v2: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = "user.slice/user-7.slice/user@7.service/app.slice/nginx.service"
+    make_groups(root(v2), {users: [1], "system.slice/ssh.service": [2]})
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(HostError, match="no control group of systemd unit nginx"):
+        discover(ByUnit(unit="nginx"), v2)
+    assert pids(discover(ByCgroup(path=users), v2), v2) == {1}
+    monkeypatch.setattr("os.geteuid", lambda: 7)
+    assert pids(discover(ByUnit(unit="nginx"), v2), v2) == {1}
+
+
 def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     make_groups(root(v1), {"jobs/batch": [5]})
     make_groups(root(v1, Controller.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
@@ -111,6 +124,7 @@ def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:
     assert discover(ByCgroup(path="**/a"), v2) == ("/be/a", "/be-not/a")
     assert pids(discover(ByCgroup(path="be/**"), v2), v2) == {1, 2, 3}
     assert pids(discover(ByCgroup(path=r"odd[1]\x2d"), v2), v2) == {9}
+    assert pids(discover(ByCgroup(path="**/be/**/sub/**"), v2), v2) == {2}
 
 
 @pytest.mark.parametrize("path", ["/", "../etc", "a/../../b"])

@@ -144,6 +144,23 @@ def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
     assert isinstance(run.telemetry.be_cpus, Value)
 
 
+def test_a_look_at_very_many_groups_goes_on_in_the_ticks_that_follow(
+    fake: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(fake, monkeypatch, "batch-1")
+    monkeypatch.setattr("rlctl.envs.host.following.GROUPS_AT_ONCE", 10)
+    for number in range(100):
+        run.make(f"other-{number}")
+    late, ticks = run.make("batch-2"), 0
+    while quota_cpus(late) > 1.0:
+        run.tick()
+        ticks += 1
+        assert ticks < 100
+    assert ticks > 5
+    run.host.follow()
+    assert [group.name for group in run.actuator.groups] == [f"{run.top}/batch-1", f"{run.top}/batch-2"]
+
+
 def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_the_period_allows(
     fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +186,7 @@ def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_th
 def test_what_fails_between_two_ticks_is_the_next_one_s_failure(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     with monkeypatch.context() as failing:
-        failing.setattr("rlctl.envs.host.following.outermost", lambda *_: 1 / 0)
+        failing.setattr("rlctl.envs.host.following.walk", lambda *_: 1 / 0)
         run.host.wait()
     with pytest.raises(ZeroDivisionError):
         run.host.read()

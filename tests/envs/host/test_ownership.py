@@ -205,6 +205,15 @@ def test_the_kernel_names_the_writer(real: Bench) -> None:
         witness.close()
 
 
+def test_a_crowd_of_writers_is_told_by_the_last_of_them(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    witness, group = Witness(), fake.group()
+    witness._watched = {(1, 2): str(group.knob_files("quota")[0])}
+    monkeypatch.setattr(witness, "_events", lambda: (((1, 2), 4_000_000 + number) for number in range(50)))
+    told = witness.writer(group, "quota")
+    assert told.count("(pid ") == 8
+    assert told.endswith("(pid 4000049)")
+
+
 @pytest.mark.host
 def test_without_the_permission_a_write_is_known_all_the_same(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl.envs.host.cgroup.witness._FAN_CLOEXEC", 1 << 30)  # EINVAL

@@ -6,6 +6,7 @@ import errno
 import itertools
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -173,6 +174,17 @@ def test_undo_leaves_no_trace(machine: Machine) -> None:
     assert machine.snapshot() == before
     assert read_ledger(machine.state) is None
     assert "no partition" in machine.undo().note, "a second time there is nothing to do"
+
+
+def test_controllers_that_others_share_meanwhile_stay(tmp_path: Path) -> None:
+    """All was switched off that had not been on before: their limits vanished, or the kernel refused all of it."""
+    machine = peopled(Machine(tmp_path, "v2"))
+    machine.apply()
+    for group in ("", "db"):
+        machine.fake.write(machine.fake.root / group / "cgroup.subtree_control", "+io")
+    undone = machine.undo()
+    assert undone.ok, undone.failed
+    assert machine.read("", "", "cgroup.subtree_control") == "io"
 
 
 def test_it_is_built_again_after_undo(machine: Machine) -> None:
@@ -613,6 +625,24 @@ def test_an_interrupt_takes_back_what_was_done(machine: Machine) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         machine.apply(kernel=Meddling(machine.fake, interrupt))
+    assert machine.snapshot() == before
+
+
+def test_a_signal_amid_the_taking_back_waits_for_its_end(machine: Machine) -> None:
+    before, handler = machine.snapshot(), signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def fail(change: int, path: Path, _text: str) -> None:
+        if change == 12:
+            raise HostError("no more")
+        if change > 12 and path.name == "rlctl-host":  # which is about to be removed
+            signal.raise_signal(signal.SIGTERM)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            machine.apply(kernel=Meddling(machine.fake, fail))
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, handler)
     assert machine.snapshot() == before
 
 

@@ -146,6 +146,21 @@ def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) ->
     assert text_of(folder) == before
 
 
+def test_a_tighter_limit_of_bes_own_is_not_loosened_and_that_of_one_disk_is_no_others(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.IO]
+    name, limits = "io.max", "rbps=max wbps={} riops=max wiops=max"
+    if mount.version == 1:
+        name, limits = "blkio.throttle.write_bps_device", "{}"
+    with own_group(fake, mount) as folder:
+        (folder / name).write_text(f"254:0 {limits.format(5000)}\n")
+        group, knobs = at(fake, folder)
+        for wanted, there in ((1 << 20, 5000), (4096, 4096), (1 << 20, 5000)):
+            limit_io(group, knobs, VDA, "write", wanted)
+            assert (folder / name).read_text() == f"254:0 {limits.format(there)}\n"
+        limit_io(group, knobs, VDB, "write", 1 << 20)
+        assert f"254:16 {limits.format(1 << 20)}\n" in (folder / name).read_text()
+
+
 def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
     mount = fake.layout.mounts[Controller.IO]
     if mount.version == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -143,6 +144,52 @@ def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
         knobs = fake.knobs()
         set_memory(group_at(fake, folder, knobs), knobs, "low", MIB)
         assert (folder.parent / "memory.low").read_text() == "max\n"
+
+
+def test_a_group_above_that_another_rlctl_has_raised_is_left_alone(fake: Bench) -> None:
+    """Whichever of the two ended first would take the other's LC its protection."""
+    mount = fake.layout.mounts[Controller.MEMORY]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder, (folder.parent / "memory.low").open() as others:
+        knobs = fake.knobs()
+        group = group_at(fake, folder, knobs)
+        fcntl.flock(others, fcntl.LOCK_EX)
+        with pytest.raises(CgroupError, match="another running rlctl has it"):
+            set_memory(group, knobs, "low", MIB)
+        assert (folder / "memory.low").read_text() == (folder.parent / "memory.low").read_text() == "0\n"
+        fcntl.flock(others, fcntl.LOCK_UN)
+        for wanted in (MIB, 2 * MIB):  # what is ours may be raised again
+            set_memory(group, knobs, "low", wanted)
+            assert (folder.parent / "memory.low").read_text() == f"{wanted}\n"
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_an_lc_keeps_of_its_own_is_not_lowered(fake: Bench) -> None:
+    mount = fake.layout.mounts[Controller.MEMORY]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder:
+        (folder / "memory.min").write_text(f"{4 * MIB}\n")
+        (folder / "memory.low").write_text("max\n")
+        knobs = fake.knobs()
+        set_memory(group_at(fake, folder, knobs), knobs, "min", MIB)
+        set_memory(group_at(fake, folder, knobs), knobs, "low", MIB)
+        found = [(one / name).read_text() for one in (folder, folder.parent) for name in ("memory.min", "memory.low")]
+        assert found == [f"{4 * MIB}\n", "max\n", f"{4 * MIB}\n", f"{MIB}\n"]
+
+
+def test_a_tighter_limit_of_bes_own_is_not_loosened_and_may_be_risen_to(fake: Bench) -> None:
+    """A container's 512 MB once became 8 GB, until the end of the run, which the kernel then ended it for."""
+    mount = fake.layout.mounts[Controller.MEMORY]
+    name = "memory.limit_in_bytes" if mount.version == 1 else "memory.max"
+    with own_group(fake, mount) as folder:
+        (folder / name).write_text(f"{64 * MIB}\n")
+        knobs = fake.knobs()
+        for wanted, there in ((128, 64), (32, 32), (128, 64)):
+            set_memory(group_at(fake, folder, knobs), knobs, "max", wanted * MIB)
+            assert (folder / name).read_text() == f"{there * MIB}\n"
 
 
 def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:

@@ -8,6 +8,7 @@ class that is removed gives its tasks back.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 from collections.abc import Sequence
@@ -190,6 +191,25 @@ def test_a_predecessors_classes_are_taken_over(tmp_path: Path) -> None:
     second.make()
     second.divide(0.2)
     assert schemata(kernel, BE_CLASS)["L3"] == "0=f0000;1=f0000"
+    assert len(journal.entries) == 2
+    journal.close()
+
+
+def test_classes_that_another_rlctl_has_are_left_alone(tmp_path: Path) -> None:
+    """The second once gave them shares of its own, and removed them at its end."""
+    kernel = Resctrl(tmp_path, "xeon")
+    for name in (LC_CLASS, BE_CLASS):
+        kernel.make_group(kernel.root / name)
+    classes, journal = classes_on(kernel, tmp_path / "state")
+    with (kernel.root / LC_CLASS / "schemata").open() as others:
+        fcntl.flock(others, fcntl.LOCK_EX)
+        with pytest.raises(CgroupError, match="another running rlctl has it"):
+            classes.make()
+        assert not journal.entries, "nothing that a restore would remove"
+        fcntl.flock(others, fcntl.LOCK_UN)
+        classes.make()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert len(journal.entries) == 2
     journal.close()
 

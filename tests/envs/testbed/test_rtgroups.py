@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +15,10 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.partition.undo import Undone
 from rlctl.envs.host.resources.blockio import Disk, disks
 from rlctl.envs.host.topology import read_topology
+from rlctl.envs.testbed import rtgroups
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.rtgroups import IO_SHARE, Condition, Rig, disk_of, in_memory
 
@@ -132,6 +135,29 @@ def test_no_cgroups_makes_no_group(bare: Rig) -> None:
 def test_one_cpu_cannot_be_divided(bare: Rig) -> None:
     with pytest.raises(ConfigError, match="takes two CPUs"), bare.placed(Condition.CPUSET):
         pass
+
+
+def test_a_second_signal_waits_until_everybody_is_back(
+    bare: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It left the machine divided, without a word."""
+    back: list[Path] = []
+
+    def undo(state_dir: Path, **_: object) -> Undone:
+        signal.raise_signal(signal.SIGTERM)
+        back.append(state_dir)
+        return Undone()
+
+    monkeypatch.setattr(rtgroups, "apply", lambda *_, **__: None)
+    monkeypatch.setattr(rtgroups, "undo", undo)
+    moving = replace(bare, other_cpus=(1,), partition_state=tmp_path)
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), moving.placed(Condition.CPUSET):  # which fails: no hierarchy is mounted
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert back == [tmp_path]
 
 
 def test_a_controller_that_is_not_there_is_named(bare: Rig) -> None:

@@ -48,12 +48,10 @@ def test_no_number_depends_on_how_the_work_was_divided(scenario):
         same(whole, run_sim(chosen, workers, chunk=2))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
-    words = [sys.executable, "-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
-    told = tmp_path / "told"
+def assert_it_ends(words, number, told):
+    """A Python with a pool of two, at a signal: in order, at once, and with nothing left."""
     with told.open("w") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=file, process_group=0)
+        process = subprocess.Popen([sys.executable, *words], stdout=file, stderr=file, process_group=0)
     while len(begun := psutil.Process(process.pid).children()) < 3:  # multiprocessing's own, and the two
         assert process.poll() is None, told.read_text()
         time.sleep(0.05)
@@ -63,6 +61,18 @@ def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
     assert not left
     assert "Traceback" not in told.read_text()
     assert "resource_tracker" not in told.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
+    words = ["-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
+    assert_it_ends(words, number, tmp_path / "told")
+
+
+def test_a_pool_ends_in_order_where_nothing_around_it_looks_after_signals(tmp_path):
+    code = "import time; from rlctl.work.workforce import workforce\nwith workforce(2) as workers: "
+    code += "workers.map(time.sleep, [3600.0] * 2)"
+    assert_it_ends(["-c", code], signal.SIGTERM, tmp_path / "told")
 
 
 def test_every_manager_meets_the_same_host_and_load():

@@ -131,8 +131,10 @@ def test_what_cannot_be_is_told_before_anything_is_started(options, told, capsys
 
 
 def test_a_dry_run_says_how_long_it_would_take(capsys):
-    assert main(["measure", "cyclictest", "--dry-run"]) == 0
-    assert "5 conditions x 4 loads, 100000 wake-ups each at 200 us in 4 rounds, about" in capsys.readouterr().err
+    assert main(["measure", "cyclictest", "--dry-run", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["rounds"] == 4
+    assert "5 conditions x 4 loads, 100000 wake-ups each at 200 us in 4 rounds, about" in said.err
 
 
 def test_what_was_measured_before_an_error_is_kept(monkeypatch, tmp_path, capsys):

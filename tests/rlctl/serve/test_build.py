@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 from pydantic import ValidationError
@@ -12,10 +13,12 @@ from rlctl.cli import main
 from rlctl.config.serve import OwnershipSection, load_config
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve.build import _Originals, build_live, unwritable
@@ -214,3 +217,62 @@ def test_who_fails_before_its_first_allocation_sets_no_be_of_a_predecessor_free(
     with originals:
         pass
     assert bool(put_back) is freed
+
+
+def restricted(layout, knobs, name):
+    """A group as a crashed controller's watchdog holds it."""
+    group = Group.create(layout, name, Knobs(None, knobs.kernel), also=(Controller.MEMORY,)).using(knobs)
+    group.cpu.set_quota(Quota.of_cpus(0.5))
+    group.freezer.order(True)
+    return group
+
+
+def test_a_group_that_is_be_no_more_is_freed_by_the_successor_of_a_crashed_controller(
+    serve_yaml, monkeypatch, tmp_path
+):
+    """It stayed frozen for as long as the successor ran, be it the LC by now."""
+    kernel, state = FakeKernel(tmp_path, "v1", cpus=1), tmp_path / "state"
+    layout = Layout.detect(kernel.root, kernel.proc)
+    with Journal.open(state) as journal:
+        web, batch = (restricted(layout, Knobs(journal, kernel), name) for name in ("web", "batch"))
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    monkeypatch.setattr("rlctl.envs.host.cgroup.knobs.KernelFiles", lambda: kernel)
+    config = load_config(serve_yaml(", max_load_rps: 480", "")).model_copy(update={"state_directory": state})
+    host = build_live(config)
+    (learned,) = host.learned
+    host.close()
+    assert learned.lc_cpus == 1.0, "of its own quota, not of the one that held it"
+    assert (web.freezer.ordered(), web.cpu.quota().quota_us) == (False, None)
+    assert (batch.freezer.ordered(), batch.cpu.quota().cpus) == (True, 0.5)
+    kept = {entry.path.parent.name for entry in load(state).entries}
+    assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
+
+
+def test_of_what_is_be_or_is_selected_to_be_nothing_is_freed_nor_what_protects_the_lc(serve_yaml, tmp_path):
+    kernel = FakeKernel(tmp_path, "v2")
+    layout, originals = Layout.detect(kernel.root, kernel.proc), _Originals(tmp_path / "state")
+    with originals.journal as journal:
+        knobs = Knobs(journal, kernel)
+        groups = {name: restricted(layout, knobs, name) for name in ("web", "jobs", "jobs/1", "jobs/1/app", "jobs/2")}
+        low = groups["web"].paths[Controller.MEMORY] / "memory.low"
+        knobs.write(low, "4096")
+        found = Workloads.find(load_config(serve_yaml("path: /batch", 'path: "/jobs/*"')), layout, knobs, make=False)
+        ((workload, be),) = found.each_be
+        originals.free_others(replace(found, each_be=[(workload, be[:1])]), kernel)  # the second one was not seen
+    assert [one.name for one in be] == ["jobs/1", "jobs/2"]
+    assert [name for name, group in groups.items() if not group.freezer.ordered()] == ["web"]
+    assert low.read_text() == "4096\n"
+
+
+def test_what_was_written_beside_a_forced_restore_is_put_back_at_the_end(tmp_path, monkeypatch, caplog):
+    """Without a watchdog nobody tells the loop: BE kept its last settings, which the next start took for originals."""
+    caplog.set_level(logging.INFO, logger="rlctl")
+    kernel, state = FakeKernel(tmp_path, "v1"), tmp_path / "state"
+    monkeypatch.setattr("rlctl.envs.host.cgroup.restore.KernelFiles", lambda: kernel)
+    with _Originals(state) as originals:
+        group = restricted(Layout.detect(kernel.root, kernel.proc), Knobs(originals.journal, kernel), "batch")
+        assert restore(state, force=True).ok
+        assert not group.freezer.ordered()
+        group.freezer.order(True)
+    assert not group.freezer.ordered()
+    assert "the journal is gone" in caplog.text

@@ -55,10 +55,10 @@ def served(tmp_path, max_load_rps, weight, policy):
     return Configuration(tmp_path / "serve.yaml")
 
 
-def table_on(tmp_path, max_load_rps, weight, caplog):
-    """What is said at the start with a table of 500 rps and minimum weight."""
+def table_on(tmp_path, max_load_rps, weight, caplog, swept="minimum"):
+    """What is said at the start with a table of 500 rps."""
     levels = (Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1),)
-    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight="minimum", lc_cpus=1.0,
+    QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight=swept, lc_cpus=1.0,
                be_cpus=1, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
     served(tmp_path, max_load_rps, weight, f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}")
     return [record.getMessage() for record in caplog.records if "t.yaml" in record.getMessage()]
@@ -66,6 +66,7 @@ def table_on(tmp_path, max_load_rps, weight, caplog):
 
 def test_a_table_of_another_host_is_refused_or_told(tmp_path, caplog):
     assert table_on(tmp_path, 500.2, "minimum", caplog) == []
+    assert table_on(tmp_path, 500, "leave", caplog, swept="equal") == []
     (told,) = table_on(tmp_path, 500, "leave", caplog)
     assert "weight minimum, be.weight is leave" in told
     with pytest.raises(ConfigError, match=r"serve.yaml:1: lc: slo.max_load_rps is 400, .*t.yaml was swept with 500"):

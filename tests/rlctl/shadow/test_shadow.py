@@ -63,7 +63,7 @@ def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_r
     ticks = [decision.tick for decision in decisions(folder)]
     assert [one.current for one in seen] == [tick.before for tick in ticks]
     assert [one.telemetry for one in seen] == [tick.telemetry for tick in ticks]
-    limits = limits_of(ticks)
+    limits = limits_of(one for tick in ticks for one in (tick.before, tick.applied))
     shown = [ticks[20 - lag] for lag in (16, 8, 4, 2, 1, 0)]
     frames = [Frame(tick.telemetry, Allocations.same(tick.before, 1), limits).values(1.0) for tick in shown]
     np.testing.assert_array_equal([frame.values(1.0) for frame in seen[20].frames], frames)

@@ -60,6 +60,8 @@ def test_mistakes_are_one_line(capsys, tmp_path):
         (["--scenario", ","], "--scenario names nothing"),
         (["--shield", ","], "--shield names nothing"),
         (["--duration", "0.1"], "less than two ticks"),
+        (["--managers", "htb"], "'htb' is a setting of the kernel"),
+        (["--managers", "cpu-idle"], "the simulated hosts know no idle class"),
     ],
 )
 def test_what_cannot_be_scored_is_told_before_anything_runs(words, told, make_bundle, tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlctl.agents.served.bundle import load
+from rlctl.agents.training import run_folder
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
@@ -282,6 +284,33 @@ def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
     plain = job.run_of(first.name, first.values, tmp_path)  # as a copy of the second would be
     assert plain.hosts == job.hosts
     assert not (tmp_path / "shield.yaml").exists()
+
+
+@pytest.mark.ray
+def test_merits_under_another_shield_do_not_decide_which_model_of_a_trial_is_the_best(tmp_path, begun, monkeypatch):
+    """A trial that is copied under population-based training may get other margins than it had its merits with."""
+    on_ray()
+    from rlctl.agents.training.search import trial as module
+    from rlctl.training.search_plan import resumed_search
+
+    job, copied, kept = resumed_search(begun, {}).job, tmp_path / "copied", []
+    first, second, _ = job.candidates
+    state = run_folder.State(timesteps=10, seconds=1.0, calls=1, block=0)
+    run_folder.write_state(run_folder.checkpoint_folder(copied, 10), state)
+    lineage = {"timesteps": 10, "trials": [{"trial": first.name, "since_timesteps": 0, "values": first.values}]}
+    (copied / module.LINEAGE).write_text(json.dumps(lineage))
+    for name in (run_folder.CONFIG, "evaluations.npz"):
+        (copied / name).touch()
+    context = SimpleNamespace(get_trial_name=lambda: second.name)
+    checkpoint = SimpleNamespace(to_directory=lambda folder: shutil.copytree(copied, folder, dirs_exist_ok=True))
+    told = SimpleNamespace(get_context=lambda: context, get_checkpoint=lambda: checkpoint)
+    monkeypatch.setattr(module, "tune", told)
+    monkeypatch.setattr(module, "learn", lambda run, **_: kept.append((run.folder / "evaluations.npz").exists()))
+    monkeypatch.chdir(tmp_path)
+    margins = {name: value for name, value in first.values.items() if name.startswith("shield.")}
+    for values in ({**second.values, **margins}, second.values):
+        module.train({"drawn": {"name": second.name, "values": values}}, job)
+    assert kept == [True, False]
 
 
 def tune(out, *arguments):

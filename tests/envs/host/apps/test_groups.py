@@ -11,8 +11,8 @@ import pytest
 from rlctl.envs.errors import CgroupBusy, CgroupGone, HostError
 from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.apps.groups import make_group, move_all, return_home
-from rlctl.envs.host.apps.launch import Place, _taken_in
-from rlctl.envs.host.apps.registry import Registry
+from rlctl.envs.host.apps.launch import Place, _taken_in, release
+from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
@@ -119,3 +119,18 @@ def test_a_process_that_cannot_be_registered_is_back_where_it_was_and_its_group_
         _taken_in(Description(name="app", modes=(Mode(cpus=1.0, threads=1),)), os.getpid(), place)
     assert (fake.layout.mounts["cpu"].path / "cgroup.procs").read_text().split() == [str(os.getpid())]
     assert not list(fake.kernel.root.rglob("*:app"))
+
+
+def test_one_that_runs_outside_of_its_group_which_is_gone_is_not_forgotten(fake, tmp_path):
+    """Its registration was all that told where it came from."""
+    place = Place(fake.layout, "be", Registry(tmp_path / "apps"), knobs=Knobs(None, fake.kernel))
+    adopted = Registration(
+        name="app", modes=(Mode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()),
+        group="be/1:app", home=(tmp_path / "db",),
+    )  # fmt: skip
+    place.registry.add(adopted)
+    with pytest.raises(CgroupGone, match=f"{tmp_path}/db by hand, then remove .*/{adopted.key}.json"):
+        release(adopted, place)
+    assert adopted.key in place.registry.read()
+    release(adopted.model_copy(update={"start_time": 1}), place)
+    assert not place.registry.read(), "one that has ended is"

@@ -74,6 +74,7 @@ def test_together_no_request_seems_faster_than_it_was(one: list[tuple[int, int]]
     both = together([first, second])
     assert both.total == len(requests) + len(others)
     for bound, count in zip(both.bounds, both.counts, strict=True):
+        assert count == first.at_most(bound) + second.at_most(bound)
         assert count <= sum(request <= bound for request in (*requests, *others))
 
 

@@ -82,11 +82,11 @@ def test_samples_stand_in_for_a_rate_so_that_a_tail_never_comes_without_a_load()
 def test_an_endpoint_that_repeats_itself_grows_old() -> None:
     digest = JsonDigest(FigureKeys(tail="p95", samples="n", stamp="at"), 1.0)
     ends = []
-    for second, at in enumerate((7, 7, 8)):
+    for second, at in enumerate((7, 7, math.nan, math.nan)):
         found = digest(json.dumps({"p95": 1, "n": 1, "at": at}).encode(), float(second))
         assert isinstance(found, Figures)
         ends.append(found.end_seconds)
-    assert ends == [0.0, 0.0, 2.0]
+    assert ends == [0.0, 0.0, 2.0, 2.0]
 
 
 def test_figures_without_their_stamp_are_none() -> None:

@@ -72,6 +72,24 @@ def test_old_figures_are_stale_as_a_whole_and_tell_their_age(reporter: Reporter)
     assert found["tail_latency_seconds"].age_seconds == 3.5
 
 
+@pytest.mark.parametrize(
+    ("errors", "reason"),
+    [
+        (Missing(Why.NO_DATA, "'bad' is absent or null"), Why.NO_DATA),
+        (Missing(Why.MALFORMED, "'bad' is 'none'"), Why.MALFORMED),
+        (math.nan, Why.ABSURD),
+        (0.0, None),
+        (UNKNOWN, None),  # a source without a counter
+    ],
+)
+def test_a_counter_of_failures_that_says_nothing_does_not_say_that_none_fail(
+    reporter: Reporter, errors: float | Missing, reason: Why | None
+) -> None:
+    tail = reporter.readings(Figures(10.0, 1.0, 500, 0.004, error_rps=errors), 10.0)["tail_latency_seconds"]
+    assert why(tail) is reason
+    assert reason is None or "nobody knows how many requests fail" in repr(tail)
+
+
 def test_load_is_what_was_offered_and_what_was_done_only_if_that_is_all_there_is(reporter: Reporter) -> None:
     both = Figures(1.0, 1.0, 500, 0.1, offered_rps=1200.0, done_rps=500.0)
     assert reporter.readings(both, 1.0)["load_ratio"] == Value(1.2)

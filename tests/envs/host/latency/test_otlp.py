@@ -135,6 +135,18 @@ def test_a_series_that_is_left_out_is_one_to_which_nothing_was_added(digest: Otl
     assert sound(told(digest, export(2, 3, (6, 0, 0, 0, 0), temporality=DELTA), 11.0)).samples == 6
 
 
+def test_labels_that_clients_choose_may_come_and_go_for_ever(
+    digest: OtlpDigest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "MOST_SERIES", 3)
+    for minute in range(8):
+        begun = 1 + minute * 0.6 * otlp.REMEMBERED_SECONDS
+        found = told(
+            digest, export(begun, begun + 1, (0, 0, 9, 0, 0), temporality=DELTA, labels={"host": f"{minute}"}), begun
+        )
+        assert sound(found).samples == 9
+
+
 def test_processes_are_added_up_and_one_that_falls_silent_is_missed_for_a_minute(digest: OtlpDigest) -> None:
     for instance in ("1", "2"):
         told(digest, export(1, 100, (0, 0, 0, 0, 0), instance=instance), 10.0)
