@@ -11,7 +11,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.telemetry import Reading, Value, number_or_nan, offered_rps
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, number_or_nan, offered_rps
 from rlctl.loop.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
@@ -139,7 +139,9 @@ def windows_of(run: LiveRun) -> Windows:
     """A live run window by window; arrays of shape (ticks, 1)."""
     ticks = run.ticks
     telemetry = [tick.telemetry for tick in ticks]
-    latency_ratio = [number_or_nan(each.latency_seconds) / each.target_seconds for each in telemetry]
+    latency_ratio = [
+        0.0 if idle(each) else number_or_nan(each.latency_seconds) / each.target_seconds for each in telemetry
+    ]
     return Windows(
         latency_ratio=_column(latency_ratio),
         load_ratio=_column([number_or_nan(each.load_ratio) for each in telemetry]),
@@ -151,6 +153,14 @@ def windows_of(run: LiveRun) -> Windows:
         suspended=_column([tick.applied.frozen and not tick.before.frozen for tick in ticks]).astype(bool),
         changed=_column([tick.applied != tick.before for tick in ticks]).astype(bool),
     )
+
+
+def idle(telemetry: Telemetry) -> bool:
+    """Whether nobody asked in a window, was answered or waits: it holds then, as in the simulator."""
+    if not isinstance(telemetry.latency_seconds, Missing):
+        return False
+    readings = telemetry.counters.get("offered_rps"), telemetry.oldest_request_seconds
+    return all(isinstance(one, Value) and one.value == 0.0 for one in readings)
 
 
 def period_seconds(run: LiveRun) -> float:

@@ -18,8 +18,9 @@ from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
 from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.score import LiveRun, score
+from rlctl.bench.score import LiveRun, idle, score
 from rlctl.envs.experience import Experience
+from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
@@ -189,15 +190,22 @@ class OnTestbed:
                 run = run_once(plan, bed, policy, alone, service)
                 if manager in services:
                     services[manager] = replace(service, before=run)
-                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark, unanswered(run)))))
+                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark, *gaps(run)))))
 
             yield step
 
 
-def unanswered(run: LiveRun) -> str:
-    """In how many ticks of a run the safe allocation stood in for a policy's answer, and why first; empty: in none."""
-    why = [tick.fallback for tick in run.ticks if tick.fallback]
-    return f"no answer in {len(why)} of {len(run.ticks)} ticks, in which BE was frozen: {why[0]}" if why else ""
+def gaps(run: LiveRun) -> Iterator[str]:
+    """Where figures of a run are not what they seem: ticks without an answer or a latency, and late ones."""
+    ticks = run.ticks
+    if why := [tick.fallback for tick in ticks if tick.fallback]:
+        yield f"no answer in {len(why)} of {len(ticks)} ticks, in which BE was frozen: {why[0]}"
+    tails = [tick.telemetry.latency_seconds for tick in ticks if not idle(tick.telemetry)]
+    if lost := [tail for tail in tails if isinstance(tail, Missing)]:
+        missed = f"no latency in {len(lost)} of {len(ticks)} windows, which count as missed and in no worst one"
+        yield f"{missed}: {lost[0].detail or lost[0].why}"
+    if late := ticks[-1].missed_deadlines:
+        yield f"{late} deadlines missed: as many windows are longer than a period"
 
 
 def this_host() -> dict[str, str]:

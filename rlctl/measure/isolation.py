@@ -189,7 +189,8 @@ class CellResult:
         ticks = [tick for run in self.runs for tick in run.ticks]
         if not ticks:
             return {}
-        over = sum((tick.telemetry.slack_ratio or 0.0) < 0.0 for tick in ticks)
+        slacks = [tick.telemetry.slack_ratio for tick in ticks]
+        over = sum(slack is None or slack < 0.0 for slack in slacks)  # who was not heard of held nothing
         frozen = sum(tick.before.frozen for tick in ticks)
         return {"be_frozen_percent": 100.0 * frozen / len(ticks), "over_target_percent": 100.0 * over / len(ticks)}
 

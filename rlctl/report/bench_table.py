@@ -32,7 +32,9 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     for file in list(_earlier(folder)):
         file.unlink(missing_ok=True)
     write_json(folder / "result.json", results_as_json([outcome]))
-    (folder / "table.md").write_text(f"{tables(outcome)}\n\n{outcome.caption}\n")
+    told = [f"* {label(name)}: {one}" for name, remarks in outcome.remarks.items() for one in remarks]
+    told += [f"* {note}" for note in outcome.notes]
+    (folder / "table.md").write_text("\n\n".join((tables(outcome), outcome.caption, "\n".join(told))).rstrip() + "\n")
     runs = _runs_by_path(outcome, folder)
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)

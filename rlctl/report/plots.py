@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,9 +35,10 @@ def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
 
 
 def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    axis.plot(seconds, [100 * number_or_nan(tick.telemetry.load_ratio) for tick in ticks], color=_LC)
+    loads = [number_or_nan(tick.telemetry.load_ratio) for tick in ticks]
+    axis.plot(seconds, [100 * load for load in loads], color=_LC)
     axis.set_ylabel("load, %")
-    axis.set_ylim(0, 115)
+    axis.set_ylim(0, max([115.0, *(110.0 * load for load in loads if math.isfinite(load))]))
 
 
 def draw_latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:

@@ -73,10 +73,10 @@ def apply(
             ledger.reached(Stage.STANDING)
         except (RlctlError, OSError, KeyboardInterrupt):
             with signals_waiting():
-                say("taking back what was done")
                 journal.close()
-                for problem in undo_locked(state_dir, kernel, proc).failed:
-                    say(problem)
+                problems = undo_locked(state_dir, kernel, proc).failed
+                for line in ("what was done is taken back", *problems):  # afterwards: whoever reads may have left
+                    say(line)
             raise
         return builder.report()
 

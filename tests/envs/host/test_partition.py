@@ -628,6 +628,17 @@ def test_an_interrupt_takes_back_what_was_done(machine: Machine) -> None:
     assert machine.snapshot() == before
 
 
+def test_a_reader_who_leaves_costs_nothing_but_what_was_to_be_said(machine: Machine) -> None:
+    before = machine.snapshot()
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        apply(TWO, machine.state, layout=machine.layout, kernel=machine.fake, proc=machine.fake.proc, say=gone)
+    assert machine.snapshot() == before
+
+
 def test_a_signal_amid_the_taking_back_waits_for_its_end(machine: Machine) -> None:
     before, handler = machine.snapshot(), signal.signal(signal.SIGTERM, signal.default_int_handler)
 

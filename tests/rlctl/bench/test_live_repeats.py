@@ -18,7 +18,7 @@ from rlctl.agents.seat import SAFE
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.live_repeats import collected, live_hosts
 from rlctl.bench.score import LiveRun, score
-from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, unanswered
+from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps
 from rlctl.cli import main
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
@@ -151,8 +151,8 @@ def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
 def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in():
     failed = replace(tick(1), acting=SAFE, fallback="RuntimeError: no")
     run = LiveRun("mine", (tick(0), failed), 0.5, 0.01)
-    assert unanswered(run_of("mine", 0.5).run) == ""
-    assert unanswered(run) == "no answer in 1 of 2 ticks, in which BE was frozen: RuntimeError: no"
+    assert list(gaps(run_of("mine", 0.5).run)) == []
+    assert list(gaps(run)) == ["no answer in 1 of 2 ticks, in which BE was frozen: RuntimeError: no"]
     came = [*repeat("", 0, "frozen", 0.0, 0.5), *repeat("", 1, "weights", 0.5, 0.0)]
     for _, number, _, result in came:
         if isinstance(result, Measured) and result.run.manager == "weights":

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rlctl.bench.score import LiveRun, score
+from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.loop.record import Tick
@@ -29,6 +30,18 @@ def run(*latencies, be=0.5):
 
 def test_windows_within_target_count_and_an_unmeasured_window_does_not():
     assert score([run(0.001, 0.010, 0.011, None)]).qos_guarantee_percent.mean == 50.0
+
+
+def test_a_window_in_which_nobody_asks_holds_unless_somebody_waits_still():
+    quiet = run(0.001, None, None, 0.001)
+    asked = {"counters": {"offered_rps": Value(0.0)}, "oldest_request_seconds": Value(0.0)}
+    ticks = list(quiet.ticks)
+    ticks[1] = replace(ticks[1], telemetry=replace(ticks[1].telemetry, **asked))
+    waits = asked | {"oldest_request_seconds": Value(0.5)}
+    ticks[2] = replace(ticks[2], telemetry=replace(ticks[2].telemetry, **waits))
+    quiet = replace(quiet, ticks=tuple(ticks))
+    assert score([quiet]).qos_guarantee_percent.mean == 75.0
+    assert list(gaps(quiet)) == ["no latency in 1 of 4 windows, which count as missed and in no worst one: gone"]
 
 
 def test_a_table_says_100_only_where_nothing_was_missed():
