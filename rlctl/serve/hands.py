@@ -117,6 +117,8 @@ class Hands:
             log.info("over: BE was %s", hold)
         if over or not self._is_kept:
             self._keep()
+        if self._schedule:
+            time.tzset()  # the host's zone may be another by now; a process reads it once
         moment = datetime.datetime.fromtimestamp(now)
         before, self._times = self._times, tuple(entry for entry in self._schedule if entry.covers(moment))
         _tell_times(before, self._times)

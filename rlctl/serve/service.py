@@ -491,13 +491,15 @@ def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
 
     Such a policy is not told of moves that the shield would cut, and so never asks for more than small levels.
     """
-    grown = shield.profile.growth_ratio_per_second * tick_seconds
+    gap_seconds = shield.profile.growth_gap_seconds  # of a longer tick no more counts
+    grown = shield.profile.growth_ratio_per_second * min(tick_seconds, gap_seconds)
     if not policy.masked or grown >= RISE_RATIO:
         return ""
     least = RISE_RATIO / shield.profile.growth_ratio_per_second
+    longer = f"tick_seconds of {least:.2g} or more" if least <= gap_seconds else "another shield"
     return (
         f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile.name} "
-        f"allows {100 * grown:.2g}: BE stays small; take tick_seconds of {least:.2g} or more, or another policy"
+        f"allows {100 * grown:.2g}: BE stays small; take {longer}, or another policy"
     )
 
 

@@ -135,5 +135,7 @@ def test_ticks_in_which_a_masked_policy_could_not_rise_are_told(always):
     policy.masked = True
     assert too_slow_a_rise(policy, shield, 1.0) == ""
     assert "allows 6: BE stays small; take tick_seconds of 0.83 or more" in too_slow_a_rise(policy, shield, 0.5)
+    slow = Shield(load_profile("responsive").model_copy(update={"growth_ratio_per_second": 0.02}), Limits(2))
+    assert "allows 4: BE stays small; take another shield, or another policy" in too_slow_a_rise(policy, slow, 10.0)
     policy.masked = False
     assert too_slow_a_rise(policy, shield, 0.5) == ""
