@@ -37,7 +37,7 @@ def test_a_window_in_which_nobody_asks_holds_unless_somebody_waits_still():
     asked = {"counters": {"offered_rps": Value(0.0)}, "oldest_request_seconds": Value(0.0)}
     ticks = list(quiet.ticks)
     ticks[1] = replace(ticks[1], telemetry=replace(ticks[1].telemetry, **asked))
-    waits = asked | {"oldest_request_seconds": Value(0.5)}
+    waits = asked | {"oldest_request_seconds": Value(0.005)}
     ticks[2] = replace(ticks[2], telemetry=replace(ticks[2].telemetry, **waits))
     quiet = replace(quiet, ticks=tuple(ticks))
     assert score([quiet]).qos_guarantee_percent.mean == 75.0
