@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import rlctl.work.one_thread  # noqa: F401 - before numpy
 from rlctl import __version__
-from rlctl.commands import declare
+from rlctl.commands import command_of, declare
 from rlctl.envs.errors import on_one_line
 
 COMMANDS = {
@@ -58,7 +58,10 @@ COMMANDS = {
     "completion": "commands, options and names at the Tab key of bash, zsh or fish",
 }
 """Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
-rlctl.commands and is imported only when it is called."""
+rlctl.commands, or in that of its family, and is imported only when it is called."""
+
+FAMILIES: dict[str, str] = {}
+"""The module under rlctl.commands of each command that shares one with others."""
 
 EXAMPLES = """examples:
   rlctl doctor
@@ -136,7 +139,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if args.verbose:
             _log_more(args.verbose)
-        return int(_module(args.command).run(args))
+        return command_of(_module(args.command), args.command).run(args)
     except RlctlError as error:
         return _told(str(error), error.exit_code)
     except BrokenPipeError:
@@ -192,7 +195,7 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
 
 
 def _module(command: str) -> ModuleType:
-    return importlib.import_module(f"rlctl.commands.{command.replace('-', '_')}")
+    return importlib.import_module(f"rlctl.commands.{FAMILIES.get(command, command.replace('-', '_'))}")
 
 
 def _log_more(verbose: int) -> None:
