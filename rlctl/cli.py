@@ -26,7 +26,6 @@ COMMANDS = {
     "serve": "the control loop on this host",
     "app": "best-effort applications with working modes: launch, adopt, list",
     "bench": "managers on the same scenario, side by side",
-    "fleet": "a simulated fleet under per-host controllers, and canary rollouts over it",
     "train": "train a policy in the simulator, evaluate it, export a bundle",
     "dataset": "transitions of logs and simulated hosts as a Minari dataset, for `rlctl train --offline`",
     "tune": "search hyperparameters and shield margins on Ray, QoS first",
@@ -62,6 +61,11 @@ rlctl.commands, or in that of its family, and is imported only when it is called
 
 FAMILIES: dict[str, str] = {}
 """The module under rlctl.commands of each command that shares one with others."""
+
+GONE: dict[str, str] = {
+    "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
+}
+"""What to use instead of each command that was removed."""
 
 EXAMPLES = """examples:
   rlctl doctor
@@ -162,6 +166,8 @@ def _called(arguments: Sequence[str]) -> str:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     called = _called(arguments)
     parser = command_parser({called})
+    if called in GONE:
+        parser.error(f"`rlctl {called}` was removed: {GONE[called]}")
     if called and called not in COMMANDS and (near := _near(called)):
         parser.error(f"no command {called!r}, perhaps {near}")
     return parser

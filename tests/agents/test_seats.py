@@ -9,10 +9,9 @@ from rlctl.agents.seats import Seats
 from rlctl.envs.actions import decode
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.observation import Observer
-from rlctl.fleet.config import TICK_SECONDS, load_fleet
-from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 
 HOSTS, TICKS = 10, 200
 PROFILE = load_profile("responsive")
@@ -39,8 +38,7 @@ class OneHost:
 
 @pytest.fixture
 def hosts():
-    fleet = load_fleet()
-    return FleetHosts(fleet, Roster.drawn(fleet, 1, range(HOSTS)), 19.5 * 3600)
+    return ManyHosts(HOSTS, seed=1)
 
 
 PAIRS = [

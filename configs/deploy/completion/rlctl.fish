@@ -50,8 +50,8 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' fleet 'fleet run' 'fleet canary' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release approve hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' measure 'measure mix' 'measure burst' 'measure cyclictest' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --conditions --config --duration --explore --explore-slack --fleet --folder --for --from --gate --hosts --hosts-file --hours --html --init --instances --interval --interval-us --jobs --json --keep --key --lags --lc-cpus --leave --leftover --live --loads --log --managers --max-seconds --method --mix --n-envs --name --namespace --node --offline --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quantile-percent --quota-period-ms --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --rounds --runs --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --target-us --threads --tick --time-scale --to --total-timesteps --trials --tuned --until --wakeups --warm-up --why --windows --within --work --workers
+set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release approve hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' measure 'measure mix' 'measure burst' 'measure cyclictest' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --conditions --config --duration --explore --explore-slack --folder --for --gate --hosts --hosts-file --html --init --instances --interval --interval-us --jobs --json --keep --key --lags --lc-cpus --leave --leftover --live --loads --log --managers --max-seconds --method --mix --n-envs --name --namespace --node --offline --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quantile-percent --quota-period-ms --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --rounds --runs --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --target-us --threads --tick --time-scale --total-timesteps --trials --tuned --until --wakeups --warm-up --why --windows --within --work --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -115,31 +115,6 @@ complete -c rlctl -n '_shtab_rlctl_using bench verify' -s h -l help -d 'show thi
 complete -c rlctl -n '_shtab_rlctl_using bench verify' -l jobs -x -d 'processes (default: one for each CPU)'
 complete -c rlctl -n '_shtab_rlctl_using bench verify' -l ray -x -d 'on a Ray cluster: local starts one here, auto is this machine'"'"'s, or HOST:PORT; sim: the result is the same; host: repeats are shared out to all its live testbeds'
 complete -c rlctl -n '_shtab_rlctl_using bench verify; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'what `bench --plant sim --json FILE` wrote'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a fleet -d 'a simulated fleet under per-host controllers, and canary rollouts over it'
-complete -c rlctl -n '_shtab_rlctl_using fleet' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using fleet; and test $_shtab_rlctl_npos -eq 0' -a run -d 'managers on the same fleet, side by side'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l managers -xka "(__fish_append , none weights cpu-idle frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward table learned-table greedy-shield ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful oracle oracle-model oracle-shielded htb htb-wrong io-max io-max-wrong all)" -d 'names, or folders of bundles with a slash in them; others are compared with the first (prm-hybrid-tuned,greedy-shield,ppo,frozen)'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l hours -x -d 'in quarters (default: the fleet'"'"'s, a day)'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l report -xka "(__fish_complete_directories)" -d 'write tables, JSON and the day as a figure here'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l fleet -xka "(string split ' ' 'default'; __fish_complete_path (commandline -ct))" -d 'default: default'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l hosts -x -d 'default: the fleet'"'"'s'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: the fleet'"'"'s'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l seed -x -d 'of the fleet (default: 0)'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l workers -x -d 'processes (default: one for each CPU)'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l ray -x -d 'on a Ray cluster, with the same result: local starts one here, auto is this machine'"'"'s, or HOST:PORT'
-complete -c rlctl -n '_shtab_rlctl_using fleet run' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'the result as JSON; without FILE to stdout'
-complete -c rlctl -n '_shtab_rlctl_using fleet; and test $_shtab_rlctl_npos -eq 0' -a canary -d 'roll a bundle out in stages, and back on a regression'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l from -xka "(string split ' ' 'none weights cpu-idle frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward table learned-table greedy-shield ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful'; __fish_complete_directories (commandline -ct))" -d 'what all hosts have'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l to -xka "(__fish_complete_directories)" -d 'what is rolled out'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l fleet -xka "(string split ' ' 'default'; __fish_complete_path (commandline -ct))" -d 'default: default'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l hosts -x -d 'default: the fleet'"'"'s'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: the fleet'"'"'s'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l seed -x -d 'of the fleet (default: 0)'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l workers -x -d 'processes (default: one for each CPU)'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l ray -x -d 'on a Ray cluster, with the same result: local starts one here, auto is this machine'"'"'s, or HOST:PORT'
-complete -c rlctl -n '_shtab_rlctl_using fleet canary' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'the result as JSON; without FILE to stdout'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a train -d 'train a policy in the simulator, evaluate it, export a bundle'
 complete -c rlctl -n '_shtab_rlctl_using train' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using train' -l algo -xka "ppo dqn maskable-ppo qrdqn recurrent-ppo bc cql" -d 'the learner; bc and cql go with --offline'

@@ -1,4 +1,4 @@
-"""Policies of many hosts answer as their scalar twins do, or a fleet's table would be of other policies."""
+"""Policies of many hosts answer as their scalar twins do, or tables over many hosts would be of other policies."""
 
 import numpy as np
 import pytest
@@ -8,25 +8,18 @@ from rlctl.agents.managers.manager import Every
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.agents.seats import Seen
 from rlctl.envs.observation import Observer
-from rlctl.fleet.config import TICK_SECONDS, load_fleet
-from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
+from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 
 HOSTS, TICKS = 16, 500
-PEAK_SECONDS = 19.5 * 3600
-
-
-@pytest.fixture(scope="module")
-def fleet():
-    return load_fleet()
 
 
 class Bed:
-    """Hosts of many sizes at the day's peak, and what a policy sees of them; the shield rules on all."""
+    """Hosts of many sizes about their peak, and what a policy sees of them; the shield rules on all."""
 
-    def __init__(self, fleet):
-        self.hosts = FleetHosts(fleet, Roster.drawn(fleet, 0, range(HOSTS)), PEAK_SECONDS)
+    def __init__(self):
+        self.hosts = ManyHosts(HOSTS)
         self.shield = BatchShield(load_profile("responsive"), self.hosts.limits, HOSTS)
         self.current = self.hosts.limits.safe
 
@@ -50,10 +43,10 @@ NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name, fleet):
+def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
-    bed = Bed(fleet)
+    bed = Bed()
     batch = batch_policy(name, bed.hosts.limits, TICK_SECONDS)
     each = EachHost([catalogue.build(name) for _ in range(HOSTS)], bed.hosts.limits, TICK_SECONDS)
     assert not isinstance(batch, EachHost)
@@ -73,10 +66,10 @@ def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name, fleet):
 
 
 @pytest.mark.parametrize("options", [{"suspend": "minimum"}, {"resume_level": "last"}])
-def test_what_the_thesis_leaves_open_is_the_same_choice(options, fleet):
+def test_what_the_thesis_leaves_open_is_the_same_choice(options):
     from rlctl.agents.many.prm import BatchPrmHybrid
 
-    bed = Bed(fleet)
+    bed = Bed()
     batch = BatchPrmHybrid(catalogue.build("prm-hybrid-tuned", **options), bed.hosts.limits)
     scalars = [catalogue.build("prm-hybrid-tuned", **options) for _ in range(HOSTS)]
     each = EachHost(scalars, bed.hosts.limits, TICK_SECONDS)
@@ -107,10 +100,10 @@ def test_a_timer_of_many_hosts_fires_as_those_of_one_host_do(tick_seconds):
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])
-def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name, fleet):
+def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
-    bed = Bed(fleet)
+    bed = Bed()
     old, fresh = (batch_policy(name, bed.hosts.limits, TICK_SECONDS) for _ in range(2))
     for _ in range(60):
         seen = bed.seen(masked=old.masked)
@@ -124,8 +117,8 @@ def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name, fleet):
         bed.apply(answer.proposed, shielded=old.shielded)
 
 
-def test_a_manager_without_a_batch_version_is_asked_host_by_host(fleet):
-    bed = Bed(fleet)
+def test_a_manager_without_a_batch_version_is_asked_host_by_host():
+    bed = Bed()
     policy = batch_policy("heracles", bed.hosts.limits, TICK_SECONDS)
     policy.begin(np.ones(HOSTS, bool))
     scalars = [catalogue.build("heracles") for _ in range(HOSTS)]
@@ -141,7 +134,7 @@ def test_a_manager_without_a_batch_version_is_asked_host_by_host(fleet):
         bed.apply(proposed, shielded=False)
 
 
-def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(fleet, make_bundle, onnx_writer, tmp_path):
+def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(make_bundle, onnx_writer, tmp_path):
     pytest.importorskip("onnxruntime")
     from rlctl.agents.served.card import ObservationTable
     from rlctl.envs.actions import MOVES
@@ -152,7 +145,7 @@ def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(fleet, ma
     weight[:, end - 1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number
     weight[:, end - 2] = -3e38  # the flag of be_cpus, which is always there
     bundle = make_bundle(tmp_path / "bad", policy=onnx_writer.linear(weight, np.zeros(len(MOVES))))
-    bed = Bed(fleet)
+    bed = Bed()
     policy = batch_policy(f"{bundle}", bed.hosts.limits, TICK_SECONDS)
     answer = policy.act(bed.seen(masked=True))
     assert answer.failed.any()

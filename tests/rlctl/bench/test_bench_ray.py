@@ -35,7 +35,7 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):
     assert said in capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("command", ["bench", "train", "tune", "fleet run", "fleet canary"])
+@pytest.mark.parametrize("command", ["bench", "train", "tune"])
 def test_an_address_that_was_left_empty_is_no_wish_to_do_without(command, capsys):
     assert main([*command.split(), "--ray", ""]) == 2
     assert "give local, auto, or HOST:PORT" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl import __version__
-from rlctl.cli import COMMANDS, main
+from rlctl.cli import COMMANDS, GONE, main
 from tests.doubles.command import refused
 from tests.waiting import PATIENCE_SECONDS
 
@@ -47,6 +47,11 @@ def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_
 def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
     refused(capsys, 2, [word], repr(word), f"perhaps {meant}; see")
     refused(capsys, 2, ["zzz"], "invalid choice: 'zzz'")
+
+
+@pytest.mark.parametrize("command", GONE)
+def test_a_removed_command_names_its_replacement(command, capsys):
+    refused(capsys, 2, [command, "--some", "option"], f"`rlctl {command}` was removed: use `")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

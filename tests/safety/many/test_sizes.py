@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.envs.allocations import VectorLimits, chosen
-from rlctl.fleet.config import load_fleet
-from rlctl.fleet.roster import FleetHosts, Roster
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
+from tests.doubles.many_hosts import ManyHosts
 from tests.doubles.shipped import SAFETY_PROFILES
 
 HOSTS = 24
@@ -15,8 +15,7 @@ HOSTS = 24
 
 @pytest.mark.parametrize("name", SAFETY_PROFILES)
 def test_each_host_is_ruled_by_its_own_size(name):
-    fleet, profile = load_fleet(), load_profile(name)
-    hosts = FleetHosts(fleet, Roster.drawn(fleet, 3, range(HOSTS)), 19.0 * 3600)
+    profile, hosts = load_profile(name), ManyHosts(HOSTS, seed=3)
     limits, rng = hosts.limits, np.random.default_rng(1)
     together = BatchShield(profile, limits, HOSTS)
     alone = [BatchShield(profile, one, HOSTS) for one in dict.fromkeys(limits.each)]
@@ -40,7 +39,7 @@ def test_each_host_is_ruled_by_its_own_size(name):
 
 
 def test_limits_of_many_hosts_are_those_of_each():
-    each = [kind.host().limits() for kind in load_fleet().kinds]
+    each = [kind.host().limits() for kind in load_hosts().kinds]
     limits = VectorLimits(each)
     for host, one in enumerate(each):
         assert limits.safe.host(host) == one.safe

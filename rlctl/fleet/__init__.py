@@ -1,1 +1,0 @@
-"""A simulated fleet of hosts, and new bundles rolled out over it."""
