@@ -1,0 +1,63 @@
+"""The table of the README's front: six live hosts, BE at the kernel's least weight, from docs/results/*.json.
+
+Run it to write the table into README.md; a test compares the two. Where the long table of a host lacks a manager, its
+scores are from the table of other managers, of another day; those cells have an asterisk.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "docs/results"
+HOSTS = {
+    "nginx": "live-nginx-minimum",
+    "memcached": "live-memcached-minimum",
+    "memory": "live-memory",
+    "link": "live-network",
+    "moving link": "live-network-credits",
+    "disk": "live-disk",
+}
+"""Columns of the table, and the stored result of each."""
+
+MANAGERS = ("none", "weights", "heracles", "parties", "prm-hybrid-tuned", "ppo")
+BEGIN, END = "<!-- front table: scripts/studies/front_table.py -->\n", "<!-- end of the table -->"
+
+
+def front_table() -> str:
+    """The table as Markdown, in its two marks."""
+    rows = [("QoS % / BE %", *HOSTS, "lowest QoS %")]
+    for manager in MANAGERS:
+        cells, qualities = [], []
+        for name in HOSTS.values():
+            scores, mark = scores_of(name, manager)
+            quality, work = scores["qos_guarantee_percent"]["mean"], scores["be_throughput_percent"]["mean"]
+            qualities.append(quality)
+            cells.append(f"{quality:.0f} / {work:.0f}{mark}")
+        rows.append((f"`{manager}`", *cells, f"{min(qualities):.0f}"))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    rule = "| --- |" + " ---: |" * (len(rows[0]) - 1)
+    return f"{BEGIN}\n" + "\n".join([lines[0], rule, *lines[1:]]) + f"\n\n{END}"
+
+
+def scores_of(result: str, manager: str) -> tuple[Mapping[str, Any], str]:
+    """A manager's scores on a host, from its long table or, with an asterisk, from that of other managers."""
+    for name, mark in ((result, ""), (f"{result}-others", "*")):
+        managers = json.loads((STORED / f"{name}.json").read_text())["managers"]
+        if manager in managers:
+            return managers[manager], mark
+    raise KeyError(f"{manager} was never measured on {result}")
+
+
+def with_table(text: str) -> str:
+    """The README with the table as it is now."""
+    before, _, rest = text.partition(BEGIN)
+    return before + front_table() + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    README = ROOT / "README.md"
+    README.write_text(with_table(README.read_text()))
