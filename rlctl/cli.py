@@ -47,7 +47,6 @@ COMMANDS = {
     "shadow": "policies that watch and say what they would have done, and whether one may act",
     "top": "what the running controller sees and does, live in the terminal",
     "partition": "divide the host: a part for everything, and a managed part with clusters",
-    "measure": "mixes of applications managed and unmanaged, bursts, and wake-up latency, as in the papers",
     "restore": "put back every knob that a controller touched",
     "managers": "who can decide: heuristic managers, references, learned policies",
     "scenarios": "the scenarios that ship",
@@ -63,6 +62,7 @@ FAMILIES: dict[str, str] = {}
 """The module under rlctl.commands of each command that shares one with others."""
 
 GONE: dict[str, str] = {
+    "measure": "use `scripts/measure mix`, `burst` or `cyclictest` in rlctl's source tree, with the same options",
     "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
 }
 """What to use instead of each command that was removed."""

@@ -33,7 +33,6 @@ from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.loop.record import Tick, tick_as_json
-from rlctl.measure.config import MeasureConfig
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
@@ -131,7 +130,6 @@ FILES: tuple[tuple[str, str, type[BaseModel]], ...] = (
     ("Search spaces", "`configs/tuning/*.yaml`: what `rlctl tune` searches.", SpaceFile),
     ("Tuned managers", "`configs/managers/tuned.yaml`, which `scripts/tune-managers` writes.", Tuned),
     ("Platforms", "`configs/platform/*.yaml`: parts and clusters of a host, for `rlctl partition`.", PlatformFile),
-    ("Mixes", "`configs/measure/*.yaml`: applications and mixes, for `rlctl measure`.", MeasureConfig),
     ("Promotion gate", "`configs/shadow/gate.yaml`, for `rlctl shadow report --gate`.", Gate),
     ("Applications", "The description of a best-effort application, for `rlctl app`.", Description),
 )  # fmt: skip

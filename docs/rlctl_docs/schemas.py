@@ -17,7 +17,6 @@ from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.yaml_edge import load_model, load_yaml, validated
-from rlctl.measure.config import load_measure
 from rlctl.safety.profile import Profile
 from rlctl.safety.profile import load_profile as load_safety
 from rlctl.scenarios.shipped import load_scenario
@@ -72,7 +71,6 @@ SCHEMAS: dict[str, Callable[[Path], object]] = {
     "hosts": load_hosts,
     "tuning": lambda path: load_space("ppo", load_recipe("ppo"), path),
     "platform": lambda path: load_model(PlatformFile, path),  # whether it fits a host, the host decides
-    "measure": load_measure,
     "shadow": load_gate,
     "managers": lambda path: load_tuned(str(path)),
     "application": load_description,

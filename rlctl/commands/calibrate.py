@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rlctl.bench.calibration import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
 from rlctl.bench.held import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
@@ -18,7 +19,6 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
-from rlctl.measure.calibrate import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
 from rlctl.report.table import render
 from rlctl.scenarios.shipped import live_scenario
 from rlctl.work.progress import progress, say

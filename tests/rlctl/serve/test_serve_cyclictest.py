@@ -10,11 +10,11 @@ import pytest
 
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.telemetry import Why
-from rlctl.envs.testbed.cyclictest import Cyclictest
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.rtgroups import Condition, Rig
-from rlctl.envs.testbed.rtload import Load, RtLoad
+from scripts.studies.realtime.cyclictest import Cyclictest
+from scripts.studies.realtime.rtgroups import Condition, Rig
+from scripts.studies.realtime.rtload import Load, RtLoad
 from tests.doubles.tick_logs import read_ticks
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS

@@ -1,1 +1,0 @@
-"""Measurements in the manner of the papers: mixes, bursts, and wake-up latency."""

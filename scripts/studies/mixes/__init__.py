@@ -1,0 +1,1 @@
+"""Mixes and bursts of applications, managed and unmanaged, in the manner of the BarbequeRTRM papers."""

@@ -1,0 +1,318 @@
+"""One run of a mix: all instances begin at one moment, managed or not, and what that took until the last one ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Self
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import CgroupGone, TestbedError
+from rlctl.envs.host.apps.description import Description
+from rlctl.envs.host.apps.launch import Place, adopt, forget
+from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.resources.node_power import NodePower, Source, power_source
+from rlctl.envs.host.resources.powercap import Energy, rapl_zones
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.session import ahead
+from rlctl.serve.sharing import Sharing
+from scripts.studies.mixes.metrics import metrics_of
+from scripts.studies.mixes.perf_span import PerfSpan
+from scripts.studies.mixes.plan import Record, Turn
+from scripts.studies.mixes.platform import Ground
+from scripts.studies.mixes.tunable import RESULT_BEGINS, TunableResult, parse_result
+
+INTERVAL_SECONDS = 1.0
+"""Between two readings of a power meter; a board controller has none newer."""
+
+
+class EnergyMeter:
+    """Energy of spans of time, in joules. A context manager.
+
+    RAPL counts packages and memory; a power meter, as in the paper, the whole machine, once a second, so that a run has
+    to be of several seconds: it counts as the mean of what the meter said meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._rapl = Energy(rapl_zones())
+        self._stack.callback(self._rapl.close)
+        self._begun_seconds, self._before = 0.0, self._rapl.joules()
+        self._answers: list[tuple[float, float]] = []  # of the power meter: when, and watts
+        self._power: NodePower | Missing = Missing(Why.NOT_CONFIGURED, "RAPL counts")
+        if isinstance(self._before, Missing):
+            source = power_source()
+            if isinstance(source, Missing):
+                self._power = Missing(source.why, f"{self._before.detail}; {source.detail}")
+            else:
+                self._power = NodePower(self._noted(source[0]), INTERVAL_SECONDS, source[1])
+                self._stack.callback(self._power.close)
+
+    def begin(self) -> None:
+        """Begin a span of time."""
+        self._begun_seconds, self._before = time.monotonic(), self._rapl.joules()
+        self._answers.clear()
+
+    def end(self) -> Reading:
+        """Energy in joules since `begin`, or why it is not known."""
+        now, seconds = self._rapl.joules(), time.monotonic() - self._begun_seconds
+        if not isinstance(now, Missing) and not isinstance(self._before, Missing):
+            return Value(now - self._before)
+        if isinstance(self._power, Missing):
+            return now if isinstance(now, Missing) and self._power.why is Why.NOT_CONFIGURED else self._power
+        if watts := [watts for when, watts in self._answers if when >= self._begun_seconds]:
+            return Value(fmean(watts) * seconds)
+        latest = self._power.read(time.monotonic())["node_watts"]
+        why = f"the power meter gave no reading within {seconds:.1f} s: measure longer runs"
+        return latest if isinstance(latest, Missing) else Missing(Why.NO_DATA, why)
+
+    def _noted(self, source: Source) -> Source:
+        def ask() -> float | Missing:
+            watts = source()
+            if not isinstance(watts, Missing):
+                self._answers.append((time.monotonic(), watts))
+            return watts
+
+        return ask
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+MOST_CHARACTERS = 1 << 16
+"""Read of an instance's output; a command of the user's may write its result to standard output."""
+
+TICK_SECONDS = 0.02
+"""Between two looks of a manager that hears of ends at once; an application learns its first mode so late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A process of a run under a unique name: the same command managed and not, with modes for the managed runs."""
+
+    name: str
+    command: tuple[str, ...]
+    description: Description
+
+
+class Arena:
+    """Control groups in which mixes run, one run after the other. A context manager that leaves nothing behind.
+
+    Managed and unmanaged runs have the same CPUs and the same CPU time. Unmanaged, all instances are in one group and
+    the kernel schedules them as it likes; managed, each has a group of its own, which `Sharing` restricts.
+
+    Args:
+        leftover: As in `Sharing`: what becomes of CPU time that the chosen modes do not ask for.
+    """
+
+    def __init__(self, ground: Ground, leftover: str = "share", quota_period_us: int = PERIOD_US) -> None:
+        self._ground, self._leftover, self._quota_period_us = ground, leftover, quota_period_us
+        self._cpus: frozenset[int] = frozenset().union(*(cluster.cpus for cluster in ground.clusters))
+        self._name = f"{ground.within}/rlctl-measure-{os.getpid()}".strip("/")
+        self._stack = contextlib.ExitStack()
+        self._layout: Layout
+        self._janitor: Janitor
+        self._energy: EnergyMeter
+        self._runs = 0
+
+    def __enter__(self) -> Self:
+        """Make the groups.
+
+        Raises:
+            PermissionMissing: Not root.
+            HostError: The host has no CPU controller, or a group of that name.
+        """
+        with contextlib.ExitStack() as stack:
+            self._layout = Layout.detect()
+            for controller in (Controller.CPU, Controller.CPUSET):
+                self._layout.mount(controller)
+            self._janitor = stack.enter_context(Janitor())
+            self._top = self._group(stack, self._name)
+            self._restrict(self._top)
+            self._energy = stack.enter_context(EnergyMeter())
+            stack.enter_context(ahead())
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what still runs, and remove the groups."""
+        self._stack.close()
+
+    def run(self, turn: Turn, instances: Sequence[Instance]) -> Record:
+        """Run all instances to their ends.
+
+        Raises:
+            TestbedError: One of them could not be run, ended with another exit code than 0, or is a benchmark that did
+                not write what it has done.
+            CgroupError: A control group did not take a write.
+        """
+        with contextlib.ExitStack() as stack:
+            folder = self._janitor.make_folder()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            self._runs += 1
+            group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if turn.managed else 'unmanaged'}")
+            counters = stack.enter_context(PerfSpan(self._name))
+            launcher = stack.enter_context(Launcher(folder, group, self._janitor))
+            manager = stack.enter_context(self._managed(group, folder)) if turn.managed else _Kernel(group)
+            processes = {}
+            for instance in instances:
+                environment = manager.environment(instance)
+                process = launcher.hold(instance.name, instance.command, environment, Path.cwd())
+                manager.take(instance, process.pid)
+                processes[instance.name] = process
+            manager.tick(0.0)
+            counters.begin()
+            self._energy.begin()
+            ended = _run_to_the_end(processes.values(), manager)
+            energy = self._energy.end()
+            metrics = metrics_of(max(ended.values()), energy, counters.end())
+            results = {name: asdict(result) for name in ended if (result := _result(processes[name]))}
+            return Record(turn, metrics, ended, manager.placements, results, manager.throttled_seconds)
+
+    @contextlib.contextmanager
+    def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
+        knobs = Knobs(None)
+        place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", knobs)
+        sharing = Sharing(
+            self._ground.clusters,
+            group,
+            knobs,
+            registry=place.registry,
+            socket=place.socket,
+            leftover=self._leftover,
+            quota_period_us=self._quota_period_us,
+        )
+        with contextlib.closing(knobs), contextlib.closing(sharing):
+            yield _Manager(sharing, place, Allocation(self._ground.quota_cpus, len(self._cpus)))
+
+    def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
+        knobs = stack.enter_context(contextlib.closing(Knobs(None)))
+        memory = (Controller.MEMORY,)  # as the applications have
+        return stack.enter_context(self._janitor.group(self._layout, name, knobs, memory))
+
+    def _restrict(self, group: Group) -> None:
+        """Give a group the managed CPUs, and no more CPU time than the clusters have."""
+        assert group.cpuset is not None
+        assert group.cpu is not None
+        group.cpuset.set_cpus(self._cpus)
+        if self._ground.quota_cpus < len(self._cpus):
+            group.cpu.set_quota(Quota.of_cpus(self._ground.quota_cpus))
+
+
+class _Kernel:
+    """Nobody manages: all are in one group."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.placements: list[tuple[float, Mapping[str, Sequence[object]]]] = []
+        self.throttled_seconds = 0.0
+
+    tick_seconds: float | None = None
+    """How often it wants to look; None for never."""
+
+    def environment(self, instance: Instance) -> Mapping[str, str]:  # noqa: ARG002
+        """What an instance finds in its environment."""
+        return {}
+
+    def take(self, instance: Instance, pid: int) -> None:  # noqa: ARG002
+        """An instance is about to begin."""
+        self._group.attach(pid)
+
+    def ended(self, name: str) -> None:
+        """An instance has ended."""
+
+    def tick(self, seconds: float) -> None:
+        """Look, and decide; `seconds` since the begin."""
+
+
+class _Manager(_Kernel):
+    """Applications in groups of their own, which share all there is."""
+
+    tick_seconds = TICK_SECONDS
+
+    def __init__(self, sharing: Sharing, place: Place, budget: Allocation) -> None:
+        self.placements = []
+        self.throttled_seconds = 0.0
+        self._sharing, self._place, self._budget = sharing, place, budget
+        self._known: dict[str, Registration] = {}
+
+    def environment(self, instance: Instance) -> Mapping[str, str]:
+        """As of an application that `rlctl app run` starts."""
+        threads = str(instance.description.modes[-1].threads)
+        return {"RLCTL_MODE_SOCKET": str(self._place.socket), "RLCTL_THREADS": threads}
+
+    def take(self, instance: Instance, pid: int) -> None:
+        """Make it an application."""
+        self._known[instance.name] = adopt(instance.description, pid, self._place)
+        self._sharing.look()  # takes the connection by which it was asked who listens here: some 30 fill the queue
+
+    def ended(self, name: str) -> None:
+        """Remove its group, so that the next tick gives its CPU time to the others."""
+        registration = self._known[name]
+        with contextlib.suppress(CgroupGone):  # a look of the manager was faster
+            group = Group.open(self._place.layout, registration.group, self._place.knobs)
+            if group.cpu is not None:
+                self.throttled_seconds += group.cpu.throttled_seconds()
+        forget(registration, self._place)
+
+    def tick(self, seconds: float) -> None:
+        """Share anew, if anything has changed."""
+        placed = self._sharing.share(self._budget)
+        of_instance = {
+            name: (placed[one.key].mode, placed[one.key].cluster, placed[one.key].cpus)
+            for name, one in self._known.items()
+            if one.key in placed
+        }
+        if not self.placements or self.placements[-1][1] != of_instance:
+            self.placements.append((seconds, of_instance))
+
+
+def _run_to_the_end(processes: Collection[Process], manager: _Kernel) -> dict[str, float]:
+    """Let all begin and wait for each; seconds to its end by name; TestbedError: one failed."""
+    ended: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        waiting, poll = {}, select.poll()
+        for process in processes:
+            handle = os.pidfd_open(process.pid)
+            stack.callback(os.close, handle)
+            waiting[handle] = process
+            poll.register(handle, select.POLLIN)
+        begun = time.monotonic()
+        for process in processes:
+            process.release()
+        while waiting:
+            over = poll.poll(None if manager.tick_seconds is None else 1e3 * manager.tick_seconds)
+            seconds = time.monotonic() - begun
+            for handle, _ in over:
+                poll.unregister(handle)
+                process = waiting.pop(handle)
+                if process.exit_code != 0:
+                    raise TestbedError(f"{process.name} ended with code {process.exit_code}: {process.tail()}")
+                ended[process.name] = seconds
+                manager.ended(process.name)
+            if waiting:
+                manager.tick(seconds)
+    return ended
+
+
+def _result(process: Process) -> TunableResult | None:
+    """What a benchmark has done; None of a command of the user's."""
+    with process.output.open(errors="replace") as output:
+        text = output.read(MOST_CHARACTERS)
+    return parse_result(text) if text.startswith(RESULT_BEGINS) else None

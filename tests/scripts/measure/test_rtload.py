@@ -1,0 +1,110 @@
+"""The loads beside a real-time task do what they say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import TestbedError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.testbed.launch import Launcher
+from scripts.studies.realtime.rtload import BLOCK_BYTES, Load, RtLoad
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler"),
+]
+
+LOADS = (Load.CPU, Load.SCHED, Load.IO)
+
+
+def started(load: Load, threads: int, launcher: Launcher) -> RtLoad:
+    made = RtLoad(load, threads)
+    made.start(launcher)
+    return made
+
+
+def await_rounds(load: RtLoad, more: int) -> None:
+    before = load.rounds()
+
+    def done() -> bool:
+        load.check()
+        return load.rounds() >= before + more
+
+    until(done)
+
+
+def switches(pid: int) -> int:
+    """How often its threads have gone to sleep."""
+    files = Path(f"/proc/{pid}/task").glob("*/status")
+    return sum(int(file.read_text().partition("voluntary_ctxt_switches:")[2].split()[0]) for file in files)
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_it_runs_as_many_threads_as_asked_and_counts_their_rounds(load: Load, launcher: Launcher) -> None:
+    running = started(load, 7, launcher)
+    (pid,) = running.pids()
+    assert len(os.listdir(f"/proc/{pid}/task")) == 7 + 1  # and the one that waits
+    await_rounds(running, 20)
+    running.stop()
+    assert running.pids() == ()
+    done = running.rounds()
+    time.sleep(0.02)
+    assert running.rounds() == done > 0
+
+
+def test_threads_of_the_scheduling_load_sleep_once_in_a_round(launcher: Launcher) -> None:
+    running = started(Load.SCHED, 3, launcher)
+    (pid,) = running.pids()
+    slept, rounds = switches(pid), running.rounds()
+    await_rounds(running, 1000)
+    assert switches(pid) - slept >= 0.9 * (running.rounds() - rounds) - 100
+    running.stop()
+
+
+def test_threads_of_the_io_load_write_a_block_to_files_of_their_own(launcher: Launcher) -> None:
+    running = started(Load.IO, 3, launcher)
+    (pid,) = running.pids()
+    await_rounds(running, 30)
+    written = Path(f"/proc/{pid}/io").read_text().partition("wchar:")[2].split()[0]
+    assert int(written) >= 30 * BLOCK_BYTES
+    running.stop()
+    files = sorted(launcher.folder.glob("rtload-*"))
+    assert [file.stat().st_size for file in files] == [BLOCK_BYTES] * 3
+
+
+def test_rounds_can_be_read_of_a_load_that_stands_still(launcher: Launcher) -> None:
+    running = started(Load.CPU, 2, launcher)
+    (pid,) = running.pids()
+    await_rounds(running, 1)
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+    assert running.rounds() == running.rounds() > 0
+    os.kill(pid, signal.SIGCONT)
+    running.stop()
+
+
+def test_a_load_that_lost_its_folder_is_told(launcher: Launcher, tmp_path: Path) -> None:
+    running = started(Load.IO, 2, launcher)
+    launcher.folder.rename(tmp_path / "moved")
+    with pytest.raises(TestbedError, match="io load ended with code 1"):
+        until(running.check)
+
+
+def test_a_disk_that_is_full_is_an_error_and_not_a_load(launcher: Launcher) -> None:
+    for number in range(1, 3):
+        (launcher.folder / f"rtload-{number}").symlink_to("/dev/full")
+    with pytest.raises(TestbedError, match="No space left on device"):
+        until(started(Load.IO, 2, launcher).check)
+
+
+def test_it_starts_in_its_group(be_launcher: Launcher, group: Group) -> None:
+    running = started(Load.SCHED, 2, be_launcher)
+    assert group.pids() == set(running.pids())
+    running.stop()
