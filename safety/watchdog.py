@@ -5,7 +5,8 @@ controller's interpreter and imports next to nothing, so that it stays small and
 What it writes was worked out beforehand (`rlctl.envs.host.cgroup.emergency`): here is no notion of quotas and cpusets.
 
 Its life, top down as in `main`: it guards while word comes from the controller in time; else it holds BE at the safe
-allocation until the controller is back; when that stays away, it ends it for good and becomes `rlctl restore`.
+allocation until the controller is back. When that stays away and had died, it becomes `rlctl restore`. One that hung is
+ended, and BE stays held for its successor: what it hung over may still be there.
 """
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def guard(link: Link, lease_seconds: float) -> str:
 
 def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> str:
     """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
-    ends, pause = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS
+    ends, pause, hung = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS, not link.gone
     write, told, taken_seconds = link.plan.enforce, [""], 0.0
     while True:
         if absent(journal):  # the originals are back: what is written now never would be
@@ -231,13 +232,17 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
             held.close()
         if refused is not None:
             write, taken_seconds = link.plan.repeat, 0.0
-            if refused != told:
-                _report(refused)
-                told = refused
+            told = _report(refused, told)
         elif taken_seconds > SUCCESSOR_SECONDS and successor(lock, link.pid):
             return "succeeded"
-        if (time.monotonic() >= ends and not held.taken) or _told_to_end:
+        if _told_to_end:
             return "away"
+        if time.monotonic() >= ends and not held.taken:
+            if not hung:
+                return "away"
+            link.end()
+            _say("the controller hung: BE stays at the safe allocation for the next one; `rlctl restore` sets it free")
+            ends = float("inf")
         if link.hear(pause):
             return "back"
         if held.taken:  # what a start takes is no time without one: should it crash, the next one is waited for as well
@@ -362,11 +367,15 @@ def _prepare() -> None:
         pass
 
 
-def _report(refused: list[str]) -> None:
-    if refused:
+def _report(refused: list[str], told: list[str]) -> list[str]:
+    """Say what has not taken, unless that was the last that was said; returns it."""
+    if refused == told:
+        pass
+    elif refused:
         _say(f"not in force yet, trying again: {'; '.join(refused[:3])}" + (", ..." if len(refused) > 3 else ""))
     else:
         _say("BE is at the safe allocation")
+    return refused
 
 
 def _say(text: str) -> None:

@@ -189,7 +189,8 @@ class WatchdogSection(Described):
         grace_seconds: How late a tick may be completed before the controller counts as hung. The default is above the
             time-out of the latency sensors, and at a 1-s tick lets BE run for less than 2 s.
         restore_after_seconds: How long BE then stays at the safe allocation and a successor is waited for, not counting
-            the time that a start takes, before the controller is ended for good and the originals are put back.
+            the time that a start takes, before the controller is ended for good. After a crash the originals are then
+            put back; after a hang BE stays at the safe allocation for a successor, or until `rlctl restore`.
     """
 
     enabled: bool = True

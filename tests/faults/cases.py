@@ -23,6 +23,7 @@ from tests.faults.stage import Stage
 AFTERWARDS_TICKS = 4.0
 """How long BE is watched once it is where it has to be."""
 
+NESTED = 150
 FOREIGN_WRITES = 3
 NOTICED_TICKS = 1.5
 """What somebody else wrote is noticed by the next tick; half of one for a machine that is busy."""
@@ -208,6 +209,18 @@ def _left_to_watchdog(stage: Stage) -> None:
     stage.until(lambda: not journal.exists(), "the originals put back by the watchdog")
 
 
+def _left_to_successor(stage: Stage) -> None:
+    """The controller hangs: its watchdog ends it, and holds BE until a successor is there."""
+    stage.service.process.wait(stage.pace.patience_seconds)
+    stage.trigger.unlink(missing_ok=True)
+    stage.watch(AFTERWARDS_TICKS)
+    if not stage.safe:
+        raise TestbedError(f"BE was set free after a hang: {stage.service.process.tail()}")
+    stage.serve_again()
+    stage.until(lambda: stage.free, "BE free again under the new controller")
+    _leave(stage)
+
+
 def _starts_again(stage: Stage) -> None:
     """It leaves, and starts again with what is there now; with a stalled client BE must then be safe, and stay."""
     _leave(stage)
@@ -331,7 +344,7 @@ CASES: tuple[Case, ...] = (
     replace(_POLICY, name="policy-out-of-range", does="the manager asks for 10^9 CPUs and for move 10^6",
             says="outside the table", inside="policy-out-of-range", act=_to_safe_once(_trigger)),
     replace(_POLICY, name="policy-hangs", does="the manager never answers", says="has not renewed its lease",
-            inside="policy-hangs", end=_left_to_watchdog, dead=True),
+            inside="policy-hangs", end=_left_to_successor, dead=True),
     replace(_LEARNED, name="bundle-raises", does="a bundle's policy raises", says="a fault of the matrix",
             inside="policy-raises"),
     replace(_LEARNED, name="bundle-nan", does="a bundle's network answers NaN above a load", says="not finite",
@@ -347,6 +360,9 @@ CASES: tuple[Case, ...] = (
          _within_verdict(Stage.replace_be, NOTICED_TICKS), "group-replaced|group-appeared", _leave),
     Case("be-escapes", "a busy task of BE leaves its cpu and freezer groups", _to_safe(Stage.let_escape), "be-overrun",
          _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
+    replace(_HELD, name="be-nests", does=f"{NESTED} control groups appear in BE's, one within another",
+            says="latency-missing|too-few", act=_unchanged(lambda stage: stage.nest(NESTED)),
+            config=lambda stage: _STATIC),
     Case("foreign-writer", f"another program sets BE free, {FOREIGN_WRITES} times", _foreign, "foreign-write: ", _leave,
          config=lambda stage: _STATIC),
     Case("foreign-writer-in-step", f"the same, {STEPS} times soon after a tick", _foreign_in_step, "foreign-write: ",
@@ -358,7 +374,7 @@ CASES: tuple[Case, ...] = (
     Case("controller-sigkill", "SIGKILL to the controller", _to_safe(_signal(signal.SIGKILL, _controller)),
          "has ended: BE goes to the safe allocation", _left_to_watchdog, dead=True),
     Case("controller-sigstop", "SIGSTOP to the controller", _to_safe(_signal(signal.SIGSTOP, _controller)),
-         "has not renewed its lease", _left_to_watchdog, dead=True),
+         "has not renewed its lease", _left_to_successor, dead=True),
     Case("watchdog-sigkill", "SIGKILL to the watchdog",
          _to_safe_once(_signal(signal.SIGKILL, lambda stage: stage.service.watchdog)), "was killed by signal", _leave),
     Case("both-sigkill", "SIGKILL to both; the service is started again", _both_killed, "watchdog started", _leave),

@@ -213,6 +213,13 @@ class Stage:
         file.write_text(json.dumps({**self._config(), **config}, indent=1))
         self.serve_again(fault, path)
 
+    def nest(self, depth: int) -> None:
+        """So many groups within BE's own, one within another."""
+        name = self.be.name
+        for _ in range(depth):
+            name = f"{name}/n"
+            Group.create(self._layout, name, self._knobs)
+
     def serve_again(self, fault: str = "", path: str = "") -> None:
         """Start `rlctl serve` with the configuration that is there."""
         self._services += 1

@@ -192,21 +192,27 @@ def test_who_stays_away_gets_the_originals_put_back(start, tmp_path):
     assert running.restored.read_text() == "--force"  # it does not know that nobody is dead
 
 
-def test_who_hangs_for_too_long_is_ended_before_the_originals_come_back(start, tmp_path):
-    """The parent of this watchdog is a process that stops itself."""
+def test_be_stays_held_after_a_hung_controller_was_ended(start, tmp_path):
+    """The parent of this watchdog is a process that stops itself. Its successor hung over the same groups."""
     group = a_group(tmp_path / "be")
     script = (
         "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); import test_watchdog as t;"
         "folder = Path(sys.argv[2]); r = t.Running(folder, lease=0.2, restore_after=0.3, pid=os.getpid());"
-        "r.say('plan', t.a_plan(folder / 'be')); os.kill(os.getpid(), 19)"
+        "r.say('plan', t.a_plan(folder / 'be')); print(r.process.pid, flush=True); os.kill(os.getpid(), 19)"
     )
     words = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path)]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as controller:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as controller:
+        pid = int(controller.stdout.readline())
         assert controller.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-    assert f"rlctl watchdog: ending the hung controller {controller.pid}\n" in (tmp_path / "said").read_text()
+    said = tmp_path / "said"
+    assert f"rlctl watchdog: ending the hung controller {controller.pid}\n" in said.read_text()
+    until(lambda: "BE stays at the safe allocation for the next one" in said.read_text())
+    (group / "freeze").write_text("0\n")
+    until(lambda: is_safe(group))
+    assert not (tmp_path / "restored").exists()
+    os.kill(pid, signal.SIGTERM)
     until(lambda: (tmp_path / "restored").exists())
     until(lambda: (tmp_path / "restored").read_text() == "")  # the lock is free: no --force
-    assert is_safe(group)
 
 
 def test_a_successor_is_left_alone(start, tmp_path):
@@ -231,7 +237,7 @@ class Gone:
         meanwhile: Called at the end of each, with the time.
     """
 
-    pid = NOBODY
+    pid, gone = NOBODY, True
 
     def __init__(self, monkeypatch, slowness, meanwhile):
         self.now, self.written, self.plan = 0.0, [], self

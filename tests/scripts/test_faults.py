@@ -16,7 +16,7 @@ HALF, MOST = Allocation(0.5, 1), Allocation(UNLIMITED, 2)
 
 ALWAYS = ("sensor-nan", "policy-hangs", "write-eacces", "foreign-writer", "both-sigkill", "config-garbage")
 IN_CI = ("lc-killed", "client-stalled", "cgroup-replaced", "log-disk-full", "controller-sigkill", "watchdog-sigkill")
-IN_CI += ("requests-fail", "log-unusable", "be-escapes", "journal-removed", "state-elsewhere")
+IN_CI += ("requests-fail", "log-unusable", "be-escapes", "journal-removed", "state-elsewhere", "be-nests")
 """Of each kind one; the whole matrix takes minutes: scripts/fault-matrix."""
 
 

@@ -5,14 +5,14 @@ A driver is bound to the directory of one group. Its methods raise the errors of
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, TypeVar
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing
+from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import cpu_set, number, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -23,14 +23,6 @@ _POLL_SECONDS = 0.0005
 
 # As a weight: `cpu.idle`, under which a group runs only when nobody else wants the CPU.
 IDLE = 0
-
-# Of fitting a family of groups: a child that was made between listing and writing is met by the next attempt.
-ATTEMPTS = 3
-_PAUSE_SECONDS = 0.001
-
-# A v1 kernel wants every child's CPUs within its parent's, and every child's quota/period below its parent's, at each
-# moment: EBUSY or EINVAL otherwise (cgroup-v1/cpusets.rst; sched-bwc.rst, "Hierarchical considerations"; koordinator
-# #2047 tells how a controller gets stuck there). v2 groups have no subordinates in this sense.
 
 
 class CpuDriver(ABC):
@@ -78,37 +70,21 @@ class CpuDriver(ABC):
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota; see `fit` for groups with children."""
 
-    @abstractmethod
-    def subordinates(self) -> Sequence[CpuDriver]:
-        """Child groups whose quota the kernel wants below this one's; none in v2."""
+    def family(self) -> Sequence[CpuDriver]:
+        """This group and those below whose quota the kernel wants below this one's; in v2 this group alone."""
+        return (self,)
 
     def fit(self, quota: Quota) -> None:
         """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less."""
-        if not self.subordinates():
-            return self.set_quota(quota)
-        return _attempt(lambda: self._fit_family(quota, quota))
-
-    def _fit_family(self, quota: Quota, ceiling: Quota) -> None:
-        children, before = self.subordinates(), self._quota_or_none()
-        # A child that has no quota and should have none is not written to, as containers come and go for months.
-        none_either_way = quota.quota_us is None and before.quota_us is None
-        if quota.cpus > before.cpus or not (children or none_either_way):
-            self.set_quota(quota)
-        for child in children:
-            with contextlib.suppress(CgroupGone):
-                original = child.originally()
-                fitting = original if original.cpus <= ceiling.cpus or original.quota_us is None else ceiling
-                child._fit_family(fitting, min(fitting, ceiling, key=lambda quota: quota.cpus))
-        if children and not self._quota_or_none().same(quota):
-            self.set_quota(quota)
+        self.set_quota(quota)
 
     def burst_us(self) -> int:
         """CPU time that the group may save up of its quota, to use it beyond the quota later."""
         return number(self._knobs.read(self._burst), self._burst) if self._has_burst else 0
 
-    def _quota_or_none(self) -> Quota:
+    def quota_or_none(self) -> Quota:
         """The group's own quota; one that cannot be read may be none, and is no reason to write none."""
-        return _or_if_unreadable(Quota(None), self.quota)
+        return or_if_unreadable(Quota(None), self.quota)
 
     def weight(self) -> int:
         """The number in cpu.shares or cpu.weight."""
@@ -153,7 +129,7 @@ class CpuDriver(ABC):
     def _make_way_for(self, quota_us: int | None) -> None:
         # With a burst the group is freer than its quota says, and a quota below it is refused: tg_set_cfs_bandwidth in
         # kernel/sched/core.c wants burst <= quota.
-        if quota_us is not None and _or_if_unreadable(1, self.burst_us):
+        if quota_us is not None and or_if_unreadable(1, self.burst_us):
             self._knobs.write(self._burst, "0")
 
 
@@ -173,9 +149,9 @@ class CpusetDriver(ABC):
         self._cpus, self.effective_path = group / "cpuset.cpus", group / self.effective_file
         self.cpus_files = (self._cpus,)
 
-    @abstractmethod
-    def subordinates(self) -> Sequence[CpusetDriver]:
-        """Child groups whose CPUs the kernel wants within this one's; none in v2."""
+    def family(self) -> Sequence[CpusetDriver]:
+        """This group and those below whose CPUs the kernel wants within this one's; in v2 this group alone."""
+        return (self,)
 
     def cpus(self) -> frozenset[int]:
         """CPUs as configured; empty means the parent's (v2), or that no task may join (v1)."""
@@ -200,48 +176,11 @@ class CpusetDriver(ABC):
         A descendant gets what it had originally, as far as that is within `cpus`, or else all of them; one that was
         never in the way is left alone.
         """
-        if not self.subordinates():
-            return self.set_cpus(cpus)
-        # Ahead of all writes: which CPUs are a copy cannot be told once this group has others.
-        for path, original in self.originals_below().items():
-            with contextlib.suppress(CgroupGone):
-                self._knobs.remember([path], {path: original})
-        return _attempt(lambda: self._fit_family(cpus))
+        self.set_cpus(cpus)
 
-    def _fit_family(self, cpus: frozenset[int]) -> None:
-        before, children = self.cpus(), self.subordinates()
-        if children and not cpus <= before:
-            self.set_cpus(before | cpus)
-        for child in children:
-            with contextlib.suppress(CgroupGone):
-                if child.cpus():
-                    child._fit_family((child.originally() & cpus) or cpus)
-        if self.cpus() != cpus:
-            self.set_cpus(cpus)
-
-    def originals_below(self, above: str | None = None) -> dict[Path, str]:
-        """What is to be put back into the CPUs of each descendant.
-
-        A runtime gives a group that it makes the CPUs of the one above. Where those were restricted by then, the copy
-        is no original: that of the group above is.
-
-        Args:
-            above: This group's own original; default the journalled one.
-        """
-        originals: dict[Path, str] = {}
-        above, now = above or self._knobs.original(self._cpus) or "", self.cpus()
-        for child in self.subordinates():
-            with contextlib.suppress(CgroupGone):
-                if own := (text := self._knobs.read(child._cpus)).strip():
-                    copied = above.strip() and cpu_set(own, child._cpus) == now
-                    original = self._knobs.original(child._cpus) or (above if copied else text)
-                    originals |= {child._cpus: original, **child.originals_below(original)}
-        return originals
-
-    def originally(self) -> frozenset[int]:
-        """The CPUs before our first write to them."""
-        original = self._knobs.original(self._cpus)
-        return self.cpus() if original is None else cpu_set(original, self._cpus)
+    def originals_below(self) -> dict[Path, str]:
+        """What is to be put back into the CPUs of each descendant that is ever written to; in v2 none is."""
+        return {}
 
     def _read(self, path: Path) -> frozenset[int]:
         return cpu_set(self._knobs.read(path), path)
@@ -303,7 +242,12 @@ class FreezerDriver(ABC):
 T = TypeVar("T")
 
 
-def _or_if_unreadable(otherwise: T, read: Callable[[], T]) -> T:
+def ancestors(group: Path, mount: Path) -> Iterator[Path]:
+    """The groups above one, the next one first, without the hierarchy's root."""
+    return itertools.takewhile(lambda parent: parent != mount, group.parents)
+
+
+def or_if_unreadable(otherwise: T, read: Callable[[], T]) -> T:
     """A reading, or something else where the file cannot be read; CgroupGone: the group was removed."""
     try:
         return read()
@@ -311,15 +255,3 @@ def _or_if_unreadable(otherwise: T, read: Callable[[], T]) -> T:
         raise
     except (CgroupError, PermissionMissing):
         return otherwise
-
-
-def _attempt(fit: Callable[[], None]) -> None:
-    """Fit a group and its descendants; more than once, for they may be others by then."""
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            return fit()
-        except (CgroupBusy, CgroupRejected):
-            if attempt == ATTEMPTS:
-                raise
-        time.sleep(_PAUSE_SECONDS)
-    return None

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections import ChainMap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -99,11 +97,11 @@ def emergency_plan(
     # Children before their parent: v1 refuses a parent's quota or CPUs below a child's. Those that have none of their
     # own are left alone.
     for group in there:
-        for cpu in _deepest_first(group.cpu):
+        for cpu in reversed(group.cpu.family() if group.cpu else ()):
             if cpu is group.cpu or cpu.quota().quota_us is not None:
                 cpu.set_quota(share)
     for group in there:
-        for cpuset in _deepest_first(group.cpuset):
+        for cpuset in reversed(group.cpuset.family() if group.cpuset else ()):
             if cpuset is group.cpuset or cpuset.cpus():
                 cpuset.set_cpus(cpus)
     plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), kernel.take_steps()))
@@ -158,16 +156,6 @@ class _RecordingKernel:
 
     def close(self) -> None:
         """Nothing is open here."""
-
-
-T = TypeVar("T", CpuDriver, CpusetDriver)
-
-
-def _deepest_first(driver: T | None) -> Iterator[T]:
-    if driver is not None:
-        for child in driver.subordinates():
-            yield from _deepest_first(child)
-        yield driver
 
 
 def _stopped(order: EmergencyWrite) -> EmergencyWrite:

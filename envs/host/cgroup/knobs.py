@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from rlctl.envs.errors import CgroupError
+from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing, whereabouts
@@ -81,12 +81,26 @@ class Knobs:
         entry = None if identity is None else self._originals.get((path.name, identity))
         return None if entry is None else entry.original
 
-    def remember(self, paths: Iterable[Path], instead: Mapping[Path, str] = _NOTHING) -> None:
+    def groups_changed_below(self, path: Path) -> list[Path]:
+        """Groups below that of a file of whose file of that name an original is kept, parents first."""
+        below = f"{path.parent}/"
+        changed = [
+            entry
+            for entry in self._originals.values()
+            if entry.path.name == path.name and entry.path.parent != path.parent and str(entry.path).startswith(below)
+        ]
+        places = [whereabouts(self.kernel, entry.path.parent, entry.identity) for entry in changed]
+        return sorted(filter(None, places), key=lambda place: len(place.parts))
+
+    def remember(
+        self, paths: Iterable[Path], instead: Mapping[Path, str] = _NOTHING, *, skip_gone: bool = False
+    ) -> None:
         """Journal the originals of several files with one fsync, ahead of their first writes.
 
         Args:
             instead: What is to be put back into some of them in place of what they hold: a group that was made while
                 those above it were restricted has the restriction, not an original.
+            skip_gone: Leave out files of groups that vanished, rather than raise CgroupGone.
 
         Raises:
             CgroupError: A file cannot be read.
@@ -94,7 +108,13 @@ class Knobs:
         """
         if self.dry_run:
             return
-        new = [self._entry(path, instead.get(path)) for path in paths if self.original(path) is None]
+        new = []
+        for path in [path for path in paths if self.original(path) is None]:
+            try:
+                new.append(self._entry(path, instead.get(path)))
+            except CgroupGone:
+                if not skip_gone:
+                    raise
         if self._journal is not None and new:
             self._journal.record(new, hold=self.hold)
         self._keep(new)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError
-from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver, ancestors
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.quota import Quota
@@ -16,6 +15,8 @@ from rlctl.envs.workload import Weight
 
 class CpuV2(CpuDriver):
     """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`; ancestors are looked for up to `mount`, the root."""
+
+    # Children may have any quota: the tightest on the way up is enforced (cgroup-v2.rst, "Limits").
 
     weight_file = "cpu.weight"
     burst_file = "cpu.max.burst"
@@ -27,8 +28,7 @@ class CpuV2(CpuDriver):
         super().__init__(knobs, group)
         self._max = group / "cpu.max"
         self.quota_files = (self._max, *self._burst_files)
-        above = [parent / "cpu.max" for parent in group.parents if mount in parent.parents]
-        self._above = [path for path in above if path.exists()]
+        self._above = [path for parent in ancestors(group, mount) if (path := parent / "cpu.max").exists()]
 
     def quota(self) -> Quota:
         """The group's own quota."""
@@ -50,11 +50,6 @@ class CpuV2(CpuDriver):
         original = self._knobs.original(self._max)
         return self.quota() if original is None else _quota(original, self._max)
 
-    def subordinates(self) -> Sequence[CpuV2]:
-        """None: children may have any quota, and the tightest on the way up is enforced."""
-        # Documentation/admin-guide/cgroup-v2.rst, "Limits": they can be over-committed.
-        return ()
-
 
 def _quota(content: str, path: Path) -> Quota:
     if (text := content.strip()) != " ".join(content.split()):  # as no kernel prints it: nobody knows what is in force
@@ -66,12 +61,9 @@ def _quota(content: str, path: Path) -> Quota:
 class CpusetV2(CpusetDriver):
     """The group's CPUs by `cpuset.cpus`."""
 
-    effective_file = "cpuset.cpus.effective"
+    # The kernel cuts children's CPUs down to the parent's by itself (cgroup-v2.rst, "cpuset.cpus").
 
-    def subordinates(self) -> Sequence[CpusetV2]:
-        """None: the kernel cuts children's CPUs down to the parent's by itself."""
-        # cgroup-v2.rst, "cpuset.cpus": what is asked for may differ from "cpuset.cpus.effective".
-        return ()
+    effective_file = "cpuset.cpus.effective"
 
 
 class FreezerV2(FreezerDriver):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
@@ -78,6 +81,67 @@ def test_any_family_follows_and_finds_its_way_back(
     report = restore(folder / "state", kernel=kernel, proc=kernel.proc, patience_seconds=10.0)
     assert report.ok, str(report)
     assert contents(kernel) == before
+
+
+class Counting:
+    """A kernel that counts how often it is asked anything."""
+
+    def __init__(self, kernel: FakeKernel) -> None:
+        self._kernel, self.asked = kernel, 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked += 1
+        return getattr(self._kernel, name)
+
+
+def family_of(folder: Path, names: list[str]) -> tuple[FakeKernel, Group]:
+    kernel = FakeKernel(folder, "v1", cpus=CPUS)
+    layout = Layout.detect(kernel.root, kernel.proc)
+    pod, *_ = [Group.create(layout, name, Knobs(None, kernel)) for name in ("pod", *names)]
+    return kernel, pod
+
+
+def questions_of_a_change(folder: Path, names: list[str]) -> int:
+    """How often the kernel is asked for a change of quota and CPUs, and for an emergency plan."""
+    kernel, pod = family_of(folder, names)
+    counting = Counting(kernel)
+    with Journal.open(folder / "state", kernel.proc) as journal:
+        be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, counting))
+        be.apply(Allocation(0.3, 1))
+        be.apply(Allocation(2.5, 2))
+        be.emergency_plan()
+    return counting.asked
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_walk_is_linear_in_the_family(tmp_path: Path, nested: bool) -> None:
+    """150 groups within one another kept the controller from its ticks until the watchdog set BE free."""
+    asked = []
+    for count in (5, 10, 20):
+        names = ["pod" + "/n" * (one + 1) if nested else f"pod/n{one}" for one in range(count)]
+        asked.append(questions_of_a_change(tmp_path / str(count), names))
+    assert asked[2] - asked[1] == pytest.approx(2 * (asked[1] - asked[0]), rel=0.05)
+
+
+def test_be_itself_is_restricted_before_its_family_is_looked_at(tmp_path: Path) -> None:
+    kernel, pod = family_of(tmp_path, ["pod/a", "pod/a/x"])
+    with Journal.open(tmp_path / "state", kernel.proc) as journal:
+        be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, kernel))
+        kernel.writes.clear()
+        be.apply(LIMITS.safe)
+    first = list(itertools.takewhile(lambda path: path.parent.name == "pod", (path for path, _ in kernel.writes)))
+    assert {"freezer.state", "cpu.cfs_quota_us"} <= {path.name for path in first}
+
+
+def test_a_family_too_large_for_a_tick_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, pod = family_of(tmp_path, [f"pod/n{one}" for one in range(5)])
+    monkeypatch.setattr("rlctl.envs.host.cgroup.v1.MOST_FAMILY", 4)
+    with Journal.open(tmp_path / "state", kernel.proc) as journal:
+        be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, kernel))
+        with pytest.raises(CgroupError, match="more than 4 control groups are in it"):
+            be.apply(LIMITS.safe)
+        assert be.read().frozen
+        assert be.read().quota_cpus == LIMITS.safe.quota_cpus
 
 
 def test_be_is_not_left_on_few_cpus_because_one_that_it_had_is_offline_by_now(tmp_path: Path) -> None:
