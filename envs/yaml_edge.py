@@ -230,15 +230,23 @@ def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
         key = ".".join(map(str, (*known, loc[-1])))
         return f"key '{key}' is missing"
     if problem["type"] == "extra_forbidden":
-        return f"unknown key '{key}'" + _suggestion(model, loc)
+        return _removal(model, key) or f"unknown key '{key}'" + _suggestion(model, loc)
     if problem["type"] in ("value_error", "assertion_error"):
         return (f"{key}: " if key else "") + str(problem["ctx"]["error"])
     if problem["type"] == "union_tag_invalid":
-        return _wrong_tag(key, problem["ctx"])
+        discriminator = str(problem["ctx"]["discriminator"]).strip("'")
+        return _removal(model, f"{key}.{discriminator}: {problem['ctx']['tag']}") or _wrong_tag(key, problem["ctx"])
     if problem["type"] in ("model_type", "model_attributes_type"):
         return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {_as_section(model, loc, problem['input'])}"
     message = _PYTHONS_WORDS.sub("", problem["msg"]).replace("valid tuple", "list")
     return f"{key or 'the file'} is {reprlib.repr(problem['input'])}: {message}" + _hint(loc, problem["input"])
+
+
+def _removal(model: type[BaseModel], key: str) -> str:
+    """What to use in place of a key, or of one of its values, that was removed; empty if it never was there."""
+    removed: Mapping[str, str] = getattr(model, "REMOVED", {})
+    path = re.sub(r"\.\d+(?=\.|$)", "", key)
+    return f"'{key}' was removed: {removed[path]}" if path in removed else ""
 
 
 def _as_section(model: type[BaseModel], loc: Key, value: object) -> str:

@@ -9,9 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from rlctl.config.listening import Listening
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
-from rlctl.config.sources import RedisLatency
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.serve.deciders import Configuration
 
@@ -63,16 +61,12 @@ def _of_this_host(config: ServeConfig) -> None:
     """Look at what the file names on this host: what is missing here is no mistake in a file that is for another."""
     from rlctl.envs.host.partition.platform import load_platform  # here, as `show` needs none of them
     from rlctl.serve.control_socket import SOCKET, check_socket
-    from rlctl.serve.secret_file import secret_of
     from rlctl.serve.starving import check_command
 
-    for name, section in (("metrics", config.metrics), *(("lc.latency", lc.latency) for lc in config.lcs.values())):
-        if isinstance(section, Listening):
-            from rlctl.serve.http_server import check_files  # with asyncio and ssl, which few files need
+    if config.metrics is not None:
+        from rlctl.serve.metrics_server import Secrets  # with prometheus_client, which few files need
 
-            _looked_at(partial(check_files, name, section), AS_USER, of_file=True)
-        elif isinstance(section, RedisLatency) and section.password_file:
-            _looked_at(partial(secret_of, f"{name}.password_file", section.password_file, 1), AS_USER, of_file=True)
+        _looked_at(partial(Secrets, config.metrics), AS_USER, of_file=True)
     _looked_at(partial(check_command, config.be.starved.command), "on this host nobody would be told that BE starves")
     _looked_at(partial(check_socket, config.state_directory / SOCKET, config.control.group), HERE)
     applications = config.be.applications

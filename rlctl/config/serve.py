@@ -7,12 +7,13 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, QuantilePercent
 from rlctl.config.people import ControlSection, ScheduleEntry
+from rlctl.config.removed import REMOVED
 from rlctl.config.sections import (
     ApplicationsSection,
     FallbackSection,
@@ -229,6 +230,8 @@ class ServeConfig(Described):
             then counts as approved; `false` again from the next start on.
         schedule: Times at which BE may have no more than so much.
     """
+
+    REMOVED: ClassVar[dict[str, str]] = REMOVED
 
     tick_seconds: float = Field(default=1.0, ge=0.05, le=60.0)
     lc: Lc

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from rlctl.config.fields import Described, Url
-from rlctl.config.listening import Listening
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.containers import ByContainer
 from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit
@@ -17,7 +15,6 @@ from rlctl.envs.host.kubernetes import ByKubernetes
 from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys
 from rlctl.envs.host.latency.jsonl import RequestKeys
-from rlctl.envs.host.latency.otlp import OtlpNames
 from rlctl.envs.host.latency.prometheus import PrometheusNames
 from rlctl.envs.yaml_edge import Name
 
@@ -161,65 +158,8 @@ class PostgresLatency(Described):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-_HOST_PORT = re.compile(r"([^/\s:]+|\[[0-9a-fA-F:.]+\]):(?P<port>[0-9]{1,5})")
-
-
-class RedisLatency(Described):
-    """Redis (from version 7 on) or Valkey, asked for its `LATENCY HISTOGRAM`.
-
-    Attributes:
-        address: HOST:PORT, or the path of its socket.
-        commands: Those that are the LC's requests; all that were ever called if there are none.
-        username: Whom to be, where it is not the default user; may run `LATENCY HISTOGRAM`.
-        password_file: One line with the password; not readable by everybody.
-        timeout_seconds: How long an answer is waited for.
-        stale_seconds: Age from which figures count as missing.
-    """
-
-    kind: Literal["redis"]
-    address: str
-    commands: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+(\|[A-Za-z0-9._-]+)?$")], ...] = ()
-    username: Name | None = None
-    password_file: Path | None = None
-    timeout_seconds: float = Field(default=0.5, gt=0.0, le=60.0)
-    stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
-
-    @field_validator("address")
-    @classmethod
-    def _askable(cls, address: str) -> str:
-        parts = _HOST_PORT.fullmatch(address)
-        if not address.startswith("/") and (parts is None or int(parts["port"]) > 65535):
-            raise ValueError(f"{address!r} is neither HOST:PORT nor the path of a socket, such as 127.0.0.1:6379")
-        return address
-
-    @model_validator(mode="after")
-    def _users_have_passwords(self) -> Self:
-        if self.username is not None and self.password_file is None:
-            raise ValueError("'username' needs 'password_file'")
-        return self
-
-
-class OtlpLatency(Listening, OtlpNames):
-    """A histogram of OpenTelemetry that is sent here, by OTLP over HTTP; needs the extra `otlp`.
-
-    Attributes:
-        stale_seconds: Age from which figures count as missing; it must be exported more often.
-    """
-
-    kind: Literal["otlp"]
-    listen: str = "127.0.0.1:4318"
-    stale_seconds: float = Field(default=3.0, gt=0.0, le=3600.0)
-
-
 Latency = Annotated[
-    PrometheusLatency
-    | HttpLatency
-    | JsonlLatency
-    | NginxLogLatency
-    | CyclictestLatency
-    | PostgresLatency
-    | RedisLatency
-    | OtlpLatency,
+    PrometheusLatency | HttpLatency | JsonlLatency | NginxLogLatency | CyclictestLatency | PostgresLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

@@ -449,10 +449,10 @@ def _tick_log(section: LogSection) -> TickLog:
 def _check_metrics(section: MetricsSection | None) -> None:
     """Certificate, key and token, which a dry run does not open otherwise."""
     if section is not None:
-        from rlctl.serve.http_server import check_files
+        from rlctl.serve.metrics_server import Secrets
 
         try:
-            check_files("metrics", section)
+            Secrets(section)
         except PermissionMissing as error:  # the user of a dry run need not be who serves
             log.warning("%s: whoever serves has to read it", error)
 

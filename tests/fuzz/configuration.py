@@ -46,8 +46,7 @@ _WORKLOADS = ("cgroup, path: /web", "unit, unit: nginx.service", "pid, pid: 12",
 _LATENCIES = (
     "nginx-log, path: /log", "jsonl, path: /log, latency: ms, unit: milliseconds", "http, url: 'http://h/', tail: a.b, "
     "done_rps: rate", "prometheus, url: 'http://h/metrics', histogram: seconds, labels: {a: b}",
-    "postgres, path: /log, one_in: 10", "redis, address: /s, commands: [get]",
-    "otlp, listen: '127.0.0.1:4318', histogram: http.server.request.duration, unit: milliseconds",
+    "postgres, path: /log, one_in: 10",
 )  # fmt: skip
 _SECTIONS = (
     "policy: {name: static, options: {share: 0.5}}\n",
@@ -58,7 +57,7 @@ _SECTIONS = (
 )  # fmt: skip
 SERVE = tuple(
     (_LC % (_WORKLOADS[n % 6], _LATENCIES[n]) + _SECTIONS[n % 6] + (_SECTIONS[n - 2] if n > 2 else "")).encode()
-    for n in range(7)
+    for n in range(len(_LATENCIES))
 )
 
 

@@ -9,7 +9,6 @@ on loopback that answers with these bytes: whole, in drips, without an end, or n
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import math
 import re
 import socket
@@ -27,10 +26,8 @@ from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
 from rlctl.envs.host.latency.jsonl import JsonlRequests
 from rlctl.envs.host.latency.nginx_log import NginxLog
-from rlctl.envs.host.latency.otlp import OtlpDigest, OtlpNames
 from rlctl.envs.host.latency.postgres_log import PostgresLog
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
-from rlctl.envs.host.latency.redis_histogram import RedisDigest
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.testbed.generator_source import GeneratorSource
@@ -69,18 +66,11 @@ CORPUS: dict[str, tuple[bytes, ...]] = {
     "nginx": (LOG,), "cyclictest": (WAKE_UPS,), "jsonl": (LINES,),
     "json": (DOCUMENT,), "prometheus": SCRAPES,
     "postgres": ((CAPTURED / "postgres.jsonl").read_bytes(),),
-    "redis": tuple((CAPTURED / f"redis-{number}.resp").read_bytes() for number in (1, 2)),
 }  # fmt: skip
-if importlib.util.find_spec("opentelemetry") is not None:  # the extra otlp
-    CORPUS["otlp"] = tuple(
-        (CAPTURED / f"otlp-{kind}-{number}.pb").read_bytes()
-        for kind in ("cumulative", "delta-exponential")
-        for number in (1, 2)
-    )
 TOKENS = tuple(
     b'0.001|0.000|-0.001|3600.001|1e-9|502|"latency_seconds":|"p95":|"n": 0|"stamp": null|le="+Inf"|le="nan"|le="-1"'
     b'|job="web"|http_seconds_bucket{|# TYPE http_seconds histogram|# EOF|{}|+Inf|NaN|1e300|0.05"} 0|\n'
-    b'|} 1e308\n|"message":"duration: 0.001 ms|"ps":"BIND"|"state_code":"57014"|*4\r\n|:-1\r\n|$3\r\n'.split(b"|")
+    b'|} 1e308\n|"message":"duration: 0.001 ms|"ps":"BIND"|"state_code":"57014"'.split(b"|")
 )  # fmt: skip
 TIMES = ("1 2 3", "1 2 2", "5 4 3", "1 1e9 2", "0 1e18 1e18", "1 1.0000000001 1.0000000002", "-5 0 9")
 WIRES = ("", *[""] * 60, "whole", "drip", "endless", "raw", "short")
@@ -161,8 +151,6 @@ def _of_file(source: str, folder: Path, case: Case) -> Read:
 _DIGESTS: Mapping[str, Callable[[], polled.Digest]] = {
     "json": lambda: JsonDigest(KEYS, 1.0),
     "prometheus": lambda: PrometheusDigest(NAMES, GOAL),
-    "redis": lambda: RedisDigest((), GOAL),
-    "otlp": lambda: OtlpDigest(OtlpNames(histogram="http.server.request.duration"), GOAL, 3.0),
 }
 
 
@@ -258,8 +246,6 @@ _REFERENCE: Mapping[str, Callable[[bytes], tuple[float, float]]] = {
     "json": lambda text: _range(_floats(rb'"p95"' + _NUMBER, text, 1e-3)),
     "prometheus": lambda text: (0.0, max(filter(math.isfinite, _floats(rb'le="([^"]*)"', text)), default=-math.inf)),
     "postgres": lambda text: (0.0, math.inf),  # a sum over the lines of a session
-    "redis": lambda text: (0.0, 1.0),
-    "otlp": lambda text: (0.0, math.inf),  # of binary floats
     "generator": lambda text: _range([float(line.split()[5]) for line in text.split(b"\n")]),
 }
 """The lowest and the highest tail that an input can mean, by a regular expression."""

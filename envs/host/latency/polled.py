@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.arriving import ArrivingFigures
-from rlctl.envs.host.latency.figures import Figures
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
 Digest = Callable[[bytes, float], Figures | Missing]
 """Turns a body and the monotonic time at which it arrived into figures."""
-
-Ask = Callable[[float], bytes | Missing]
-"""Asks once: takes the seconds that an answer may take, and gives its body or why there is none."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,49 +55,65 @@ def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
     return b"".join(chunks)
 
 
-def http_get(url: str) -> Ask:
-    """Asks a URL by GET.
+def check_url(url: str) -> str:
+    """The address of an endpoint.
 
     Raises:
         ConfigError: Not an http(s) URL.
     """
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{url!r} is no http or https URL of a latency endpoint")
-    return partial(fetch, url)
+        raise ConfigError(f"{url!r} is not an http or https URL of a latency endpoint")
+    return url
 
 
-class PolledSource(ArrivingFigures):
-    """Latency from an endpoint that a thread asks again and again.
+class PolledSource:
+    """Latency from an endpoint that a thread asks again and again; figures grow old until others come.
 
     Args:
-        place: Where the endpoint is; what `ask` says of it begins with that.
-        digest: Makes figures of its answers; called in the thread.
-        ask: How it is asked; without it `place` is a URL.
+        digest: Makes figures of the endpoint's answers; called in the thread.
         stale_seconds: Figures older than this are missing.
 
     Raises:
         ConfigError: Not an http(s) URL.
     """
 
+    provides = PROVIDES
+
     def __init__(
         self,
         kind: str,
-        place: str,
+        url: str,
         digest: Digest,
         slo: SLO,
         *,
-        ask: Ask | None = None,
         interval_seconds: float = 1.0,
         timeout_seconds: float = 0.5,
         stale_seconds: float = 3.0,
     ) -> None:
-        super().__init__(f"{kind} {place}", slo, stale_seconds, f"{place}: no answer yet")
-        self._place, self._digest, self._ask = place, digest, ask or http_get(place)
+        self.name = f"{kind} {url}"
+        self._url, self._digest = check_url(url), digest
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
+        self._reporter = Reporter(self.name, slo, stale_seconds)
+        self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")
+        self._failure = ""  # why there are no newer figures
+        self._looked_seconds = -math.inf  # end of the window that was looked at last
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-latency", daemon=True)
         self._thread.start()
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
+        return self._reporter.readings(self._latest, now_seconds, self._failure)
+
+    def newest(self) -> Newest:
+        """The latency of a window that has come since the last look; with the oldest request, as in a tick."""
+        figures = self._latest
+        if isinstance(figures, Missing) or figures.samples < 1 or figures.end_seconds <= self._looked_seconds:
+            return NOTHING
+        self._looked_seconds = figures.end_seconds
+        known = [one for one in (figures.tail_seconds, figures.oldest_seconds) if not isinstance(one, Missing)]
+        return Newest(tail_seconds=max(known, default=None))
 
     def close(self) -> None:
         """End the thread; waits no longer than one request may take. Idempotent."""
@@ -114,9 +127,9 @@ class PolledSource(ArrivingFigures):
             self._stop.wait(max(began + self._interval_seconds - time.monotonic(), 0.0))
 
     def _poll(self) -> None:
-        body = self._ask(self._timeout_seconds)
+        body = fetch(self._url, self._timeout_seconds)
         if isinstance(body, Missing):
-            self._failure = body.detail.removeprefix(f"{self._place}: ")
+            self._failure = body.detail.removeprefix(f"{self._url}: ")
             if isinstance(self._latest, Missing):
                 self._latest = body
             return
@@ -124,5 +137,5 @@ class PolledSource(ArrivingFigures):
         try:
             self._latest = self._digest(body, time.monotonic())
         except Exception as error:  # noqa: BLE001 - whatever an endpoint says, the thread must live
-            _log.debug("%s: cannot be read", self._place, exc_info=True)
-            self._latest = Missing(Why.MALFORMED, f"{self._place}: {error}")
+            _log.debug("%s: cannot be read", self._url, exc_info=True)
+            self._latest = Missing(Why.MALFORMED, f"{self._url}: {error}")

@@ -7,14 +7,13 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from rlctl.config.sources import JsonlLatency, OtlpLatency, PostgresLatency, PrometheusLatency, RedisLatency
-from rlctl.envs.telemetry import Missing, Quantile, Value
+from rlctl.config.sources import JsonlLatency, PostgresLatency, PrometheusLatency
+from rlctl.envs.telemetry import Quantile, Value
 from rlctl.envs.testbed.disk.postgres import unprivileged_user
 from rlctl.envs.workload import SLO
 from rlctl.serve.latency import latency_source
@@ -231,88 +230,3 @@ def test_postgres(postgres):
         assert found["tail_latency_seconds"].value >= 0.020
         assert found["rejected_rps"] == Value(0.0)
         readings(source, fails, lambda: say("SET statement_timeout = 20", "SELECT pg_sleep(60)"))
-
-
-@pytest.fixture
-def redis(tmp_path):
-    """A server of our own: its socket, and who says something to it."""
-    server, place = program("redis-server", "apt-get install redis-server"), tmp_path / "redis.sock"
-    client = program("redis-cli", "apt-get install redis-server")
-    command = [server, "--port", "0", "--unixsocket", place, "--save", "", "--dir", tmp_path]
-
-    def say(*words):
-        done = subprocess.run([client, "-s", place, *words], check=False, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    with running(command, stdout=subprocess.DEVNULL):
-        until(lambda: say("PING") == "PONG")
-        yield place, say
-
-
-SPIN = "local x = 0; for i = 1, 2000000 do x = x + i end return x"
-
-
-def test_redis(redis):
-    place, say = redis
-    with opened(RedisLatency(kind="redis", address=str(place), commands=["eval"])) as source:
-        found = readings(source, has_tail, lambda: say("EVAL", SPIN, "0"))
-        assert 0.001 < found["tail_latency_seconds"].value < 1.1
-        assert found["load_ratio"].value > 0.0
-
-
-def test_redis_with_a_user_of_its_own(redis, tmp_path):
-    """Who may do nothing else, as the page about it says."""
-    place, say = redis
-    password = tmp_path / "password"
-    password.write_text("0123456789abcdef\n")
-    password.chmod(0o400)
-    assert say(
-        "ACL", "SETUSER", "rlctl", "on", ">0123456789abcdef", "resetkeys", "-@all", "+latency|histogram", "+quit"
-    )
-    latency = RedisLatency(kind="redis", address=str(place), username="rlctl", password_file=password)
-    with opened(latency) as source:
-        readings(source, has_tail, lambda: say("SET", "a", "b"))
-        say("ACL", "SETUSER", "rlctl", ">another", "<0123456789abcdef")
-
-        def refused(found):
-            tail = found["tail_latency_seconds"]
-            return isinstance(tail, Missing) and "WRONGPASS" in tail.detail
-
-        readings(source, refused)
-
-
-OTEL = """
-import time
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-
-provider = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())])
-took = provider.get_meter("test").create_histogram(
-    "http.server.request.duration", "s", explicit_bucket_boundaries_advisory=[0.005, 0.010, 0.025, 0.050]
-)
-while True:
-    took.record(0.020, {"http.route": "/"})
-    time.sleep(0.01)
-"""
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_opentelemetry(temporality):
-    """By the variables of the environment that its specification has; where the SDK is installed."""
-    pytest.importorskip("opentelemetry.proto", reason="needs rlctl[otlp]")
-    python = os.environ.get("RLCTL_OTEL_PYTHON", sys.executable)
-    known = [python, "-c", "import opentelemetry.exporter.otlp.proto.http"]
-    if subprocess.run(known, check=False, capture_output=True).returncode:
-        pytest.skip("no opentelemetry-exporter-otlp-proto-http here, nor in RLCTL_OTEL_PYTHON")
-    latency = OtlpLatency(kind="otlp", listen="127.0.0.1:0", histogram="http.server.request.duration")
-    with opened(latency) as source:
-        environment = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": source.url.removesuffix("/v1/metrics"),
-            "OTEL_METRIC_EXPORT_INTERVAL": "500",
-            "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": temporality,
-        }
-        with running([python, "-c", OTEL], env=environment):
-            found = readings(source, has_tail)
-            assert 0.010 < found["tail_latency_seconds"].value <= 0.025
-            assert 0.0 < found["load_ratio"].value < 1.0

@@ -1,0 +1,11 @@
+"""What earlier versions took in a serve configuration, and what to use instead."""
+
+from __future__ import annotations
+
+_EXPORTER = "use `kind: prometheus` with an exporter, or `kind: jsonl` with a log of requests"
+
+REMOVED = {
+    "lc.latency.kind: redis": _EXPORTER,
+    "lc.latency.kind: otlp": f"{_EXPORTER}; an OpenTelemetry collector exports to Prometheus",
+}
+"""By the key's path from the top, list indices left out; with `: value` where only that value was removed."""
