@@ -179,12 +179,11 @@ def limits_of(allocations: Iterable[Allocation]) -> Limits:
 
 
 def _refuse(damage: Damage) -> None:
-    if not damage.missing:
-        raise _no_tick(damage.what, damage.path, damage.number)
+    raise _no_tick(damage.what, damage.path, damage.number)
 
 
 def _no_tick(why: str, path: Path, number: int) -> ConfigError:
-    return ConfigError(f"no tick of a tick log ({why}); remove the line, or give another log", path, number)
+    return ConfigError(f"not a tick of a tick log ({why}); remove the line, or give another log", path, number)
 
 
 def _tick(data: Mapping[str, Any], path: Path, number: int) -> RecordedTick:

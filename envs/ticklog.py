@@ -1,9 +1,8 @@
-"""The lines of a tick log: JSON objects, each sealed with its checksum and that of the line before.
+"""The lines of a tick log: JSON objects, each with its checksum.
 
-`{..., "prev": "0f3a9c21", "crc": "5be7d2a4"}`: `crc` is the CRC-32 of the line up to it, `prev` the `crc` of the line
-before. So a line that was changed is known by its own checksum, and lines that were taken out or swapped by the next
-one's `prev`, across rotated files too. That finds accidents (disks, editors, copies), not forgers. Lines of rlctl logs
-from before there were checksums are taken as they are.
+`{..., "crc": "5be7d2a4"}`: `crc` is the CRC-32 of the line up to it. It finds accidents (disks, editors, copies), not
+forgers. Missing lines show as a gap in the ticks' numbers. Older logs are read too: `prev`, once the checksum of the
+line before, is ignored, and a line from before there were checksums is taken as it is.
 
 A line with the key `log` is a header: under what the ticks after it were recorded.
 """
@@ -28,7 +27,7 @@ LOG_NAME = "ticks.jsonl"
 MOST_LINE_BYTES = 1 << 20
 """No tick is so long (2 kB is usual): a longer line is no line of ours, and is not taken into memory."""
 
-_SEAL = re.compile(rb',"prev":"([0-9a-f]{8}|)","crc":"([0-9a-f]{8})"\}\Z')
+_CHECKSUM = re.compile(rb',?"crc":"([0-9a-f]{8})"\}\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,8 @@ class Line:
 
     Attributes:
         number: Number of the line in its file, from 1.
-        content: The object, without the seal.
-        unbroken: Nothing is known to be damaged or missing between it and the line before.
+        content: The object, without its checksum.
+        unbroken: No line between it and the one before is damaged.
     """
 
     path: Path
@@ -54,62 +53,37 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that cannot be believed, or lines that are no longer there.
-
-    Attributes:
-        number: Number of the line, from 1; of missing lines the one after them.
-        missing: It is a gap, and the line itself is sound.
-    """
+    """A line that cannot be believed, by its number from 1."""
 
     path: Path
     number: int
     what: str
-    missing: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}:{self.number}: {self.what}"
 
 
-def seal(plain: Mapping[str, object], prev: str) -> tuple[bytes, str]:
-    """An object as a line with its newline, and the line's checksum.
-
-    Args:
-        prev: Checksum of the line before; empty when there is none or it is not known.
-
-    Raises:
-        ValueError: A number in it is not finite.
-    """
+def encode_line(plain: Mapping[str, object]) -> bytes:
+    """An object as a line with its checksum and its newline; ValueError: a number in it is not finite."""
     body = json.dumps(plain, separators=(",", ":"), allow_nan=False)[:-1].encode()
-    body += b'%s"prev":"%s"' % (b"," if plain else b"", prev.encode())
-    crc = f"{zlib.crc32(body):08x}"
-    return b'%s,"crc":"%s"}\n' % (body, crc.encode()), crc
+    return b'%s%s"crc":"%08x"}\n' % (body, b"," if plain else b"", zlib.crc32(body))
 
 
-def unsealed(raw: bytes) -> tuple[dict[str, Any], str | None, str]:
-    """A line's object, the checksum of the line before (None without seal), its own; ValueError: how it is damaged."""
+def decode_line(raw: bytes) -> tuple[dict[str, Any], bool]:
+    """A line's object, and whether it has a checksum; ValueError: how the line is damaged."""
     raw = raw.strip()
-    sealed = _SEAL.search(raw)
-    if sealed and f"{zlib.crc32(raw[: sealed.end(1) + 1]):08x}".encode() != sealed[2]:
+    checksum = _CHECKSUM.search(raw)
+    if checksum and zlib.crc32(raw[: checksum.start()]) != int(checksum[1], 16):
         raise ValueError("its checksum does not fit: the line was changed")
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):
-        raise ValueError("is no whole JSON: torn or changed") from None
+        raise ValueError("not a whole JSON object: torn or changed") from None
     if not isinstance(content, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("not a JSON object")
     content.pop("crc", None)
-    prev = content.pop("prev", None)
-    return content, prev if sealed else None, sealed[2].decode() if sealed else ""
-
-
-def last_checksum(path: Path) -> str:
-    """The checksum that a file's last line states; empty when it has none or cannot be read."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        tail = os.pread(file.fileno(), MOST_LINE_BYTES, max(0, size - MOST_LINE_BYTES))
-        sealed = _SEAL.search(tail.rstrip().rpartition(b"\n")[2])
-        return sealed[2].decode() if sealed else ""
-    return ""
+    content.pop("prev", None)
+    return content, checksum is not None
 
 
 def log_files(path: Path) -> tuple[Path, ...]:
@@ -140,32 +114,28 @@ def numbered_files(newest: Path) -> tuple[Path, ...]:
 
 
 def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Line]:
-    """The whole lines of a log, oldest file first; damaged lines and gaps are reported and passed over.
+    """The whole lines of a log, oldest file first; damaged lines are reported and passed over.
 
     Raises:
         ConfigError: None of the files is there, or one cannot be read.
         PermissionMissing: One may not be read.
     """
-    before = ""  # the checksum that the next line must name; empty where that is not known
     unbroken = True
     with contextlib.ExitStack() as stack:
         for path, file in _opened(paths, stack):
-            sealed = False
+            has_checksums = False
             for number, raw in _raw_lines(path, file):
                 try:
-                    content, prev, crc = unsealed(raw)
-                    if prev is None and sealed:
+                    content, checked = decode_line(raw)
+                    if has_checksums and not checked:
                         raise ValueError("has no checksum, unlike the lines before it")
                 except ValueError as error:
                     if raw.endswith(b"\n"):  # else it is being written, or was cut off by a crash: the end, not damage
                         damaged(Damage(path, number, str(error)))
-                    before, unbroken = "", False
-                    continue
-                if prev is not None and before and prev != before:
-                    damaged(Damage(path, number, "lines before it are missing or out of order", missing=True))
                     unbroken = False
+                    continue
                 yield Line(path, number, content, unbroken)
-                before, sealed, unbroken = crc, sealed or prev is not None, True
+                has_checksums, unbroken = has_checksums or checked, True
 
 
 def _opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:

@@ -32,7 +32,7 @@ from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
-from rlctl.loop.record import Tick, tick_as_json
+from rlctl.log.record import Tick, tick_as_json
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict

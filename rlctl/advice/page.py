@@ -13,8 +13,8 @@ import numpy as np
 from rlctl.advice.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.advice.watched import SETTLE_TICKS, Watched
 from rlctl.envs.arrays import Array
+from rlctl.log.max_load import ONLY
 from rlctl.report.table import render
-from rlctl.ticklog.max_load import ONLY
 
 SCHEMA = 1
 

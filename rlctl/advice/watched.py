@@ -19,11 +19,11 @@ from rlctl.envs.sim.identify import Record, spread
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
+from rlctl.log.header import limits_in, profile_in
+from rlctl.log.max_load import LoggedLoad
+from rlctl.log.reader import LoggedTick, read_log
+from rlctl.log.replay import period_in
 from rlctl.safety.profile import Profile
-from rlctl.ticklog.header import limits_in, profile_in
-from rlctl.ticklog.logged import LoggedTick, read_log
-from rlctl.ticklog.max_load import LoggedLoad
-from rlctl.ticklog.replay import period_in
 
 ASSUMED_RPS = 1000.0
 """Maximum load where the log has the load as a share only: what is advised hardly depends on it."""

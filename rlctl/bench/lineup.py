@@ -15,7 +15,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
 from rlctl.envs.errors import ConfigError
-from rlctl.loop.record import Tick, write_ticks
+from rlctl.log.record import Tick, write_ticks
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.sim import SimScenario
 

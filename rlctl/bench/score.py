@@ -12,7 +12,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, number_or_nan, offered_rps
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
 

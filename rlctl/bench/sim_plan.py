@@ -23,8 +23,8 @@ from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
+from rlctl.log.record import MemoryRecorder, Tick
 from rlctl.loop.control import Controller
-from rlctl.loop.record import MemoryRecorder, Tick
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.scenarios.sim import SimScenario
 from rlctl.work.workforce import HERE, Workforce

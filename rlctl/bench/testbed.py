@@ -24,12 +24,12 @@ from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
+from rlctl.log.header import header_of
+from rlctl.log.record import MemoryRecorder
 from rlctl.loop.control import Controller
-from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.scenarios.live import LiveScenario
-from rlctl.ticklog.header import header_of
 from rlctl.work.progress import say
 
 FRESH_SECONDS = 60.0

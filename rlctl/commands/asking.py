@@ -12,8 +12,8 @@ from typing import Any
 
 from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
+from rlctl.log.lookup import UNITS
 from rlctl.serve.control_socket import ask
-from rlctl.ticklog.moments import UNITS
 
 UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"
 

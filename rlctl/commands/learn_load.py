@@ -10,8 +10,8 @@ from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.ticklog import log_files
-from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.max_load import ONLY, LoggedLoad
+from rlctl.log.max_load import ONLY, LoggedLoad
+from rlctl.log.reader import read_log
 
 DESCRIPTION = "What `slo.max_load_rps: auto` would have learned from the ticks of a log."
 

@@ -14,12 +14,12 @@ from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed, shown
 from rlctl.envs.ticklog import log_files
-from rlctl.loop.record import allocation_as_json
+from rlctl.log.reader import read_log
+from rlctl.log.record import allocation_as_json
+from rlctl.log.replay import Answer, Contender, Difference, Recheck, replay
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.replay import Answer, Contender, Difference, Recheck, replay
 
 EXAMPLES = """examples:
   rlctl replay /var/log/rlctl                           # does the shield still rule as it did?

@@ -17,6 +17,7 @@ from rlctl.envs import whole_file
 from rlctl.envs.errors import CheckFailed, ConfigError, RlctlError
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
+from rlctl.log.reader import read_log
 from rlctl.shadow.columns import Columns, Subject, columns
 from rlctl.shadow.gate import Check, allows, load_gate
 from rlctl.shadow.log import beside, read_watched, shadow_files
@@ -24,7 +25,6 @@ from rlctl.shadow.report import Report, report_of
 from rlctl.shadow.tables import gate_lines, report_lines
 from rlctl.shadow.twin import Simulation, Twin, load_trace, simulate
 from rlctl.shadow.watching import Shadows
-from rlctl.ticklog.logged import read_log
 from rlctl.work.progress import progress, say
 
 NO_PROFILE = "name this host's profile with --profile; `rlctl calibrate --out FILE` makes one"

@@ -18,12 +18,12 @@ from rlctl.agents.policy import Policy
 from rlctl.commands.arguments import distinct_policies
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.ticklog import LOG_NAME, unsealed
+from rlctl.envs.ticklog import LOG_NAME, decode_line
+from rlctl.log.tail import LogTail
 from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.serve.notify import notify
 from rlctl.shadow.log import ShadowLog, beside
 from rlctl.shadow.watching import Shadows, Watched
-from rlctl.ticklog.tail import LogTail
 from rlctl.work.logs import log_to_stderr
 
 log = logging.getLogger("rlctl.shadow.watching")
@@ -190,7 +190,7 @@ def _last_said(out: Path) -> _Place | None:
     for path in (out, out.with_name(f"{out.name}.1")):
         for raw in reversed(_end_of(path).splitlines()):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # torn, or a header
-                said = unsealed(raw)[0]
+                said = decode_line(raw)[0]
                 return _Place(str(said["run"]), int(said["tick"]), float(said["ts"]))
     return None
 

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from rlctl.commands.arguments import positive
 from rlctl.commands.outputs import print_json
 from rlctl.commands.why import add_log_arguments, log_path
+from rlctl.log.tail import LogTail
+from rlctl.log.top import BLOCKS, PLAIN_BLOCKS, WORD_COLUMNS, Mood, Row, as_json, rows
 from rlctl.loop.stopping import Request, stop_on_signals
-from rlctl.ticklog.tail import LogTail
-from rlctl.ticklog.top import BLOCKS, PLAIN_BLOCKS, WORD_COLUMNS, Mood, Row, as_json, rows
 
 EXAMPLES = """examples:
   rlctl top                                   # of the log in /var/log/rlctl, until Ctrl-C

@@ -12,8 +12,8 @@ from rlctl.commands.outputs import print_json
 from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import log_files
-from rlctl.ticklog.moments import find, parse_moment
-from rlctl.ticklog.why import as_json, in_plain_words
+from rlctl.log.lookup import find, parse_moment
+from rlctl.log.why import as_json, in_plain_words
 
 DESCRIPTION = "What was seen, asked for, allowed, written and read back at a time, and what came of it."
 

@@ -19,9 +19,9 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.plant import Plant
+from rlctl.log.record import Recorder, Shares, Tick
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
 from rlctl.loop.inner import InnerGuard
-from rlctl.loop.record import Recorder, Shares, Tick
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound

@@ -18,8 +18,8 @@ from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.watch import Glimpse
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import SLO
+from rlctl.log.record import Tick
 from rlctl.loop.failsafe import reason_unwatched
-from rlctl.loop.record import Tick
 from rlctl.safety.signs import Alarm, Sign, Signs
 
 if TYPE_CHECKING:

@@ -17,9 +17,8 @@ from statistics import fmean
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
-from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
-from rlctl.loop.record import Tick, allocation_as_json
+from rlctl.log.record import Tick, allocation_as_json
 from rlctl.safety.verdict import Reason
 from rlctl.work.logs import takes
 
@@ -209,14 +208,9 @@ def _change(tick: Tick) -> Event:
     )
 
 
-def be_vanished(tick: Tick) -> bool:
-    """Whether no BE group was left, so that the allocation applied to nobody."""
-    return any(event.startswith(f"{BE_VANISHED}:") for event in tick.events)
-
-
 def _who(tick: Tick) -> str:
     """The guard or the policy behind a change, and its reason."""
-    if be_vanished(tick):
+    if tick.be_vanished:
         return "no BE group is left"
     if tick.why_safe:
         return f"{tick.acting} ({tick.why_safe})"

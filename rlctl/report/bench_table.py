@@ -11,7 +11,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.live_repeats import LiveOutcome, results_as_json
 from rlctl.bench.score import LiveRun
 from rlctl.envs.whole_file import write_json
-from rlctl.loop.record import write_ticks
+from rlctl.log.record import write_ticks
 from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
 from rlctl.report.pareto import draw_scenario, styles

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.bench.score import LiveRun
 from rlctl.envs.telemetry import number_or_nan
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.report.figures import new_figure
 
 if TYPE_CHECKING:

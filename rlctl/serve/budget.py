@@ -19,7 +19,7 @@ from rlctl.config.serve import LcSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Value, Why, number
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason
 
 log = logging.getLogger("rlctl.serve")

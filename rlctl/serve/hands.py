@@ -22,7 +22,7 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason
 
 log = logging.getLogger("rlctl.serve")

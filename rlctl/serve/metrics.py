@@ -25,7 +25,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import shown
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import READINGS, Missing, Value
-from rlctl.loop.record import Shares, Tick
+from rlctl.log.record import Shares, Tick
 from rlctl.safety.signs import Sign
 from rlctl.safety.verdict import Reason
 from rlctl.serve.budget import DAY_MINUTES, HOUR_MINUTES, ErrorBudget

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.config.sections import LimitsSection
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 
 log = logging.getLogger(__name__)
 

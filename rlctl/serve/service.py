@@ -25,10 +25,11 @@ from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.watch import Watch
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import Weight
+from rlctl.log.header import header_of
+from rlctl.log.record import Shares, Tee, TickLog
 from rlctl.loop.control import Controller, Totals
 from rlctl.loop.inner import InnerGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say
-from rlctl.loop.record import Shares, Tee, TickLog
 from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
 from rlctl.safety.profile import Profile
@@ -47,7 +48,6 @@ from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
 from rlctl.serve.start_pages import let_go
 from rlctl.serve.starving import Starving
-from rlctl.ticklog.header import header_of
 
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics

@@ -18,8 +18,7 @@ from rlctl.config.serve import StarvedSection
 from rlctl.envs.errors import ConfigError, in_one_line
 from rlctl.envs.host.events import Events
 from rlctl.envs.telemetry import number
-from rlctl.loop.narrator import be_vanished
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Reason
 
 log = logging.getLogger(__name__)
@@ -96,7 +95,7 @@ class Starving:
         share, reason = self._had(tick)
         little = share < self._section.below_ratio * FED_RATIO
         self._empty_ticks = self._empty_ticks + 1 if little and self._is_empty() else 0
-        if be_vanished(tick) or self._empty_ticks * self._tick_seconds >= EMPTY_SECONDS:
+        if tick.be_vanished or self._empty_ticks * self._tick_seconds >= EMPTY_SECONDS:
             self._forget()  # nobody is there to starve
         elif not self._empty_ticks and not _meant(tick):
             self._count(share, reason)

@@ -12,10 +12,10 @@ import numpy as np
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
+from rlctl.log.header import limits_in, profile_in
+from rlctl.log.replay import alike, period_in, usable_cpus
 from rlctl.safety.profile import Profile
 from rlctl.shadow.watching import Answer, Watched
-from rlctl.ticklog.header import limits_in, profile_in
-from rlctl.ticklog.replay import alike, period_in, usable_cpus
 
 
 @dataclass(frozen=True, slots=True)

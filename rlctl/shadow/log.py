@@ -1,4 +1,4 @@
-"""The answers of shadows as a log: a sealed line a tick with the answers of all, rotated and bounded as the tick log.
+"""The answers of shadows as a log: a line a tick with the answers of all, rotated and bounded as the tick log.
 
 One line for all shadows rather than one for each: what the tick itself was stands there once, and a crash tears all of
 a tick or nothing, so that policies are compared on the same ticks. A line has what a report needs of the tick too:
@@ -14,10 +14,10 @@ from typing import Any
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import allocation_of
 from rlctl.envs.ticklog import LOG_NAME, Damage, numbered_files, read_lines
-from rlctl.loop.record import allocation_as_json
-from rlctl.loop.sealed_log import SealedLog
+from rlctl.log.reader import finite
+from rlctl.log.record import allocation_as_json
+from rlctl.log.writer import LogWriter
 from rlctl.shadow.watching import Answer, Watched
-from rlctl.ticklog.logged import finite
 
 SHADOW_LOG_NAME = "shadow.jsonl"
 """Name of its newest file, which lies beside the tick log by default."""
@@ -33,8 +33,8 @@ def beside(log: Path) -> Path:
     return (log.parent if is_file else log) / SHADOW_LOG_NAME
 
 
-class ShadowLog(SealedLog[Watched]):
-    """The log of every watched tick; its arguments are those of `SealedLog`."""
+class ShadowLog(LogWriter[Watched]):
+    """The log of every watched tick; its arguments are those of `LogWriter`."""
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, watched_as_json, most_bytes, keep)
@@ -79,7 +79,7 @@ def shadow_files(path: Path) -> tuple[Path, ...]:
 
 
 def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[Watched]:
-    """Every watched tick of a shadow log, oldest file first; damaged lines and gaps are reported and left out."""
+    """Every watched tick of a shadow log, oldest file first; damaged lines are reported and left out."""
     header: Mapping[str, Any] = {}
     for line in read_lines(paths, damaged):
         if line.is_header:
@@ -88,7 +88,7 @@ def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> It
         try:
             yield _watched(line.content, header)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            damaged(Damage(line.path, line.number, f"is no line of a shadow log: {error}"))
+            damaged(Damage(line.path, line.number, f"not a line of a shadow log: {error}"))
 
 
 def _answer_as_json(answer: Answer) -> dict[str, object]:

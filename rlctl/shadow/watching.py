@@ -27,12 +27,12 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
+from rlctl.log.header import limits_in, profile_in, run_in
+from rlctl.log.reader import LoggedTick
+from rlctl.log.replay import begins_anew, period_in, prepared
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict
-from rlctl.ticklog.header import limits_in, profile_in, run_in
-from rlctl.ticklog.logged import LoggedTick
-from rlctl.ticklog.replay import begins_anew, period_in, prepared
 
 HANG_SECONDS = 2.0
 """Wall clock after which a call is given up. The policy's budget is in CPU time: a shadow runs at the lowest priority,

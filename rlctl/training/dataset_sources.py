@@ -20,11 +20,11 @@ from rlctl.envs.observation import Observer
 from rlctl.envs.replay import allocation_of, limits_of, usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
+from rlctl.log.header import limits_in, profile_in
+from rlctl.log.reader import LoggedTick, read_log
+from rlctl.log.replay import begins_anew, digest_in, period_in, prepared
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import limits_in, profile_in
-from rlctl.ticklog.logged import LoggedTick, read_log
-from rlctl.ticklog.replay import begins_anew, digest_in, period_in, prepared
 from rlctl.training.transitions import Cut, Moment, Weaver, recording_of_weavers
 
 TRANSITIONS = "transitions.jsonl"

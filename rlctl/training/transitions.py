@@ -33,7 +33,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import OLD_PERIODS
 from rlctl.envs.reward import reward
 from rlctl.envs.telemetry import Missing, Telemetry, Value, number
-from rlctl.ticklog.replay import same
+from rlctl.log.replay import same
 
 LONGEST = 300
 """Transitions of an episode: a longer one is cut without losing any, so that episodes can be held out."""

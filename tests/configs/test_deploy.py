@@ -27,7 +27,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.discovery import discover
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics

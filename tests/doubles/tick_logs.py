@@ -9,10 +9,10 @@ from typing import Any
 from rlctl.agents.policy import Policy
 from rlctl.envs.plant import Plant
 from rlctl.envs.ticklog import LOG_NAME, Damage, read_lines
+from rlctl.log.header import header_of
+from rlctl.log.record import Recorder, Tee, TickLog
 from rlctl.loop.control import Controller
-from rlctl.loop.record import Recorder, Tee, TickLog
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import header_of
 
 
 def record_run(folder: Path, plant: Plant, policy: Policy, shield: Shield | None, ticks: int, *also: Recorder) -> Path:

@@ -17,7 +17,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import MAX_LOAD, Missing, Value, Why, worst_of
-from rlctl.loop.record import Tick, TickLog, tick_as_json
+from rlctl.log.record import Tick, TickLog, tick_as_json
 from rlctl.safety.verdict import Verdict
 
 TICKS = 12
@@ -145,16 +145,16 @@ def test_a_directory_is_a_log_with_its_rotated_files_and_headers(path, recorded)
 def unsealed_lines(path):
     """The ticks as a log from before there were checksums has them."""
     ticks = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{key: value for key, value in tick.items() if key not in ("prev", "crc")} for tick in ticks]
+    return [{key: value for key, value in tick.items() if key != "crc"} for tick in ticks]
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{", r"ticks\.jsonl:3: no tick"),
-        ("[1, 2]", r"ticks\.jsonl:3: no tick"),
+        ("{", r"ticks\.jsonl:3: not a tick"),
+        ("[1, 2]", r"ticks\.jsonl:3: not a tick"),
         ('{"time_seconds": 1.0, "target_seconds": 0.01}', r":3: .*'readings' is missing"),
-        ('{"time_seconds": null, "target_seconds": 0.01}', r":3: no tick"),
+        ('{"time_seconds": null, "target_seconds": 0.01}', r":3: not a tick"),
     ],
 )
 def test_a_bad_line_is_named_with_its_number(path, line, said):

@@ -1,7 +1,7 @@
 """Damaged tick logs, as `rlctl why`, `rlctl replay` and `rlctl top` meet them.
 
 Whatever the log holds, a command ends with an exit code that it documents and at most one line of error, and all that
-it prints can be printed. A sealed line that is believed is one that was written: nothing is told that was not so.
+it prints can be printed. A line with a checksum that is believed is one that was written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Limits
-from rlctl.envs.ticklog import LOG_NAME, seal, unsealed
+from rlctl.envs.ticklog import LOG_NAME, decode_line, encode_line
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.plant import FakePlant
@@ -32,7 +32,7 @@ COMMANDS = (
     ("replay", "--policy", "feedforward"), ("top", "--once"), ("top", "--once", "--json"),
 )  # fmt: skip
 TOKENS = tuple(
-    b'"prev"|"crc"|"log":1|"tick":0|"tick":1|"missing":"stale"|"value":"nan"|"value":"-inf"|"age":null|"frozen":false'
+    b'"crc"|"log":1|"tick":0|"tick":1|"missing":"stale"|"value":"nan"|"value":"-inf"|"age":null|"frozen":false'
     b'|"quota_cpus":null|"quota_cpus":1e9|"cpuset_cpus":4|"seen_seconds":1|"guards":{}'.split(b"|")
 )
 
@@ -46,25 +46,26 @@ def _log() -> bytes:
 
 
 LOG = _log()
-SAID = [unsealed(line)[0] for line in LOG.splitlines()]
+SAID = [decode_line(line)[0] for line in LOG.splitlines()]
 
 
-def _sealed(documents: list[dict[str, object]]) -> bytes:
-    lines, prev = [], ""
+def _with_checksums(documents: list[dict[str, object]]) -> bytes:
+    lines = []
     for one in documents:
         try:
-            line, prev = seal(one, prev)
+            lines.append(encode_line(one))
         except ValueError:  # a number that JSON does not have: as an editor would leave it
-            line, prev = json.dumps(one).encode() + b"\n", ""
-        lines.append(line)
+            lines.append(json.dumps(one).encode() + b"\n")
     return b"".join(lines)
 
 
 _HOW = st.sampled_from([str(number).encode() for number in range(len(COMMANDS))])
-_FORGED = inputs.altered([SAID, SAID[:2]]).map(lambda all_: _sealed([one for one in all_ if isinstance(one, dict)]))
+_FORGED = inputs.altered([SAID, SAID[:2]]).map(
+    lambda all_: _with_checksums([one for one in all_ if isinstance(one, dict)])
+)
 CASES = st.one_of(
     st.fixed_dictionaries({"log": inputs.texts((LOG, LOG[: len(LOG) // 2]), TOKENS), "how": _HOW}),
-    st.fixed_dictionaries({"log": _FORGED, "how": _HOW, "sealed anew": st.just(b"")}),
+    st.fixed_dictionaries({"log": _FORGED, "how": _HOW, "new checksums": st.just(b"")}),
 )
 
 
@@ -81,7 +82,7 @@ def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
         command = COMMANDS[int(case["how"])]
         with guarded(folder):
             outcome = run(_arguments(command, path))
-        if "sealed anew" not in case:
+        if "new checksums" not in case:
             _nothing_new(case["log"])
         return outcome
 
@@ -89,11 +90,11 @@ def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
 
 
 def _nothing_new(log: bytes) -> None:
-    """What has a sound seal was written so."""
+    """What has a sound checksum was written so."""
     for line in log.split(b"\n"):
         with contextlib.suppress(ValueError):
-            said, prev, _ = unsealed(line)
-            assert prev is None or said in SAID, f"a line is believed that was not written: {line[:200]!r}"
+            said, checked = decode_line(line)
+            assert not checked or said in SAID, f"a line is believed that was not written: {line[:200]!r}"
 
 
 def _arguments(command: tuple[str, ...], path: Path) -> list[str]:

@@ -11,11 +11,11 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
+from rlctl.log.header import header_of
+from rlctl.log.record import Tick, TickLog
 from rlctl.loop.control import Controller
-from rlctl.loop.record import Tick, TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import header_of
 from tests.doubles.plant import FakePlant
 
 SERVE = """\

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
 from rlctl.envs.replay import telemetry_of
 from rlctl.envs.telemetry import Missing, Quantile, SeveralTelemetry, Telemetry, Value, Why, worst_of
-from rlctl.loop.record import Tick, tick_as_json
+from rlctl.log.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES

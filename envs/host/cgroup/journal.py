@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
-from rlctl.envs.ticklog import seal, unsealed
+from rlctl.envs.ticklog import decode_line, encode_line
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"
@@ -192,13 +192,13 @@ def _header(lines: Sequence[bytes]) -> str:
 
 def sealed_line(record: Mapping[str, object]) -> bytes:
     """A record as JSON with its checksum, and a newline."""
-    return seal(record, "")[0]
+    return encode_line(record)
 
 
 def unsealed_line(line: bytes) -> Mapping[str, Any]:
     """The record in a line. Raises ValueError where the line is none, or not as it was written."""
-    record, prev, _ = unsealed(line)
-    if prev is None:
+    record, checked = decode_line(line)
+    if not checked:
         raise ValueError(f"no checksum: {line[:80]!r}")
     return record
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile
 from scripts.studies.realtime.rtgroups import Condition

@@ -144,8 +144,8 @@ def test_of_a_tick_log_only_the_lc_alone_counts_and_a_torn_line_does_not_hurt(tm
 
 def test_a_real_tick_log_can_be_fitted(tmp_path: Path) -> None:
     from rlctl.agents.catalogue import build
+    from rlctl.log.record import TickLog
     from rlctl.loop.control import Controller
-    from rlctl.loop.record import TickLog
     from tests.doubles.plant import FakePlant
 
     recorder = TickLog(tmp_path / "ticks.jsonl")

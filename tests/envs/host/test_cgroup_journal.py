@@ -326,7 +326,7 @@ def test_a_journal_is_plain_json_lines(tmp_path: Path) -> None:
         journal.record([entry()])
     header, line = map(json.loads, (tmp_path / JOURNAL).read_text().splitlines())
     assert header["journal"] == 1
-    assert line.keys() - {"path", "original", "identity"} == {"prev", "crc"}, "its seal, as in a tick log"
+    assert line.keys() - {"path", "original", "identity"} == {"crc"}, "its checksum, as in a tick log"
     assert line["path"] == "/sys/fs/cgroup/be/cpu.max"
     assert (line["original"], line["identity"]) == ("max 100000\n", [31, 4711])
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.log.header import limits_in
+from rlctl.log.reader import read_log
 from rlctl.safety.profile import DEFAULT
 from rlctl.scenarios.shipped import scenarios_folder
-from rlctl.ticklog.header import limits_in
-from rlctl.ticklog.logged import read_log
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 

@@ -25,7 +25,7 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import SLO
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.report.bench_table import tables, write_report
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict

@@ -9,7 +9,7 @@ from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.safety.verdict import Verdict
 from rlctl.statistics.intervals import mean_interval

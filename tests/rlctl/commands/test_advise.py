@@ -21,12 +21,12 @@ from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, number, worst_of
 from rlctl.envs.workload import Weight
+from rlctl.log.header import header_of
+from rlctl.log.reader import read_log
+from rlctl.log.record import TickLog
 from rlctl.loop.control import Controller
-from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.ticklog.header import header_of
-from rlctl.ticklog.logged import read_log
 
 TICKS = 400
 LOAD = {"kind": "sinusoid", "low": 0.2, "high": 0.8, "period": 100}

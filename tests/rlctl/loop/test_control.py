@@ -17,9 +17,9 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, CgroupGone, HostError, PolicyError
 from rlctl.envs.telemetry import Missing, Value, Why, worst_of
+from rlctl.log.record import MemoryRecorder
 from rlctl.loop.control import Controller
 from rlctl.loop.failsafe import FAILURES_IN_A_ROW
-from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.memory_guards import MemoryPressureGuard
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

@@ -12,9 +12,9 @@ from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.watch import Glimpse, LcGlimpse
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
+from rlctl.log.record import MemoryRecorder, Tee
 from rlctl.loop.control import Controller
 from rlctl.loop.inner import HOUR_SECONDS, InnerGuard
-from rlctl.loop.record import MemoryRecorder, Tee
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.signs import Sign

@@ -7,12 +7,12 @@ import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.reader import LoggedTick
+from rlctl.log.record import Tick
+from rlctl.log.why import in_plain_words
 from rlctl.loop.narrator import Narrator
-from rlctl.loop.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.ticklog.logged import LoggedTick
-from rlctl.ticklog.moments import Moment, Nearest
-from rlctl.ticklog.why import in_plain_words
 
 SAFE = Limits(cpus=2).safe
 GONE = Missing(Why.NOT_SUPPORTED, "/tmp/x.jsonl: No such file or directory")

@@ -7,7 +7,7 @@ import pytest
 from rlctl.bench.score import LiveRun, score
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.report.figures import png
 from rlctl.safety.verdict import Verdict
 

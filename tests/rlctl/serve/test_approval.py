@@ -9,7 +9,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.whole_file import write_json
-from rlctl.loop.record import MemoryRecorder
+from rlctl.log.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Reason
 from rlctl.serve.approval import APPROVED, Approval

@@ -19,8 +19,8 @@ import pytest
 from rlctl.config.people import ScheduleEntry
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.log.record import MemoryRecorder, Tee
 from rlctl.loop.control import Controller
-from rlctl.loop.record import MemoryRecorder, Tee
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict

@@ -13,8 +13,8 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.experience import Experience
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
+from rlctl.log.record import MemoryRecorder
 from rlctl.loop.control import Controller
-from rlctl.loop.record import MemoryRecorder
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.serve.budget import ErrorBudget

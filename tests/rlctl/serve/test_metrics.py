@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why, worst_of
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget

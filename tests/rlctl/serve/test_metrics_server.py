@@ -18,7 +18,7 @@ from rlctl.config.sections import LimitsSection, MetricsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.serve.metrics import Metrics
 from rlctl.serve.metrics_server import MOST_CONNECTIONS, MetricsServer

@@ -7,7 +7,7 @@ import pytest
 from rlctl.agents.served.fallback import Fallback
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError
-from rlctl.loop.record import TickLog
+from rlctl.log.record import TickLog
 from rlctl.loop.stopping import Request
 from rlctl.serve.deciders import Configuration
 from rlctl.serve.service import Around, control

@@ -10,7 +10,7 @@ import pytest
 from rlctl.config.sections import LimitsSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Telemetry
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.serve.self_usage import SelfCheck, SelfUsage, self_usage
 

@@ -18,7 +18,7 @@ from rlctl.config.sections import MetricsSection
 from rlctl.serve.deciders import Configuration
 from rlctl.serve.service import Around, control
 from tests.doubles.plant import FakePlant
-from rlctl.loop.record import TickLog
+from rlctl.log.record import TickLog
 from rlctl.loop.stopping import Request
 
 path = Path(sys.argv[1])

@@ -12,13 +12,13 @@ from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, ConfigError, HostError, RlctlError
 from rlctl.envs.workload import Weight
-from rlctl.loop.record import TickLog
+from rlctl.log.reader import read_log
+from rlctl.log.record import TickLog
+from rlctl.log.replay import replay
 from rlctl.safety.profile import load_profile
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import Around, _tick_log, control, dry_run, serve
-from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.replay import replay
 from tests.doubles.clock import Countdown
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks

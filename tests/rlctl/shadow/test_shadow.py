@@ -14,15 +14,15 @@ from rlctl.envs.observation import Frame
 from rlctl.envs.replay import limits_of
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.ticklog import log_files
+from rlctl.log import tail as tail_module
+from rlctl.log.reader import read_log
+from rlctl.log.replay import Contender, replay
+from rlctl.log.tail import LogTail
 from rlctl.safety.verdict import Bound, Reason
 from rlctl.shadow import watching as module
 from rlctl.shadow.columns import columns
 from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
 from rlctl.shadow.watching import Shadows
-from rlctl.ticklog import tail as tail_module
-from rlctl.ticklog.logged import read_log
-from rlctl.ticklog.replay import Contender, replay
-from rlctl.ticklog.tail import LogTail
 
 
 def refuse(damage):

@@ -19,16 +19,16 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.ticklog import seal
+from rlctl.envs.ticklog import encode_line
+from rlctl.log.header import header_of
+from rlctl.log.record import TickLog
 from rlctl.loop.control import Controller
-from rlctl.loop.record import TickLog
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.shadow.columns import Columns, ShadowColumns, Subject
 from rlctl.shadow.estimates import LEAST_WINDOWS, be_gain, matching, mean_over_blocks, share_over_blocks
 from rlctl.shadow.gate import load_gate
 from rlctl.shadow.twin import load_trace
-from rlctl.ticklog.header import header_of
 
 TICKS = 1500
 
@@ -184,8 +184,8 @@ def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulat
     lines = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:200]
     header = json.loads(lines[0])
     header["policy"] = {"name": "koord-suppress", "hash": "0" * 12}
-    sealed, _ = seal({key: value for key, value in header.items() if key not in ("prev", "crc")}, "")
-    (log / "ticks.jsonl").write_bytes(b"".join([sealed, *lines[1:]]))
+    line = encode_line({key: value for key, value in header.items() if key != "crc"})
+    (log / "ticks.jsonl").write_bytes(b"".join([line, *lines[1:]]))
     words = (log, "--policy", "frozen", "--profile", "two-core-host", "--seeds", 2)
     _, out, _ = report(capsys, *words)
     assert "acting policy koord-suppress is not the one of the log any more" in out
@@ -195,9 +195,9 @@ def test_the_acting_policy_s_options_come_from_its_configuration(capsys, simulat
 
 
 def test_a_shadow_that_is_another_by_now_is_not_simulated(capsys, simulated_log, tmp_path):
+    from rlctl.log.reader import read_log
     from rlctl.shadow.log import ShadowLog
     from rlctl.shadow.watching import Shadows
-    from rlctl.ticklog.logged import read_log
 
     shadows, log = Shadows([catalogue.build("static", quota_ratio=0.3)]), ShadowLog(tmp_path / "shadow.jsonl")
     for number, decision in enumerate(read_log([simulated_log / "ticks.jsonl"], print)):
@@ -364,9 +364,9 @@ WILD = st.recursive(
 @pytest.fixture(scope="module")
 def whole_logs(simulated_log):
     """The begin of a tick log, and what shadows say of it."""
+    from rlctl.log.reader import read_log
     from rlctl.shadow.log import ShadowLog
     from rlctl.shadow.watching import Shadows
-    from rlctl.ticklog.logged import read_log
 
     ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
     begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"
@@ -381,7 +381,7 @@ def whole_logs(simulated_log):
 
 def changed(line, draw):
     """A line with one value anywhere in it replaced, and sealed again, as a program with a fault would."""
-    said = {key: value for key, value in json.loads(line).items() if key not in ("prev", "crc")}
+    said = {key: value for key, value in json.loads(line).items() if key != "crc"}
     place, key = said, draw(st.sampled_from(sorted(said)))
     while isinstance(place[key], dict) and place[key] and draw(st.booleans()):
         place = place[key]
@@ -391,7 +391,7 @@ def changed(line, draw):
     else:
         del place[key]
     with contextlib.suppress(ValueError):  # not finite
-        return seal(said, "")[0]
+        return encode_line(said)
     return line
 
 

@@ -16,11 +16,11 @@ from rlctl.agents.seat import Seat
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import limits_of, usual_gap
+from rlctl.log.header import limits_in, profile_in, run_in
+from rlctl.log.reader import LoggedTick
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict
-from rlctl.ticklog.header import limits_in, profile_in, run_in
-from rlctl.ticklog.logged import LoggedTick
 
 TOLERANCE_CPUS = 1e-6
 """Logs from before all digits were kept have six of a quota."""

@@ -8,10 +8,9 @@ from typing import Any
 
 from rlctl.envs.errors import shown
 from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
-from rlctl.loop.narrator import be_vanished
-from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.logged import LoggedTick
-from rlctl.ticklog.moments import Moment, Nearest
+from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.reader import LoggedTick
+from rlctl.log.record import Tick, tick_as_json
 
 WIDTH = 9
 """Columns of the words at the left."""
@@ -177,7 +176,7 @@ def _written(tick: Tick) -> Iterator[str]:
         yield f"read back {tick.applied}"
         return
     wanted, applied = tick.verdict.allocation, tick.applied
-    if be_vanished(tick):
+    if tick.be_vanished:
         yield f"nothing: no BE group is left; whoever comes begins with {applied}"
     elif str(applied) == str(wanted):
         yield f"{wanted}, read back the same"

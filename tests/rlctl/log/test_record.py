@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.loop.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
+from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.reader import LoggedTick, read_log
+from rlctl.log.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
+from rlctl.log.why import in_plain_words, shares_in_words
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.ticklog.logged import LoggedTick, read_log
-from rlctl.ticklog.moments import Moment, Nearest
-from rlctl.ticklog.why import in_plain_words, shares_in_words
 from tests.doubles.tick_logs import read_ticks
 
 FULL, FROZEN = Allocation(UNLIMITED, 2), Allocation(0.01, 1, frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from rlctl.envs.errors import shown
 from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.telemetry import Missing, SeveralTelemetry, Why, offered_rps
-from rlctl.ticklog.header import limits_in
-from rlctl.ticklog.logged import LoggedTick
+from rlctl.log.header import limits_in
+from rlctl.log.reader import LoggedTick
 
 ONLY = "the LC"
 """Name of an LC that is the only one: a log does not say it."""

@@ -1,4 +1,4 @@
-"""A JSON-lines file that grows by one sealed line a record: append-only, rotated, bounded, readable after a crash."""
+"""A JSON-lines file that grows by a line a record: append-only, rotated, bounded, readable after a crash."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import IO, Generic, TypeVar
 
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.file_lock import is_ours
-from rlctl.envs.ticklog import last_checksum, numbered_files, seal
+from rlctl.envs.ticklog import encode_line, numbered_files
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class SealedLog(Generic[T]):
+class LogWriter(Generic[T]):
     """A JSON-lines file that is rotated before it grows beyond a bound; see `rlctl.envs.ticklog` for its lines.
 
     All files together never take more than `(keep + 1) * most_bytes`. A full disk costs records, never the loop: they
@@ -49,7 +49,6 @@ class SealedLog(Generic[T]):
         self._headed = self._failing = False
         self._stretches = 0  # of records that were dropped
         self._file: IO[bytes] | None = self._opened()
-        self._checksum = last_checksum(path) or (last_checksum(self._numbered(1)) if not path.stat().st_size else "")
         self._remove_surplus()
 
     def write(self, record: T) -> None:
@@ -59,17 +58,17 @@ class SealedLog(Generic[T]):
         except (OSError, ValueError) as error:
             if not self._failing:
                 self._stretches += 1
-                if self._is_told:
+                if self._worth_a_line:
                     log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
             self._failing, self._headed = True, False
             self.dropped += 1
         else:
-            if self._failing and self._is_told:
+            if self._failing and self._worth_a_line:
                 log.warning("%s: is written again; %d records since the start are lost", self.path, self.dropped)
             self._failing = False
 
     @property
-    def _is_told(self) -> bool:
+    def _worth_a_line(self) -> bool:
         """Of a disk that is at its edge the 1st, 2nd, 4th, 8th stretch is."""
         return not self._stretches & (self._stretches - 1)
 
@@ -91,24 +90,23 @@ class SealedLog(Generic[T]):
         size = status.st_size
         if not size:
             self._headed = False  # somebody emptied it
-        lines, checksum = self._sealed(record)
+        lines = self._lines(record)
         if size and size + len(lines) > self.most_bytes:
             file, size = self._rotated(), 0
-            lines, checksum = self._sealed(record)
+            lines = self._lines(record)
         if len(lines) > self.most_bytes:
             raise OSError(errno.EFBIG, f"a record of {len(lines)} bytes is longer than a whole file may be")
         if file.write(lines) != len(lines):
             file.truncate(size)  # half a line would spoil the next one too
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._checksum, self._headed = checksum, True
+        self._headed = True
 
-    def _sealed(self, record: T) -> tuple[bytes, str]:
-        """The record's line, after a header where one is due, and the checksum to go on with."""
-        header, checksum = b"", self._checksum
+    def _lines(self, record: T) -> bytes:
+        """The record's line, after a header where one is due."""
+        line = encode_line(self._as_json(record))
         if self.header and not self._headed:
-            header, checksum = seal(self.header(record), checksum)
-        line, checksum = seal(self._as_json(record), checksum)
-        return header + line, checksum
+            return encode_line(self.header(record)) + line
+        return line
 
     def _opened(self) -> IO[bytes]:
         self.path.parent.mkdir(parents=True, exist_ok=True)  # each time: somebody may have removed it meanwhile

@@ -12,8 +12,8 @@ from typing import Any
 from rlctl.envs.errors import shown
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
-from rlctl.loop.record import Tick, tick_as_json
-from rlctl.ticklog.why import acted, clock, reading_in_words, ruling, shares_in_words
+from rlctl.log.record import Tick, tick_as_json
+from rlctl.log.why import acted, clock, reading_in_words, ruling, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"

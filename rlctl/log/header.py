@@ -19,7 +19,7 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.journal import boot_id
 from rlctl.envs.plant import Plant
 from rlctl.envs.yaml_edge import Strict
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 

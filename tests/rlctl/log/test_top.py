@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 
 from rlctl.cli import main
-from rlctl.loop.record import TickLog
-from rlctl.ticklog.tail import LogTail
-from rlctl.ticklog.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
+from rlctl.log.record import TickLog
+from rlctl.log.tail import LogTail
+from rlctl.log.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
 from tests.waiting import PATIENCE_SECONDS
 
 BEGAN = 1_800_000_000.0

@@ -12,7 +12,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, read_lines
-from rlctl.loop.record import Tick
+from rlctl.log.record import Tick
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
@@ -24,7 +24,7 @@ class LoggedTick:
     Attributes:
         tick: The tick; of the shield's bounds only those that the proposal exceeded are recorded.
         header: Content of the last header before it; empty when there is none.
-        unbroken: Nothing is known to be damaged or missing between it and the line before.
+        unbroken: No line between it and the one before is damaged.
     """
 
     tick: Tick
@@ -59,7 +59,7 @@ class TickReader:
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
             self.pass_damage()
             missing = " is missing" if isinstance(error, KeyError) else ""
-            raise ValueError(f"is no tick: {error}{missing}") from error
+            raise ValueError(f"not a tick: {error}{missing}") from error
         logged = LoggedTick(tick, line.path, line.number, self._header, self._first, self._unbroken)
         self._first, self._unbroken = False, True
         return logged
@@ -74,7 +74,7 @@ class TickReader:
 
 
 def read_log(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterator[LoggedTick]:
-    """Every tick of a log, oldest file first; damaged lines and gaps are reported and left out."""
+    """Every tick of a log, oldest file first; damaged lines are reported and left out."""
     reader = TickReader()
     for line in read_lines(paths, damaged):
         try:
@@ -90,7 +90,7 @@ def finite(value: object) -> float:
     """A number of a log; ValueError or TypeError if it is none, not finite, or larger than what is recorded."""
     number = float(value)  # type: ignore[arg-type]
     if not math.isfinite(number) or abs(number) >= 1e15:
-        raise ValueError(f"{value!r} is no such number")
+        raise ValueError(f"{value!r} is not a number that rlctl records")
     return number
 
 
@@ -123,7 +123,7 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
 
 def _price(value: object) -> float:
     if not 1.0 / MOST_PRICE <= (price := finite(value)) <= MOST_PRICE:
-        raise ValueError(f"{value!r} is no price")
+        raise ValueError(f"{value!r} is not a price of a violation")
     return price
 
 
@@ -146,5 +146,5 @@ def _bound(plain: Mapping[str, Any]) -> Bound:
 def _whole(value: object) -> int:
     number = int(finite(value))
     if number < 0:
-        raise ValueError(f"{value!r} is no such number")
+        raise ValueError(f"{value!r} is not a number that rlctl records")
     return number

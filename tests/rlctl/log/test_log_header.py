@@ -10,11 +10,11 @@ from rlctl.agents.served.fallback import Fallback
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import BundleError
 from rlctl.envs.telemetry import Telemetry
-from rlctl.loop.record import Tick
+from rlctl.log.header import header_of, limits_in, profile_in, run_in
+from rlctl.log.record import Tick
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
-from rlctl.ticklog.header import header_of, limits_in, profile_in, run_in
 from tests.doubles.plant import FakePlant
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import IO
 
 from rlctl.envs.errors import ConfigError, reading
-from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, unsealed
-from rlctl.loop.record import Tick
-from rlctl.ticklog.logged import LoggedTick, TickReader
+from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, decode_line
+from rlctl.log.reader import LoggedTick, TickReader
+from rlctl.log.record import Tick
 
 HISTORY_TICKS = 600
 """Ten minutes at a tick a second."""
@@ -34,7 +34,7 @@ class LogTail:
         self.ticks: deque[Tick] = deque(maxlen=HISTORY_TICKS)
         self.damaged = 0
         self._new: list[LoggedTick] = []
-        self._reader, self._checksum = TickReader(), ""
+        self._reader = TickReader()
         self._reader.pass_damage()  # of the lines before the tail nothing is known
         self._part = b""
         file = self._opened(self.path)
@@ -122,10 +122,10 @@ class LogTail:
         while file.tell() < end and (raw := file.readline(MOST_LINE_BYTES)):
             if raw.startswith(HEADER):
                 try:
-                    self._reader.pass_header(unsealed(raw)[0])
+                    self._reader.pass_header(decode_line(raw)[0])
                 except ValueError:
                     self.damaged += 1
-        self._forget_place()
+        self._reader.pass_damage()
 
     def _take(self) -> None:
         while data := self._file.read(TAIL_BYTES):
@@ -139,22 +139,15 @@ class LogTail:
 
     def _take_line(self, raw: bytes) -> None:
         try:
-            content, before, checksum = unsealed(raw)
-            unbroken = before is None or not self._checksum or before == self._checksum
-            logged = self._reader.read(Line(self.path, 0, content, unbroken))
+            content, _ = decode_line(raw)
+            logged = self._reader.read(Line(self.path, 0, content))
         except ValueError:
             self.damaged += 1
-            self._forget_place()
+            self._reader.pass_damage()
             return
-        self._checksum = checksum
         if logged is not None:
             self._new.append(logged)
             self.ticks.append(logged.tick)
-
-    def _forget_place(self) -> None:
-        """Which checksum the next line must name as that of the line before it is not known."""
-        self._checksum = ""
-        self._reader.pass_damage()
 
 
 def _same(one: IO[bytes], other: IO[bytes]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from rlctl.agents.seat import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
+from rlctl.envs.host.events import BE_VANISHED
 from rlctl.envs.telemetry import (
     LOGGED_OF_EACH_LC,
     OF_EACH_LC,
@@ -22,8 +23,8 @@ from rlctl.envs.telemetry import (
     SeveralTelemetry,
     Telemetry,
 )
-from rlctl.envs.ticklog import seal
-from rlctl.loop.sealed_log import SealedLog
+from rlctl.envs.ticklog import encode_line
+from rlctl.log.writer import LogWriter
 from rlctl.safety.signs import Alarm, Sign
 from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
 
@@ -93,6 +94,11 @@ class Tick:
         return lcs.get(self.alarm.lc, self.telemetry).missed is False
 
     @property
+    def be_vanished(self) -> bool:
+        """No BE group was left, so that the allocation applied to nothing."""
+        return any(event.startswith(f"{BE_VANISHED}:") for event in self.events)
+
+    @property
     def why_safe(self) -> str:
         """Why the loop itself took BE to the safe allocation, whatever the verdict was; empty where it did not."""
         return self.fallback if self.acting == SAFE else ""
@@ -132,8 +138,8 @@ class Tee:
             recorder.write(tick)
 
 
-class TickLog(SealedLog[Tick]):
-    """The log of every tick; see `rlctl.loop.sealed_log.SealedLog`; OSError: the file cannot be opened at the start."""
+class TickLog(LogWriter[Tick]):
+    """The log of every tick; see `rlctl.log.writer.LogWriter`; OSError: the file cannot be opened at the start."""
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, tick_as_json, most_bytes, keep)
@@ -141,14 +147,10 @@ class TickLog(SealedLog[Tick]):
 
 def write_ticks(path: Path, ticks: Iterable[Tick], header: Mapping[str, object] | None = None) -> None:
     """Write a whole run as a tick log, under its header where there is one."""
-    checksum = ""
     with path.open("wb") as file:
         if header:
-            line, checksum = seal(header, checksum)
-            file.write(line)
-        for tick in ticks:
-            line, checksum = seal(tick_as_json(tick), checksum)
-            file.write(line)
+            file.write(encode_line(header))
+        file.writelines(encode_line(tick_as_json(tick)) for tick in ticks)
 
 
 def tick_as_json(tick: Tick) -> dict[str, Any]:
@@ -171,7 +173,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "verdict": allocation_as_json(tick.verdict.allocation),
         "bounds": [
             {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
-            for b in _told(tick.verdict)
+            for b in _decisive_or_of_service(tick.verdict)
         ],
         "applied": allocation_as_json(tick.applied),
         "policy": tick.policy,
@@ -187,7 +189,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
     } | _further(tick)
 
 
-def _told(verdict: Verdict) -> Iterator[Bound]:
+def _decisive_or_of_service(verdict: Verdict) -> Iterator[Bound]:
     """The bounds that bind, and those of the service in any case: a replay asks others under them."""
     binding = set(verdict.binding)
     return (bound for bound in verdict.bounds if bound in binding or bound.reason in OF_SERVICE)

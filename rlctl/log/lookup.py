@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rlctl.envs.ticklog import Damage
-from rlctl.ticklog.logged import LoggedTick, read_log
+from rlctl.log.reader import LoggedTick, read_log
 
 _AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _INDEX = re.compile(r"(?:tick\s+|#)(\d{1,12})")

@@ -1,1 +1,0 @@
-"""Tick logs read back: followed, explained, run again."""
