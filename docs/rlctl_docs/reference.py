@@ -418,7 +418,7 @@ def _paths() -> str:
         ("`/var/lib/rlctl/approved.json`", "With `approve: true`: who was approved last to decide."),
         ("`/var/lib/rlctl/hand-offs.json`", "Times of the hand-offs within an hour, and `hand-offs.lock` for one at a time, of `rlctl hand-off`."),
         ("`/var/lib/rlctl/memory.json`", "What was learned of the host; `rlctl inspect` shows it."),
-        ("`/var/lib/rlctl/partition/ledger.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
+        ("`/var/lib/rlctl/partition/journal.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
         ("`/var/log/rlctl/ticks.jsonl`", "`log.directory`: the tick log, and `ticks.jsonl.1` to `.N` (`log.keep`) before it."),
         ("`/var/log/rlctl/shadow.jsonl`", "What shadows would have done, of `rlctl shadow`."),
         ("`/run/rlctl/apps/`, `/run/rlctl/mode.sock`", "`be.applications`: who is registered, and where applications are told their modes."),

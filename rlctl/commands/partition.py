@@ -17,8 +17,8 @@ from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.partition.ledger import Recorded, Stage, read_current
 from rlctl.envs.host.partition.moving import Choice, Left
+from rlctl.envs.host.partition.record import Record, Stage, current_record
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.work.progress import say
 
@@ -80,9 +80,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _apply(args: argparse.Namespace) -> int:
-    from rlctl.envs.host.partition.apply import apply, plan  # with pydantic, which undo can do without
+    from rlctl.envs.host.partition.apply import Wish, apply, plan  # with pydantic, which undo can do without
     from rlctl.envs.host.partition.platform import load_platform
-    from rlctl.envs.host.partition.site import Wish
 
     layout, kernel = Layout.detect(), KernelFiles()
     within = args.within.strip("/")
@@ -107,12 +106,12 @@ def _cpus(within: str, layout: Layout, kernel: KernelFiles) -> frozenset[int] | 
 def _show(args: argparse.Namespace) -> int:
     from rlctl.envs.host.partition.view import left_behind, rows
 
-    recorded = read_current(args.state)
-    if recorded is None or not recorded.boot_id:
+    recorded = current_record(args.state)
+    if recorded is None or not recorded.plan:
         raise CheckFailed(f"no partition stands, as {args.state} has it: `rlctl partition apply` makes one")
     layout, kernel = Layout.detect(), KernelFiles()
-    found = rows(recorded.description, layout, kernel)
-    description = recorded.description
+    found = rows(recorded.plan, layout, kernel)
+    description = recorded.plan
     choice = Choice(frozenset(description["leave"]), description["kernel_threads"])
     left, others = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
     if args.json:
@@ -126,9 +125,9 @@ def _show(args: argparse.Namespace) -> int:
     return _whole(recorded, found)
 
 
-def _whole(recorded: Recorded, found: Sequence[Row]) -> int:
+def _whole(recorded: Record, found: Sequence[Row]) -> int:
     """Exit code 0, or why not."""
-    wanted = 2 + len(recorded.description["clusters"])
+    wanted = 2 + len(recorded.plan["clusters"])
     if recorded.stage is not Stage.STANDING:
         raise CheckFailed(f"the partition is not whole (it was left {recorded.stage}): `rlctl partition undo`")
     if len(found) < wanted:
@@ -137,7 +136,7 @@ def _whole(recorded: Recorded, found: Sequence[Row]) -> int:
 
 
 def _undo(args: argparse.Namespace) -> int:
-    _refuse_adopted(read_current(args.state))
+    _refuse_adopted(current_record(args.state))
     undone = undo(args.state, kernel=KernelFiles())
     if args.json:
         print_json(undone_as_json(undone))
@@ -148,7 +147,7 @@ def _undo(args: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_adopted(recorded: Recorded | None) -> None:
+def _refuse_adopted(recorded: Record | None) -> None:
     """Where an adopted application came from only its registration knows: undo would take it to the root group."""
     from rlctl.envs.host.apps.registry import Registry  # with pydantic, which `rlctl restore` can do without
 
@@ -170,10 +169,8 @@ def undone_in_words(undone: Undone) -> str:
 
 
 def undone_as_json(undone: Undone) -> dict[str, Any]:
-    """An undo as plain data; of the kernel's files only those that were restored."""
-    plain = {"ok": undone.ok, **asdict(undone)}
-    plain["restored"] = plain.pop("knobs")["restored"]
-    return plain
+    """An undo as plain data."""
+    return {"ok": undone.ok, **asdict(undone)}
 
 
 def _report(platform: Platform, done: Applied, would: str, *, as_json: bool) -> None:

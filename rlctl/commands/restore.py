@@ -14,7 +14,7 @@ from rlctl.envs.errors import HostError, shown
 from rlctl.envs.host.cgroup.journal import JOURNAL, boot_id, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.partition.ledger import Stage, read_current
+from rlctl.envs.host.partition.record import Stage, current_record
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.testbed.janitor import sweep
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _unfinished_partition(state: Path, force: bool) -> Undone:
     """Take down a partition that was left half built or half undone; one that stands was asked for, and stays."""
-    recorded = read_current(state)
+    recorded = current_record(state)
     if recorded is None:
         return Undone()
     if recorded.stage is Stage.STANDING:
@@ -83,7 +83,7 @@ def _way_out(args: argparse.Namespace) -> str:
 
 
 def _preview(state: Path, as_json: bool, absent: str) -> int:
-    recorded, partition = load(state), read_current(state)
+    recorded, partition = load(state), current_record(state)
     entries = recorded.entries if recorded.is_of(boot_id()) else ()  # after a reboot there is nothing to put back
     unfinished = partition is not None and partition.stage is not Stage.STANDING
     testbeds = sweep(dry_run=True).cleared

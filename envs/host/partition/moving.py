@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal, refusing
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.partition.ledger import Ledger, Move
+from rlctl.envs.host.partition.record import Move, move_entry
 from rlctl.envs.host.process import Task, affinity, leader, read_task
 
 # Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already.
@@ -80,32 +81,32 @@ class Mover:
     """Moves tasks from group to group until no more appear.
 
     Args:
-        ledger: Has every task before it is moved; None only counts what would be moved.
+        journal: Has every task before it is moved; None only counts what would be moved.
 
     Attributes:
         moved: How many tasks, by the directory that they left.
         left: Tasks that stay, with the reason; each once for each hierarchy.
     """
 
-    def __init__(self, kernel: Kernel, ledger: Ledger | None, proc: Path, choice: Choice) -> None:
+    def __init__(self, kernel: Kernel, journal: Journal | None, proc: Path, choice: Choice) -> None:
         self.moved: dict[Path, int] = {}
         self.left: dict[tuple[Path, int, int], Left] = {}
-        self._kernel, self._ledger, self._proc, self._choice = kernel, ledger, proc, choice
+        self._kernel, self._journal, self._proc, self._choice = kernel, journal, proc, choice
 
     def sweep(self, source: Path, target: Path) -> None:
         """Move every task of one group into another, in rounds until there is none but those that stay.
 
         Raises:
-            HostError: The target takes nobody, the ledger cannot be written, or tasks appear without end.
+            HostError: The target takes nobody, the journal cannot be written, or tasks appear without end.
         """
         for _ in range(MOST_ROUNDS):
             tasks = [task for task in self._tasks(source) if self._wanted(source, task)]
             if not tasks:
                 return
-            if self._ledger is None:
+            if self._journal is None:
                 self.moved[source] = len(tasks)
                 return
-            self._ledger.move([self._entry(task, source) for task in tasks])
+            self._journal.record([move_entry(self._entry(task, source), listing(source)) for task in tasks])
             for task in tasks:
                 self._move(task, source, target)
         raise HostError(f"{source}: tasks appear faster than they can be moved: end what forks them")

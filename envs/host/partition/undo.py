@@ -1,6 +1,6 @@
 """Takes partitions down: every task back to where it came from, kernel files as they were, our groups removed.
 
-Works from the ledger alone, after a kill at any point and any number of times: each step looks at what is there.
+Works from the record alone, after a kill at any point and any number of times: each step looks at what is there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,21 @@ from types import FrameType
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import tree
-from rlctl.envs.host.cgroup.journal import StateLock, boot_id
+from rlctl.envs.host.cgroup.journal import JOURNAL, Journal, StateLock
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
-from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from rlctl.envs.host.cpulist import parse_cpus
-from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Move, Recorded, Stage, read_ledger
 from rlctl.envs.host.partition.moving import listed, listing
+from rlctl.envs.host.partition.record import (
+    FOLDER,
+    SHARED,
+    UNKNOWN,
+    Move,
+    Record,
+    Stage,
+    read_record,
+    remove_record,
+    stage_entry,
+)
 from rlctl.envs.host.process import affinity, leader, read_task
 
 PATIENCE_SECONDS = 5.0
@@ -36,18 +45,18 @@ class Undone:
     """What an undo did.
 
     Attributes:
-        moved: Tasks of the ledger that went back; once for each hierarchy, as in the next two.
+        moved: Tasks of the record that went back; once for each hierarchy, as in the next two.
         followed: Tasks that began in our groups, and went where their process or parent came from.
         homeless: How many of these found that group gone, and went to the one that held the partitions.
-        knobs: What became of kernel files of groups that are not ours.
-        failed: What could not be done, one line each; the ledger stays.
+        restored: Kernel files of groups that are not ours.
+        failed: What could not be done, one line each; the record stays.
     """
 
     moved: int = 0
     followed: int = 0
     homeless: int = 0
     removed: list[Path] = field(default_factory=list)
-    knobs: RestoreReport = field(default_factory=RestoreReport)
+    restored: list[Path] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     note: str = ""
 
@@ -61,8 +70,7 @@ class Undone:
 def signals_waiting() -> Iterator[None]:
     """Signals that end or interrupt this process do so afterwards: a second Ctrl-C would leave a host divided.
 
-    By handlers and no mask: Python runs them in the main thread, whichever thread the kernel gives the signal to, be it
-    that of a progress bar.
+    By handlers and no mask: Python runs them in the main thread, whichever thread the kernel gives the signal to.
     """
     caught: list[int] = []
 
@@ -92,13 +100,13 @@ def undo(
     force: bool = False,
     patience_seconds: float = PATIENCE_SECONDS,
 ) -> Undone:
-    """Take down the partition that the ledger tells of, however far it had come.
+    """Take down the partition that is recorded, however far it had come.
 
     Raises:
         HostError: A controller runs on the same state directory.
-        PermissionMissing: The ledger may not be read or written.
+        PermissionMissing: The record may not be read or written.
     """
-    if read_ledger(state_dir) is None:
+    if read_record(state_dir, proc) is None:
         return Undone(note=f"no partition in {state_dir}")
     with contextlib.ExitStack() as closing:
         if not force:
@@ -107,69 +115,82 @@ def undo(
 
 
 def undo_locked(state_dir: Path, kernel: Kernel, proc: Path, patience_seconds: float = PATIENCE_SECONDS) -> Undone:
-    """The same for one who has the lock.
-
-    Raises:
-        PermissionMissing: As `undo`.
-        HostError: The ledger's head is damaged.
-    """
-    recorded, undone = read_ledger(state_dir), Undone()
-    with Ledger(state_dir) as ledger:
-        if recorded is not None and not recorded.boot_id:
-            raise HostError(f"{ledger.path}: its first line is damaged: remove our groups by hand, then this file")
-        if recorded is None or recorded.boot_id != boot_id(proc):
-            undone.note = "the partition was of an earlier boot, whose groups are gone"
-        else:
-            with contextlib.suppress(HostError):  # a full disk hinders nobody from going back
-                ledger.reached(Stage.UNDOING)
-            _Demolition(recorded, kernel, proc, undone).work(patience_seconds, state_dir / FOLDER)
-        if undone.ok:
-            ledger.remove()
-        else:
-            undone.note = f"the ledger stays at {ledger.path}: run it again, or remove that file"
+    """The same for a caller that has the lock; raises as `undo`, and HostError where the plan's line is damaged."""
+    record, undone, path = read_record(state_dir, proc), Undone(), state_dir / FOLDER / JOURNAL
+    if record is not None and not record.is_current:
+        undone.note = "the partition was of an earlier boot, whose groups are gone"
+    elif record is not None:
+        if record.made and not record.mounts:
+            raise HostError(f"{path}: its plan is damaged: remove our groups by hand, then this file")
+        # A full disk hinders nobody from going back.
+        with Journal.open(state_dir / FOLDER, proc) as journal, contextlib.suppress(HostError):
+            journal.record([stage_entry(Stage.UNDOING)])
+        undone.failed += [f"line {n} of {path} is damaged: a task may have lost its group" for n in record.damaged]
+        _Demolition(record, kernel, proc, undone).work(patience_seconds)
+    if undone.ok:
+        remove_record(state_dir)
+    else:
+        undone.note = f"the record stays at {path}: run it again, or remove that file"
     return undone
 
 
 class _Demolition:
     """The steps of going back."""
 
-    def __init__(self, recorded: Recorded, kernel: Kernel, proc: Path, undone: Undone) -> None:
-        self._kernel, self._proc, self._undone = kernel, proc, undone
-        # Of each hierarchy the nearest group that is not ours: where nobody ran before, the base itself was made with
-        # the partitions.
+    def __init__(self, record: Record, kernel: Kernel, proc: Path, undone: Undone) -> None:
+        self._record, self._kernel, self._proc, self._undone = record, kernel, proc, undone
+        # Where nobody ran before, the base itself was made with the partitions: tasks go to the nearest one above.
         self._bases = {
-            mount: next(group for group in (base, *base.parents) if group not in recorded.made)
-            for mount, base in recorded.mounts.items()
+            mount: next(group for group in (base, *base.parents) if group not in record.made)
+            for mount, base in record.mounts.items()
         }
-        tops = [group for group in recorded.made if group.parent not in recorded.made]
-        self._tops = [group for group in tops if self._is_ours(group, recorded.made[group])]
+        tops = [group for group in record.made if group.parent not in record.made]
+        self._tops = [group for group in tops if self._is_ours(group, record.made[group])]
         self._homes: dict[tuple[Path, int, int], Move] = {}
-        for move in recorded.moves:
+        for move in record.moves:
             self._homes.setdefault((self._mount(move.source), move.tid, move.start), move)
-        undone.failed += [
-            f"line {n} of the ledger is damaged: a task may have lost its group" for n in recorded.damaged
-        ]
 
-    def work(self, patience_seconds: float, journal_dir: Path) -> None:
+    def work(self, patience_seconds: float) -> None:
         """Take the partition down, step by step.
 
         A v2 group below the root takes no tasks back while its children have controllers: these go first.
         """
         for group in self._groups():
-            self._quietly(group / "cpuset.cpus.partition", "member")
-            self._release_controllers(group)
-        self._undone.knobs = restore(journal_dir, kernel=self._kernel, proc=self._proc)
-        self._undone.failed += [f"{one.path}: {one.why}" for one in self._undone.knobs.failed]
+            with contextlib.suppress(OSError):
+                if self._kernel.read(group / "cpuset.cpus.partition").strip() != "member":
+                    self._kernel.write(group / "cpuset.cpus.partition", "member")
+            with contextlib.suppress(OSError):
+                self._switch_off(group, self._kernel.read(group / SHARED).split())
+        self._restore_shared()
         deadline = time.monotonic() + patience_seconds
         while groups := list(self._groups()):
-            error = None
+            problem = ""
             for group in groups:
-                error = self._empty(group) or self._remove(group) or error
-            if error is not None and time.monotonic() >= deadline:
-                self._undone.failed.append(error)
+                problem = self._empty(group) or self._remove(group) or problem
+            if problem and time.monotonic() >= deadline:
+                self._undone.failed.append(problem)
                 return
-            if error is not None:
+            if problem:
                 time.sleep(_PAUSE_SECONDS)
+
+    def _restore_shared(self) -> None:
+        """Switch off the controllers that `apply` switched on in others' groups, the lowest group first."""
+        for entry in reversed(self._record.shared):
+            group = entry.path.parent
+            try:
+                if self._kernel.identity(group) == entry.identity:
+                    enabled = self._kernel.read(entry.path).split()
+                    names = [word[1:] for word in entry.original.split()]
+                    self._switch_off(group, [name for name in names if name in enabled])
+                    self._undone.restored.append(entry.path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._undone.failed.append(str(refusal(error, entry.path, f"write {entry.original!r}")))
+
+    def _switch_off(self, group: Path, names: list[str]) -> None:
+        if names:
+            self._kernel.write(group / SHARED, " ".join(f"-{name}" for name in names))
 
     def _groups(self) -> Iterator[Path]:
         """Everything of ours that is there, with what others made in it; the deepest first."""
@@ -178,27 +199,15 @@ class _Demolition:
                 if group.is_dir():
                     yield group
 
-    def _is_ours(self, group: Path, identity: Identity | None) -> bool:
-        """Still the one that we made. Of one that was made just before a kill nobody knows; it has our name."""
+    def _is_ours(self, group: Path, identity: Identity) -> bool:
+        """Still the one that we made. Of one that was made just before a kill only the name is known."""
         with contextlib.suppress(OSError):
-            return identity is None or self._kernel.identity(group) == identity
+            return self._kernel.identity(group) == identity or identity == UNKNOWN
         return False
 
     def _mount(self, path: Path) -> Path:
-        return max(
-            (mount for mount in self._bases if path.is_relative_to(mount)), key=lambda m: len(m.parts), default=path
-        )
-
-    def _release_controllers(self, group: Path) -> None:
-        with contextlib.suppress(OSError):
-            names = self._kernel.read(group / "cgroup.subtree_control").split()
-            if names:
-                self._kernel.write(group / "cgroup.subtree_control", " ".join(f"-{name}" for name in names))
-
-    def _quietly(self, file: Path, text: str) -> None:
-        with contextlib.suppress(OSError):
-            if self._kernel.read(file).strip() != text:
-                self._kernel.write(file, text)
+        inside = [mount for mount in self._bases if path.is_relative_to(mount)]
+        return max(inside, key=lambda mount: len(mount.parts), default=path)
 
     def _empty(self, group: Path) -> str:
         """Move its tasks out; why one would not go."""
@@ -224,8 +233,10 @@ class _Demolition:
         self._undone.moved += own
         self._undone.followed += not own
         self._undone.homeless += home is not None and target != home.source
-        if own and home is not None and home.cpus:
-            self._give_affinity(tid, home.cpus)
+        # Kernels before 6.2 forgot a task's affinity when it left its group.
+        if own and home is not None and home.cpus and affinity(tid, self._proc) != parse_cpus(home.cpus):
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(tid, parse_cpus(home.cpus))
         return ""
 
     def _home(self, tid: int, mount: Path) -> tuple[bool, Move | None]:
@@ -240,13 +251,6 @@ class _Demolition:
             following = process if step == 0 and process != task.tid else task.parent
             task, own = read_task(following, self._proc), False
         return False, None
-
-    def _give_affinity(self, tid: int, cpus: str) -> None:
-        """Kernels before 6.2 forgot it when the task left its group."""
-        wanted = parse_cpus(cpus)
-        if affinity(tid, self._proc) != wanted:
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(tid, wanted)
 
     def _remove(self, group: Path) -> str:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -13,20 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected, ConfigError, HostError
-from rlctl.envs.host.cgroup.journal import StateLock
+from rlctl.envs.host.cgroup.journal import JOURNAL, StateLock
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition import moving
 from rlctl.envs.host.partition.apply import Applied, Wish, apply, plan
-from rlctl.envs.host.partition.ledger import FOLDER, LEDGER, Ledger, Move, Stage, read_ledger
 from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
+from rlctl.envs.host.partition.record import FOLDER, Stage, read_record
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.envs.host.partition.view import left_behind, missing, rows
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -158,7 +157,7 @@ def test_who_stays_is_told_with_the_reason(machine: Machine) -> None:
     reasons = {one.tid: one.why for one in done.left}
     assert reasons == {2: "kernel thread; --kernel-threads takes it along", 3: "kernel thread, bound to its CPUs"}
     assert set(machine.where(20).values()) == {"db"}, "another program's group is left alone"
-    recorded = read_ledger(machine.state)
+    recorded = read_record(machine.state, machine.fake.proc)
     assert recorded is not None
     left, groups = left_behind(recorded.mounts, machine.layout, machine.fake, Choice(), machine.fake.proc)
     assert {one.tid for one in left} == {2, 3}
@@ -172,7 +171,7 @@ def test_undo_leaves_no_trace(machine: Machine) -> None:
     undone = machine.undo()
     assert (undone.ok, undone.followed, undone.homeless) == (True, 0, 0)
     assert machine.snapshot() == before
-    assert read_ledger(machine.state) is None
+    assert read_record(machine.state, machine.fake.proc) is None
     assert "no partition" in machine.undo().note, "a second time there is nothing to do"
 
 
@@ -206,9 +205,9 @@ def test_a_plan_tells_the_same_and_changes_nothing(machine: Machine) -> None:
 
 def test_rows_show_what_stands(machine: Machine) -> None:
     machine.apply()
-    recorded = read_ledger(machine.state)
+    recorded = read_record(machine.state, machine.fake.proc)
     assert recorded is not None
-    host, mdev, half = rows(recorded.description, machine.layout, machine.fake)
+    host, mdev, half = rows(recorded.plan, machine.layout, machine.fake)
     assert (host.group, host.cpus, host.processes) == ("rlctl-host", "0", 3)
     assert (mdev.group, mdev.cpus, mdev.quota_cpus, mdev.memory_bytes) == ("rlctl-mdev", "1", float("inf"), None)
     assert (half.group, half.quota_cpus, half.memory_bytes, half.exclusive) == ("rlctl-mdev/half", 0.5, 64 * MB, False)
@@ -374,7 +373,7 @@ def test_exclusive_names_who_is_in_the_way_and_takes_all_back(tmp_path: Path) ->
     with pytest.raises(CgroupRejected, match=r"cannot be exclusive \(db has some of them\).*EINVAL"):
         machine.apply(wish=Wish(exclusive=True))
     assert machine.snapshot() == before
-    assert read_ledger(machine.state) is None
+    assert read_record(machine.state, machine.fake.proc) is None
 
 
 def test_a_running_controller_is_in_the_way_of_both(machine: Machine) -> None:
@@ -408,7 +407,7 @@ def test_a_group_that_is_not_there_cannot_be_divided_or_taken(machine: Machine) 
         machine.apply(wish=Wish(take=("absent",)))
     with pytest.raises(ConfigError, match="names no control group"):
         machine.apply(wish=Wish(take=("../../etc",)))
-    assert read_ledger(machine.state) is None
+    assert read_record(machine.state, machine.fake.proc) is None
 
 
 def test_a_group_of_its_own_can_be_divided(machine: Machine) -> None:
@@ -438,7 +437,7 @@ def test_a_full_disk_before_any_step_leaves_nothing_behind(machine: Machine, mon
         except HostError as error:
             told.add("No space left on device" in str(error))
         assert machine.snapshot() == before
-        assert read_ledger(machine.state) is None
+        assert read_record(machine.state, machine.fake.proc) is None
     assert step > 5
     assert told == {True}
     monkeypatch.undo()
@@ -451,15 +450,15 @@ def test_an_earlier_boots_partition_is_gone_with_it(machine: Machine) -> None:
     undone = machine.undo()
     assert undone.ok
     assert "of an earlier boot" in undone.note
-    assert read_ledger(machine.state) is None
+    assert read_record(machine.state, machine.fake.proc) is None
 
 
 def test_after_a_reboot_another_can_be_made_at_once(machine: Machine) -> None:
     machine.apply()
-    assert machine.undo().ok  # as the reboot did, but for the ledger
-    with Ledger(machine.state) as ledger:
-        ledger.begin("an earlier boot", {}, {"clusters": []})
-        ledger.reached(Stage.STANDING)
+    journal = (machine.state / FOLDER / JOURNAL).read_bytes()
+    assert machine.undo().ok  # as the reboot did, but for the journal
+    (machine.state / FOLDER / JOURNAL).write_bytes(journal)
+    (machine.fake.proc / "sys/kernel/random/boot_id").write_text("another\n")
     machine.apply()
     assert machine.undo().moved
 
@@ -488,10 +487,10 @@ def test_a_threaded_group_lists_nobody_and_one_that_has_ended_is_passed_over(
 
 def test_a_damaged_line_is_told_and_the_rest_put_back(machine: Machine) -> None:
     machine.apply()
-    file = machine.state / "partition/ledger.jsonl"
+    file = machine.state / "partition/journal.jsonl"
     lines = file.read_text().splitlines()
-    assert '"move"' in lines[-2]
-    lines[-2] = lines[-2].replace('"tid":', '"tid":9')
+    assert '"10 ' in lines[-3]
+    lines[-3] = lines[-3].replace('"10 ', '"19 ')
     file.write_text("\n".join(lines) + "\n")
     undone = machine.undo()
     assert [problem for problem in undone.failed if "is damaged: a task may have lost its group" in problem]
@@ -500,32 +499,12 @@ def test_a_damaged_line_is_told_and_the_rest_put_back(machine: Machine) -> None:
     assert str(file) in undone.note
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_whatever_became_of_a_ledger_reading_it_tells(tmp_path: Path, data: st.DataObject) -> None:
-    state = tmp_path / "state"
-    (state / FOLDER).mkdir(parents=True, exist_ok=True)
-    with Ledger(state) as ledger:
-        ledger.begin("this boot", {Path("/c"): Path("/c/box")}, {"clusters": []})
-        ledger.make(Path("/c/box/rlctl-host"))
-        ledger.move([Move(10, 100, Path("/c/box"), "1")])
-    whole = ledger.path.read_bytes()
-    place = data.draw(st.integers(0, len(whole) - 1))
-    ledger.path.write_bytes(
-        whole[:place] + data.draw(st.binary(max_size=4)) + whole[place + data.draw(st.integers(0, 9)) :]
-    )
-    recorded = read_ledger(state)
-    if recorded is not None and not recorded.damaged:
-        assert recorded.boot_id == "this boot"
-        assert set(recorded.moves) <= {Move(10, 100, Path("/c/box"), "1")}, "never another task than was written"
-
-
-def test_a_damaged_head_touches_nothing(machine: Machine) -> None:
+def test_a_damaged_plan_touches_nothing(machine: Machine) -> None:
     machine.apply()
-    file = machine.state / "partition/ledger.jsonl"
-    file.write_text(file.read_text().replace("boot_id", "boot_ix", 1))
+    file = machine.state / "partition/journal.jsonl"
+    file.write_text(file.read_text().replace("host_cpus", "host_cpux", 1))
     before = machine.snapshot()
-    with pytest.raises(HostError, match="its first line is damaged"):
+    with pytest.raises(HostError, match="its plan is damaged"):
         machine.undo()
     assert machine.snapshot() == before
 
@@ -553,7 +532,7 @@ def test_a_group_that_cannot_be_emptied_is_told_and_tried_again(machine: Machine
     undone = machine.undo(Meddling(machine.fake, refuse))
     assert not undone.ok
     assert "move 10 back" in undone.failed[0]
-    recorded = read_ledger(machine.state)
+    recorded = read_record(machine.state, machine.fake.proc)
     assert recorded is not None
     assert recorded.stage is Stage.UNDOING
     assert machine.undo().ok
@@ -579,7 +558,7 @@ def test_killed_before_any_step_of_apply_everything_comes_back(machine: Machine)
             machine.apply(wish=Wish(take=("db",)), kernel=Meddling(machine.fake, killed_at(step)))
             break
         except Killed:
-            recorded = read_ledger(machine.state)
+            recorded = read_record(machine.state, machine.fake.proc)
             assert recorded is not None
             assert recorded.stage is Stage.BUILDING
             assert machine.undo().ok
@@ -589,18 +568,22 @@ def test_killed_before_any_step_of_apply_everything_comes_back(machine: Machine)
 
 def test_killed_with_a_torn_line_everything_comes_back(machine: Machine) -> None:
     """The power goes while a line is written: its act has not been begun."""
-    before, file = machine.snapshot(), machine.state / "partition/ledger.jsonl"
+    before, file, torn = machine.snapshot(), machine.state / "partition/journal.jsonl", 0
     for step in itertools.count(1):
         try:
             machine.apply(kernel=Meddling(machine.fake, killed_at(step)))
             break
         except Killed:
             whole = file.read_bytes()
-            last = whole[:-1].rfind(b"\n") + 1
-            if b'"move"' not in whole[last:]:  # of a batch of moves some may have been done
-                file.write_bytes(whole[: (last + len(whole)) // 2] if b'"made"' in whole[last:] else whole)
+            end = whole.rfind(b"\n") + 1  # behind it is what the journal has reserved
+            last = whole.rfind(b"\n", 0, end - 1) + 1
+            line = json.loads(whole[last:end])
+            if line.get("original") == "" and line["identity"] != [0, 0]:  # a group is made, and known by now
+                file.write_bytes(whole[: (last + end) // 2])
+                torn += 1
             assert machine.undo().ok
             assert machine.snapshot() == before, step
+    assert torn > 2
 
 
 def test_killed_before_any_step_of_undo_a_second_one_ends_it(machine: Machine) -> None:
@@ -655,11 +638,3 @@ def test_a_signal_amid_the_taking_back_waits_for_its_end(machine: Machine) -> No
     finally:
         signal.signal(signal.SIGTERM, handler)
     assert machine.snapshot() == before
-
-
-def test_a_fifo_is_no_ledger_and_is_not_waited_for(tmp_path):
-    (tmp_path / FOLDER).mkdir()
-    os.mkfifo(tmp_path / FOLDER / LEDGER)
-    for open_it in (read_ledger, Ledger):
-        with pytest.raises(ConfigError, match="is no regular file: remove it"):
-            open_it(tmp_path)

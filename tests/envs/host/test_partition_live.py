@@ -22,9 +22,9 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.partition.apply import Applied, Wish, apply
-from rlctl.envs.host.partition.ledger import read_ledger
 from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
+from rlctl.envs.host.partition.record import read_record
 from rlctl.envs.host.partition.undo import Undone, undo
 from tests.doubles.meddling import dying
 from tests.waiting import until
@@ -255,7 +255,7 @@ def test_killed_at_any_step_of_apply_and_of_undo_everything_comes_back(divided: 
         assert divided.undo().ok
         assert ([where(pid) for pid in pids], divided.snapshot()) == (places, before), step
         divided.apply()
-    assert read_ledger(divided.bench.state_dir) is None
+    assert read_record(divided.bench.state_dir) is None
     print(f"killed at {steps['apply']} steps of apply and {steps['undo']} of undo")
     assert min(steps.values()) > 6
 

@@ -12,16 +12,16 @@ from rlctl.cli import main
 from rlctl.commands.partition import undone_in_words
 from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.registry import Registration, Registry
-from rlctl.envs.host.cgroup.journal import boot_id
+from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.partition.ledger import FOLDER, Ledger, Stage
+from rlctl.envs.host.partition.record import FOLDER, Stage, group_entry, plan_entry, stage_entry
 from rlctl.envs.host.partition.undo import Undone
 from rlctl.envs.host.process import start_time
 
 Capture = pytest.CaptureFixture[str]
 NOTHING = {
     "within": "", "why": "as a test says", "clusters": [], "exclusive": False, "take": [], "leave": [],
-    "kernel_threads": False, "host_cpus": "0", "mdev_cpus": "1",
+    "kernel_threads": False, "host_cpus": "0", "mdev_cpus": "1", "mounts": {},
 }  # fmt: skip
 
 
@@ -31,12 +31,9 @@ def said(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def ledger(state: Path, boot: str, stage: Stage | None = None) -> None:
-    (state / FOLDER).mkdir(parents=True)
-    with Ledger(state) as file:
-        file.begin(boot, {}, NOTHING)
-        if stage:
-            file.reached(stage)
+def recorded(state: Path, stage: Stage = Stage.BUILDING, proc: Path = Path("/proc")) -> None:
+    with Journal.open(state / FOLDER, proc) as journal:
+        journal.record([plan_entry(NOTHING), stage_entry(stage)])
 
 
 needs_two_cpus = pytest.mark.skipif(
@@ -100,15 +97,14 @@ def test_undo_without_a_partition_is_no_error(capsys: Capture, tmp_path: Path) -
 def test_undo_waits_for_applications_that_were_adopted(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], refused: bool
 ) -> None:
-    """Where they came from is in no ledger: they went to the root group, held to nothing."""
+    """Where they came from is in no record: they went to the root group, held to nothing."""
     mount = tmp_path / "cgroup"
     for group in ("rlctl-mdev/app", "rlctl-be/app"):
         (mount / group).mkdir(parents=True)
-    (tmp_path / FOLDER).mkdir()
-    with Ledger(tmp_path) as file:
-        file.begin(boot_id(), {mount: mount}, NOTHING)
-        file.made(mount / "rlctl-mdev", (0, 0))  # by its identity another one by now, which undo leaves alone
-        file.reached(Stage.STANDING)
+    with Journal.open(tmp_path / FOLDER) as journal:
+        made = group_entry(mount / "rlctl-mdev", (7, 7))  # by its identity another one by now, which undo leaves alone
+        plan = plan_entry({**NOTHING, "mounts": {str(mount): str(mount)}})
+        journal.record([plan, made, stage_entry(Stage.STANDING)])
     adopted = Registration(
         name="app", modes=(Mode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()) or 0,
         group="rlctl-mdev/app", home=(mount / "db",),
@@ -117,11 +113,13 @@ def test_undo_waits_for_applications_that_were_adopted(
     code, _, err = said(capsys, "undo", "--state", str(tmp_path))
     assert code == (75 if refused else 0)
     assert (f"`rlctl app release {adopted.key}` first" in err) is refused
-    assert file.path.exists() is refused
+    assert (tmp_path / FOLDER / JOURNAL).exists() is refused
 
 
 def test_one_of_an_earlier_boot_is_forgotten(capsys: Capture, tmp_path: Path) -> None:
-    ledger(tmp_path, "another boot", Stage.STANDING)
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("another boot")
+    recorded(tmp_path, Stage.STANDING, tmp_path / "proc")
     assert said(capsys, "show", "--state", str(tmp_path))[0] == 1
     assert main(["restore", "--state", str(tmp_path), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["would_undo_partition"] is False
@@ -131,7 +129,7 @@ def test_one_of_an_earlier_boot_is_forgotten(capsys: Capture, tmp_path: Path) ->
 
 
 def test_show_tells_of_one_that_is_not_whole(capsys: Capture, tmp_path: Path) -> None:
-    ledger(tmp_path, boot_id())
+    recorded(tmp_path)
     code, out, err = said(capsys, "show", "--state", str(tmp_path))
     assert code == 1
     assert out.startswith("as a test says\ngroup ")
@@ -139,16 +137,16 @@ def test_show_tells_of_one_that_is_not_whole(capsys: Capture, tmp_path: Path) ->
 
 
 def test_restore_takes_down_what_was_left_half_done_and_leaves_what_stands(capsys: Capture, tmp_path: Path) -> None:
-    ledger(tmp_path / "half", boot_id())
+    recorded(tmp_path / "half")
     assert main(["restore", "--state", str(tmp_path / "half"), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["would_undo_partition"] is True
     assert main(["restore", "--state", str(tmp_path / "half"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["partition"]["ok"] is True
-    assert not (tmp_path / "half" / FOLDER / "ledger.jsonl").exists()
-    ledger(tmp_path / "whole", boot_id(), Stage.STANDING)
+    assert not (tmp_path / "half" / FOLDER / JOURNAL).exists()
+    recorded(tmp_path / "whole", Stage.STANDING)
     assert main(["restore", "--state", str(tmp_path / "whole")]) == 0
     assert "partition: stands; `rlctl partition undo` takes it down" in capsys.readouterr().out
-    assert (tmp_path / "whole" / FOLDER / "ledger.jsonl").exists()
+    assert (tmp_path / "whole" / FOLDER / JOURNAL).exists()
 
 
 def test_what_was_undone_in_words() -> None:
