@@ -10,11 +10,11 @@ from itertools import islice
 
 from rlctl.envs.errors import RlctlError, SensorError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.groupsearch import walk
 from rlctl.envs.host.sensors.of_groups import follow_groups

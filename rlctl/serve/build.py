@@ -14,13 +14,13 @@ from rlctl.config.serve import LcSection, ServeConfig
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, whereabouts
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import put_back, restore

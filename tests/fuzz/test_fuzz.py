@@ -18,7 +18,6 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
@@ -156,12 +155,6 @@ def test_a_group_whose_name_is_no_utf8_is_found(tmp_path):
     (kernel.proc / "12").mkdir()
     (kernel.proc / "12/cgroup").write_bytes(b"0::/b\xe9\n")
     assert Group.of_process(layout, 12, Knobs(None, kernel), kernel.proc).exists()
-
-
-def test_a_writer_whose_name_was_cut_amid_a_letter_is_named(tmp_path):
-    (tmp_path / "12").mkdir()
-    (tmp_path / "12/comm").write_bytes("abcdefghijklm€".encode()[:15] + b"\n")
-    assert Witness(proc=tmp_path)._name(12).startswith("abcdefghijklm")
 
 
 def test_cpu_times_that_are_cut_short_are_missing():

@@ -127,7 +127,7 @@ class BeActuator:
             self.ownership.begin_tick()
         seen = self._members.look(self.groups)
         self._members.notice_others(
-            seen, lambda group: self._division.is_safe_part(group, self._members.known[group], seen)
+            seen, lambda group: self._division.safe_part(group, self._members.known[group], seen)
         )
         self._division.wanted_cpus = target.quota_cpus
         share = self._division.share(target.quota_cpus, len(seen))

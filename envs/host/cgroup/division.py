@@ -44,13 +44,13 @@ class Division:
             member.weight,
         )
 
-    def is_safe_part(self, group: Group, member: Member, seen: Mapping[Group, Seen]) -> bool:
-        """Whether a group is as our own watchdog leaves it when this process hangs: nobody else's claim."""
+    def safe_part(self, group: Group, member: Member, seen: Mapping[Group, Seen]) -> Settings:
+        """What rlctl's own watchdog leaves in a group when this process hangs: no other program's claim."""
         safe, now = self.limits.safe, seen[group].settings
         part = self.part(safe, self.share(safe.quota_cpus, len(seen)), group, member, seen[group])
         if now.quota is not None and now.quota.cpus <= safe.quota_cpus:  # shared out when BE had other groups
             part = replace(part, quota=now.quota)
-        return not part.changes(now)
+        return part
 
     def escapes(self, member: Member, target: Allocation) -> bool:
         """Whether a group has lost the controller that would hold it to the target: only a freeze is left then."""

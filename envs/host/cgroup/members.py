@@ -148,22 +148,25 @@ class Members:
         member.texts, member.seen = texts, now if texts and not now.errors else None
         return now
 
-    def notice_others(self, seen: dict[Group, Seen], is_ours: Callable[[Group], bool]) -> None:
+    def notice_others(self, seen: dict[Group, Seen], safe_part: Callable[[Group], Settings]) -> None:
         """Find what differs from what we left: another program wrote it, or another group has taken the name.
 
         Args:
             seen: What each group reads back; one that vanishes meanwhile is taken out.
-            is_ours: Whether a group is as our own watchdog would have left it.
+            safe_part: What rlctl's own watchdog writes to a group.
         """
         for group, member in tuple(self.known.items()):
             left, now = member.left, seen[group].settings
-            if left is None or self._knobs.dry_run or not left.changes(now) or is_ours(group):
+            if left is None or self._knobs.dry_run or not left.changes(now):
+                continue
+            safe = safe_part(group)
+            if not safe.changes(now):
                 continue
             try:
                 if self._replaced(group, member):
                     self._ownership.events.tell("group-replaced", f"BE group {group.name} was removed and made anew")
                 else:
-                    self._ownership.compare(group, left, now)
+                    self._ownership.compare(group, left, now, safe)
             except RlctlError as error:  # it vanished at this moment, or its originals cannot be journalled
                 self.drop(group, error)
                 del seen[group]

@@ -1,4 +1,4 @@
-"""One owner per knob: other writers are noticed, named as far as the host allows, and answered without a fight.
+"""One owner per knob: other writers are noticed, named by their place, and answered without a fight.
 
 Some programs put their own value back again and again; operators want edits by hand to last (koordinator #2591). One
 rule serves both: what another program wrote is a *further bound* on that knob, beside the
@@ -14,18 +14,35 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.state import Knob, Settings, in_words, tighter
-from rlctl.envs.host.cgroup.witness import Witness, suspect
+from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.events import Events
 
 MOST_BACKOFF_TICKS = 60
 # So many times the longest back-off without a foreign write, and the knob counts as undisputed again.
 QUIET_BACKOFFS = 2
+
+
+_SUSPECTS = (
+    (re.compile(r"kubepods"), "kubelet"),
+    (re.compile(r"(^|/)(docker|libpod|crio|cri-containerd|nerdctl)\b|libpod_parent"), "the container runtime"),
+    (re.compile(r"\.(slice|service|scope)(/|$)"), "systemd"),
+)
+
+
+def suspect(group: str) -> str:
+    """The program that manages groups in such a place, with "probably", or "unknown".
+
+    Args:
+        group: Path below the hierarchy's root.
+    """
+    return next((f"probably {name}" for pattern, name in _SUSPECTS if pattern.search(group)), "unknown")
 
 
 class Foreign(StrEnum):
@@ -52,7 +69,7 @@ class Ownership:
     Args:
         most_backoff_ticks: The longest that `reassert` leaves a tighter value alone.
         events: Takes every foreign write; the log hears of the 1st, 2nd, 4th, 8th ... to a knob.
-        witness: Tells who wrote; without one the group's place in the tree has to do.
+        witness: Tells between the ticks that another program wrote; is told which groups come and go.
     """
 
     def __init__(
@@ -84,13 +101,17 @@ class Ownership:
                 if self._tick >= claim.ends_tick:
                     del self._claims[key]
 
-    def compare(self, group: Group, left: Settings, now: Settings) -> None:
-        """Take every knob that reads otherwise than we left it for another program's."""
+    def compare(self, group: Group, left: Settings, now: Settings, safe: Settings) -> None:
+        """Take every knob that reads otherwise than we left it for another program's.
+
+        Args:
+            safe: What rlctl's watchdog writes; it may have come no further when we went on.
+        """
         for knob, (ours, theirs) in left.changes(now).items():
             claim = self._claims.setdefault((group, knob), _Claim(theirs, 0, 0, 0.0))
             claim.value, claim.times, claim.last_tick = theirs, claim.times + 1, self._tick
             claim.ends_tick = self._tick + self._patience_ticks(claim.times)
-            who = self._witness.writer(group, knob) if self._witness else suspect(group.name)
+            who = "rlctl's watchdog, or as it would" if theirs == getattr(safe, knob) else suspect(group.name)
             often = "" if claim.times == 1 else f", {claim.times} times now"
             text = f"{group.name}: {knob} {in_words(ours)} -> {in_words(theirs)}, by {who}{often}"
             self.events.tell("foreign-write", text, self._level(claim.times))

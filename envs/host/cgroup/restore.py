@@ -23,7 +23,7 @@ from rlctl.envs.host.cgroup.journal import (
     load,
 )
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
-from rlctl.envs.host.cgroup.mark import other_holder, unmark
+from rlctl.envs.host.cgroup.locks import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 PATIENCE_SECONDS = 2.0

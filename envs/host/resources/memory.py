@@ -22,8 +22,8 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.locks import claim
 from rlctl.envs.host.cgroup.parse import child_groups, number
-from rlctl.envs.host.resources.claimed import claim
 
 Setting = Literal["min", "low", "high", "max"]
 """A row of the table above, by its name in v2."""

@@ -20,8 +20,7 @@ from rlctl.envs.telemetry import Missing
 
 NO_PSI = " (boot with psi=1)"
 
-CAP_SYS_ADMIN, CAP_SYS_RESOURCE = "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"
-_CAPABILITIES = {CAP_SYS_ADMIN: 21, CAP_SYS_RESOURCE: 24}  # linux/capability.h
+_CAP_SYS_RESOURCE = 24  # linux/capability.h
 
 TRIAL_SECONDS = 0.02
 TRIAL_TIMEOUT_SECONDS = 5.0
@@ -48,18 +47,18 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         _cgroup_names(proc),
         *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
-        _may(proc, "PSI triggers", CAP_SYS_RESOURCE, "the kernel's word between the ticks: pressure is read instead"),
-        _may(proc, "foreign writers", CAP_SYS_ADMIN, "naming who wrote to BE; that somebody did is known"),
+        _psi_triggers(proc),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
 
-def _may(proc: Path, name: str, capability: str, disables: str) -> Capability:
-    """Whether this process has a capability that takes no file to try."""
+def _psi_triggers(proc: Path) -> Capability:
+    """Whether this process has the capability that a trigger takes."""
     effective = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text_of(proc / "self/status"), re.MULTILINE)
-    present = effective is not None and bool(int(effective[1], 16) >> _CAPABILITIES[capability] & 1)
-    return Capability(name, present, f"{'this process has' if present else 'takes'} {capability}", disables)
+    present = effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    reason = f"{'this process has' if present else 'takes'} CAP_SYS_RESOURCE"
+    return Capability("PSI triggers", present, reason, "the kernel's word between the ticks: pressure is read instead")
 
 
 def _event(event: str, run: Run) -> Capability:

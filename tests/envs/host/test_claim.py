@@ -6,10 +6,9 @@ import shutil
 import pytest
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.mark import ATTRIBUTE, marked
+from rlctl.envs.host.cgroup.locks import ATTRIBUTE, Claims, marked
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore

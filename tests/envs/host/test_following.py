@@ -13,11 +13,11 @@ import pytest
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.claim import Claims
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.containers import ContainerPaths

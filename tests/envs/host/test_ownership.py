@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import subprocess
 from typing import Any
 
 import pytest
@@ -16,10 +15,10 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.ownership import Foreign, Ownership
+from rlctl.envs.host.cgroup.ownership import Foreign, Ownership, suspect
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import tighter
-from rlctl.envs.host.cgroup.witness import Witness, suspect
+from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.workload import Weight
 
 Bench = Any
@@ -188,35 +187,7 @@ def test_suspects_by_place(group: str, who: str) -> None:
 
 
 @pytest.mark.host
-def test_the_kernel_names_the_writer(real: Bench) -> None:
-    witness = Witness()
-    contest = Contest(real, Foreign.REASSERT, witness=witness)
-    contest.be.apply(HALF)
-    file = contest.group.cpu.quota_files[0]
-    text = "-1" if file.name == "cpu.cfs_quota_us" else "max"
-    writer = subprocess.Popen(["sh", "-c", f"echo {text} > {file}; echo; read stay"], stdin=-1, stdout=-1)
-    try:
-        assert writer.stdout is not None
-        writer.stdout.readline()
-        contest.be.apply(HALF)
-        assert contest.events()[0].endswith(f"by sh (pid {writer.pid})")
-    finally:
-        writer.communicate(b"\n")
-        witness.close()
-
-
-def test_a_crowd_of_writers_is_told_by_the_last_of_them(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    witness, group = Witness(), fake.group()
-    witness._watched = {(1, 2): str(group.knob_files("quota")[0])}
-    monkeypatch.setattr(witness, "_events", lambda: (((1, 2), 4_000_000 + number) for number in range(50)))
-    told = witness.writer(group, "quota")
-    assert told.count("(pid ") == 8
-    assert told.endswith("(pid 4000049)")
-
-
-@pytest.mark.host
-def test_without_the_permission_a_write_is_known_all_the_same(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl.envs.host.cgroup.witness._FAN_CLOEXEC", 1 << 30)  # EINVAL
+def test_the_kernel_tells_of_a_foreign_write(real: Bench) -> None:
     knobs = real.knobs()
     witness = Witness(knobs.holds)
     contest = Contest(real, Foreign.REASSERT, witness=witness, knobs=knobs)
@@ -234,14 +205,14 @@ def test_without_the_permission_a_write_is_known_all_the_same(real: Bench, monke
     witness.close()
 
 
-def test_a_witness_without_permission_only_suspects(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    witness = Witness()
-    monkeypatch.setattr("rlctl.envs.host.cgroup.witness._FAN_CLOEXEC", 1 << 30)  # EINVAL
-    witness.watch(fake.group().knob_files("quota"))
-    assert witness.writer(fake.group(), "quota") == "unknown"
-    before = len(os.listdir("/proc/self/fd"))
-    witness.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+def test_a_half_done_freeze_is_the_watchdogs(fake: Bench) -> None:
+    """It read as `frozen thawed -> frozen, by python3 (pid 1372)`."""
+    contest = Contest(fake, Foreign.REASSERT)
+    contest.be.apply(HALF)
+    contest.other.freezer.order(True)
+    contest.be.apply(HALF)
+    (event,) = contest.events()
+    assert event.endswith("frozen thawed -> frozen, by rlctl's watchdog, or as it would")
 
 
 def test_a_parent_that_is_tighter_is_told_once_and_binds(bench: Bench) -> None:

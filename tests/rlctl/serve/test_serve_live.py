@@ -266,8 +266,7 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
 
     with requests_in(requests), a_busy_one(folders), served("--config", config) as process:
         until(running, process)
-        if may_watch_writes():
-            until(answered_thrice_within_a_period, process)
+        until(answered_thrice_within_a_period, process)
         until(limited_within_a_period, process)
         alarms = until(held, process)
         words = subprocess.run(
@@ -285,12 +284,6 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
 
 
 QUOTAS = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
-
-
-def may_watch_writes():
-    """fanotify takes CAP_SYS_ADMIN, number 21."""
-    effective = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
-    return bool(int(effective, 16) >> 21 & 1)
 
 
 def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
