@@ -160,7 +160,7 @@ def test_nothing_to_explain_is_told(capsys, tmp_path):
 
 @pytest.mark.parametrize("command", ["why", "top"])
 def test_without_a_log_in_the_default_place_it_is_told_how_to_name_one(capsys, monkeypatch, tmp_path, command):
-    monkeypatch.setattr("rlctl.commands.why.LogSection", lambda: LogSection(directory=tmp_path / "absent"))
+    monkeypatch.setattr("rlctl.commands.log.LogSection", lambda: LogSection(directory=tmp_path / "absent"))
     code = main([command])
     assert (code, "absent: there is no log" in (err := capsys.readouterr().err)) == (78, True)
     assert "--config serve.yaml" in err
