@@ -200,6 +200,8 @@ MAX_LOAD = "max_load_rps"
 """The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
 
 BE_ALLOWED = "be_allowed_cpus"
+BE_SHARE = "be_effective_share"
+"""BE's share of a CPU that it and the LC both want, by their CPU weights where those meet."""
 """The counter with the CPUs that BE might use in the window of `be_cpus`; a simulated host has none, and obeys."""
 
 READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})

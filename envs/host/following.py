@@ -209,7 +209,7 @@ class Follower:
             self._refuse(_LC, f"{len(names)} groups could be it: {', '.join(sorted(names))}")
             return
         with contextlib.suppress(RlctlError):
-            self.lc = Group.open(self._layout, names[0], self._knobs)
+            self.lc = self._actuator.lc = Group.open(self._layout, names[0], self._knobs)
             self._lc_inode = _inode(str(self.lc.directories[0]))
             self._events.tell("lc-appeared", f"the LC's group is {self.lc.name} now", logging.INFO)
 

@@ -24,6 +24,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
+    BE_SHARE,
     COUNTERS_OF_EACH_LC,
     MAX_LOAD,
     OF_EACH_LC,
@@ -227,6 +228,7 @@ class LiveHost:
         """Put groups that came under control, some at a time while half of the period is left; the watchdog too."""
         while self._follow is not None and self._follow(time.monotonic()):
             self._plan_is_old = True
+            self._learn_weight()
             if self._deadline - time.monotonic() < 0.5 * self.tick_seconds:
                 break
         self._renew_plan()
@@ -238,7 +240,12 @@ class LiveHost:
         except CgroupGone:
             if not self._be_returns:  # else there may be none for a while
                 raise
-        self.limits = replace(self.limits, least_weight=weight.is_least)
+        self._learn_weight()
+
+    def _learn_weight(self) -> None:
+        """Whether BE has the least weight, and policies may lean on that: not where it is void, see `BeActuator`."""
+        if self.limits.least_weight != self.actuator.least_weight:
+            self.limits = replace(self.limits, least_weight=self.actuator.least_weight)
 
     def wait(self) -> int:
         """Sleep until the period ends on the monotonic clock; deadlines that have gone by are skipped and counted.
@@ -359,6 +366,8 @@ class LiveHost:
             # BE alone would keep all its CPUs busy: that is the whole of its work.
             readings["be_work_rate"] = Value(be_cpus.value / self.limits.cpus, be_cpus.age_seconds)
             readings[BE_ALLOWED] = Value(self._allowed_cpus)
+        if (share := self.actuator.effective_share()) is not None:
+            readings[BE_SHARE] = Value(share)
         readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
             readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
         )

@@ -24,7 +24,7 @@ from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import shown
 from rlctl.envs.host.events import KINDS
-from rlctl.envs.telemetry import READINGS, Missing, Value
+from rlctl.envs.telemetry import BE_SHARE, READINGS, Missing, Value
 from rlctl.log.record import Shares, Tick
 from rlctl.safety.signs import Sign
 from rlctl.safety.verdict import Reason
@@ -224,6 +224,9 @@ class Metrics(Collector):
         slack = telemetry.slack_ratio
         if slack is not None:
             yield _gauge("rlctl_slack_ratio", "(target - latency) / target; negative when the SLO is missed.", slack)
+        if isinstance(share := telemetry.counters.get(BE_SHARE), Value):
+            text = "BE's share of a CPU that it and the LC both want, by their CPU weights."
+            yield _gauge("rlctl_be_effective_share", text, share.value)
         ages = GaugeMetricFamily("rlctl_reading_age_seconds", "Age of a reading's last good value.", labels=["reading"])
         for reading, (name, text) in _OF_READINGS.items():
             found = getattr(telemetry, reading)

@@ -20,6 +20,7 @@ from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import Seen, Settings, in_words
 from rlctl.envs.host.cgroup.steps import Outcome, Step, carry_out, plan
+from rlctl.envs.host.cgroup.weights import effective_share, set_above
 from rlctl.envs.workload import Weight
 
 log = logging.getLogger(__name__)
@@ -46,8 +47,13 @@ class BeActuator:
         knobs: Reads and writes, whatever the groups were opened with. Originals of quota, cpuset and freezer are
             journalled here and now, with one fsync, so that no tick pays for it. From then on groups are restricted
             even while the journal takes nothing.
-        lc: The group whose weight is "equal"; default the kernel's default weight.
+        lc: The LC's group: its weight is "equal" (default the kernel's), and BE's is compared with it, see `weights`.
         ownership: Notices and answers what other programs write, and takes the events.
+
+    Attributes:
+        lc: As given; may be exchanged when another group takes its place.
+        outweighed: Why the weight that was set for BE does not count against the LC's, and what to set; empty where it
+            does.
 
     Raises:
         ConfigError: No groups, groups within groups, or an order that does not fit the limits.
@@ -69,7 +75,8 @@ class BeActuator:
         self.limits = limits
         self.ownership = ownership or Ownership()
         self._knobs = knobs
-        self._lc = lc
+        self.lc = lc
+        self.outweighed = ""
         self._settle_seconds = settle_seconds
         self._period_us = period_us
         self._division = Division(order[: limits.cpus], limits, period_us)
@@ -161,6 +168,7 @@ class BeActuator:
         outcome = carry_out(steps)
         self._read_back(seen, wanted, steps, outcome)
         _raise_first(outcome, self._weigh([group for group in self.groups if group.name in names]))
+        self._weigh_above()
 
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
@@ -174,6 +182,18 @@ class BeActuator:
         self._weight = weight
         _raise_first(Outcome(), self._weigh(self.groups))
         self._members.require_any()
+        self._weigh_above()
+
+    @property
+    def least_weight(self) -> bool:
+        """Whether BE has the least weight there is, where it counts against the LC."""
+        return self._weight is not None and self._weight.is_least and not self.outweighed
+
+    def effective_share(self) -> float | None:
+        """BE's share of a CPU that it and the LC both want, by their weights; None where that cannot be told."""
+        with contextlib.suppress(RlctlError):
+            return effective_share(self.groups, self.lc) if self.lc is not None else None
+        return None
 
     def rehearse(self) -> int:
         """Write to every knob the value that it has: `apply` writes only what differs, and must be able to then.
@@ -201,10 +221,22 @@ class BeActuator:
         """
         return emergency_plan(self.groups, self._division.order, self.limits, self._knobs, self._period_us)
 
+    def _weigh_above(self) -> None:
+        """Have BE's weight count against the LC's, as far as that can be; told once where it cannot."""
+        if self.lc is None or self._weight is None:
+            return
+        try:
+            why = set_above(self.groups, self.lc, self._weight, self._knobs)
+        except RlctlError as error:
+            why = str(error)
+        if why and why != self.outweighed:
+            log.warning("BE's CPU weight is void: %s", why)
+        self.outweighed = why
+
     def _weigh(self, groups: Iterable[Group]) -> list[RlctlError]:
         """Give groups the weight that is wanted; the errors of those that do not have it now."""
         errors: list[RlctlError] = []
-        lc = self._lc.cpu if self._lc is not None and self._weight is Weight.EQUAL else None
+        lc = self.lc.cpu if self.lc is not None and self._weight is Weight.EQUAL else None
         for group in groups:
             if (cpu := group.cpu) is None or self._weight is None or group not in self._members.known:
                 continue

@@ -55,6 +55,10 @@ class CpuDriver(ABC):
         self._burst_files = (self._burst,) if self._has_burst else ()
 
     @abstractmethod
+    def of_group(self, group: Path) -> CpuDriver:
+        """The driver of another group of the same hierarchy."""
+
+    @abstractmethod
     def quota(self) -> Quota:
         """The group's own quota."""
 
@@ -105,6 +109,15 @@ class CpuDriver(ABC):
         if self.idle():
             self.set_idle(False)
         return self._knobs.write(self._weight, str(native))
+
+    def restore_weight(self) -> None:
+        """Write the weight that the group had before our first write to it; nothing where we never wrote one."""
+        if self.was_idle():
+            return self.set_idle(True) if not self.idle() else None
+        original = self._knobs.original(self._weight)
+        if original is not None and (self.idle() or number(original, self._weight) != self.weight()):
+            self.set_weight(number(original, self._weight))
+        return None
 
     def idle(self) -> bool | None:
         """Whether the group runs only when nobody else wants the CPU; None before Linux 5.15."""

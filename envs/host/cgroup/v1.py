@@ -54,6 +54,10 @@ class CpuV1(CpuDriver):
         # Of BE's own group alone: to look at the ancestors of all that is below it takes the square of the depth.
         return tuple(ancestors(self.group, self._mount))
 
+    def of_group(self, group: Path) -> CpuV1:
+        """The driver of another group of the same hierarchy."""
+        return CpuV1(self._knobs, group, self._mount)
+
     def quota(self) -> Quota:
         """The group's own quota."""
         return self._quota_in(self.group)
@@ -83,7 +87,7 @@ class CpuV1(CpuDriver):
 
     def family(self) -> Sequence[CpuV1]:
         """This group and those below it, each behind the one that it is in."""
-        return _walk(self, lambda group: CpuV1(self._knobs, group, self._mount))
+        return _walk(self, self.of_group)
 
     def fit(self, quota: Quota) -> None:
         """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less."""
@@ -101,7 +105,7 @@ class CpuV1(CpuDriver):
             self.set_quota(quota)
         # Those that we lowered before may have more again.
         for group in self._knobs.groups_changed_below(self._quota):
-            child = CpuV1(self._knobs, group, self._mount)
+            child = self.of_group(group)
             with contextlib.suppress(CgroupGone):
                 original = child.originally()
                 fitting = original if original.cpus <= quota.cpus or original.quota_us is None else quota

@@ -26,9 +26,14 @@ class CpuV2(CpuDriver):
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group)
+        self._mount = mount
         self._max = group / "cpu.max"
         self.quota_files = (self._max, *self._burst_files)
         self._above = [path for parent in ancestors(group, mount) if (path := parent / "cpu.max").exists()]
+
+    def of_group(self, group: Path) -> CpuV2:
+        """The driver of another group of the same hierarchy."""
+        return CpuV2(self._knobs, group, self._mount)
 
     def quota(self) -> Quota:
         """The group's own quota."""
