@@ -374,8 +374,7 @@ def _exit_codes() -> str:
 
 VARIABLES = {
     "RLCTL_THREADS": "Set by `rlctl app run` for the application: threads to begin with.",
-    "RLCTL_MODE_SOCKET": "Likewise: the socket on which it is told its mode.",
-    "RLCTL_MODE_FILE": "Likewise: the file with the same line, for when there is no service.",
+    "RLCTL_MODE_FILE": "Likewise: the file with its mode.",
     "NOTIFY_SOCKET": "systemd's: readiness, watchdog and status are told there.",
     "JOURNAL_STREAM": "systemd's: log lines then carry their level and no time.",
     "RAY_ADDRESS": "Ray's: the cluster that `--ray auto` means.",
@@ -421,7 +420,7 @@ def _paths() -> str:
         ("`/var/lib/rlctl/partition/journal.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
         ("`/var/log/rlctl/ticks.jsonl`", "`log.directory`: the tick log, and `ticks.jsonl.1` to `.N` (`log.keep`) before it."),
         ("`/var/log/rlctl/shadow.jsonl`", "What shadows would have done, of `rlctl shadow`."),
-        ("`/run/rlctl/apps/`, `/run/rlctl/mode.sock`", "`be.applications`: who is registered, and where applications are told their modes."),
+        ("`/run/rlctl/apps/`", "`be.applications`: who is registered, and below it the mode of each."),
         ("`/run/rlctl/testbed/`", "What testbeds started, so that a killed one is cleared up; without root in `$XDG_RUNTIME_DIR/rlctl`."),
         ("`~/.cache/rlctl/`", "Compiled helpers of the testbed."),
         ("`/rlctl-be`, `/rlctl-host`, `/rlctl-mdev`", "Control groups made for applications and partitions, where they are used."),

@@ -14,6 +14,7 @@ from rlctl.envs.host.apps.launch import Place, adopt, forget, release
 from rlctl.envs.host.apps.launch import run as launch
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.work import one_thread
@@ -111,7 +112,8 @@ def _refuse_lc(pid: int, config: ServeConfig) -> None:
 def _place(config: ServeConfig | None) -> Place:
     """Where applications go, by serve's configuration or by its defaults."""
     section = (config and config.be.applications) or ApplicationsSection()
-    return Place(Layout.detect(), _parent(section), Registry(section.directory), section.socket, Knobs(None))
+    state = config.state_directory if config else STATE_DIR
+    return Place(Layout.detect(), _parent(section), Registry(section.directory), state, Knobs(None))
 
 
 def _parent(section: ApplicationsSection) -> str:

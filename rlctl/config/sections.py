@@ -11,7 +11,6 @@ from pydantic import Field, field_validator, model_validator
 
 from rlctl.agents.served.standing import Budgets
 from rlctl.config.fields import Described
-from rlctl.envs.host.apps.channel import SOCKET
 from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
 from rlctl.envs.host.apps.registry import DIRECTORY
@@ -89,7 +88,6 @@ class ApplicationsSection(Described):
         group: BE's group, made when it is not there; with a platform it is the managed device's, and not set here.
         platform: A platform whose partitions stand: its clusters hold the applications. See `rlctl partition`.
         directory: Holds the registrations of `rlctl app`.
-        socket: Where applications are told their modes.
         period_seconds: They are placed anew at least so often.
         leftover: What the allocator leaves of the budget goes to those placed (`share`), or to nobody (`idle`).
     """
@@ -97,7 +95,6 @@ class ApplicationsSection(Described):
     group: GroupPath = f"/{PARENT}"
     platform: Name | None = None
     directory: Path = DIRECTORY
-    socket: Path = SOCKET
     period_seconds: float = Field(default=PERIOD_SECONDS, ge=0.1, le=3600.0)
     leftover: Literal["share", "idle"] = "share"
 

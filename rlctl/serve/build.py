@@ -97,8 +97,6 @@ def build_live(
         sharing = None if dry_run else build_sharing(
             config, found.best_effort, found.be[0], actuator.order, knobs, events
         )  # fmt: skip
-        if sharing is not None:
-            stack.callback(sharing.close)
         be_selects, lc_selects = found.be_selects(), found.lc_selects()
         follower = Follower(
             layout, knobs, found.lc, lc_selects, be_selects, actuator, sensors, events, claims, others

@@ -10,15 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from rlctl.agents.allocator import allocate, stretched
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
-from rlctl.envs.host.apps.channel import ModeChannel, mode_line
 from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
-from rlctl.envs.host.apps.registry import Registry
+from rlctl.envs.host.apps.registry import Registry, mode_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller
@@ -46,15 +44,12 @@ class Sharing:
             between them; else they all live in the group itself and are told apart by their cpusets.
         parent: BE's group. Its quota and CPUs bound all shares, whatever `share` is told.
         knobs: Reads and writes. With a journal, `restore` puts back every child group's originals.
-        socket: Where they are told their modes; None tells them by files alone.
         leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
         period_seconds: They are placed anew at least so often, though nothing has changed.
         clock: Monotonic seconds, for periods and for how long an application has run.
 
     Raises:
         ConfigError: No cluster.
-        HostError: Another service has the socket.
-        PermissionMissing: The socket cannot be made.
     """
 
     def __init__(
@@ -64,7 +59,6 @@ class Sharing:
         knobs: Knobs,
         *,
         registry: Registry | None = None,
-        socket: Path | None = None,
         leftover: str = "share",
         period_seconds: float = PERIOD_SECONDS,
         quota_period_us: int = PERIOD_US,
@@ -82,12 +76,11 @@ class Sharing:
         self._population = Population(
             self._parent, tuple(self._groups), self._registry, knobs, self._events, clock=clock
         )  # fmt: skip
-        self._channel = ModeChannel(self._population.named, socket) if socket else None
         self._leftover, self._period_seconds, self._quota_period_us = leftover, period_seconds, quota_period_us
         self._clock = clock
         self._placed: dict[str, Placement] = {}
         self._since: dict[str, float] = {}  # since when each has run, or has been deferred
-        self._told: dict[str, tuple[Placement, str]] = {}
+        self._told: dict[str, Placement] = {}
         self._settled: object = None
         self._next_seconds = float("-inf")
         self._regrouped = False
@@ -96,15 +89,15 @@ class Sharing:
     @property
     def applications(self) -> tuple[Application, ...]:
         """Who is there, as last seen, each with the placement in force."""
-        gaps, now = self._channel.gaps if self._channel else {}, self._clock()
+        now = self._clock()
         return tuple(
-            Application(name, one.modes, one.priority, gaps.get(name, 0.0), self._placed.get(name), now - since)
+            Application(name, one.modes, one.priority, 0.0, self._placed.get(name), now - since)
             for name, one in self._population.members.items()
             for since in (self._since.get(name, now),)
         )
 
     def look(self) -> None:
-        """See who came and who left and what they say, and journal newcomers' originals before anybody touches them."""
+        """See who came and who left, and journal newcomers' originals before anybody touches them."""
         if self._population.look():
             self._regrouped = True
             if self._population.left:  # though who came in its place may ask for the same
@@ -115,10 +108,6 @@ class Sharing:
             self._since = dict.fromkeys(self._population.members, self._clock()) | since
             self._told = {name: one for name, one in self._told.items() if name in names}
             self._complained = {name: why for name, why in self._complained.items() if name in names}
-            if self._channel:
-                self._channel.keep(names)
-        if self._channel:
-            self._channel.poll()
 
     def share(self, budget: Allocation) -> Mapping[str, Placement]:
         """Divide a budget that is in force, as far as it or the applications are others than at the last call.
@@ -139,11 +128,6 @@ class Sharing:
         regrouped, self._regrouped = self._regrouped, False
         return regrouped
 
-    def close(self) -> None:
-        """End the mode channel; the groups' originals go back from the journal, as those of all groups. Idempotent."""
-        if self._channel:
-            self._channel.close()
-
     def _room(self, budget: Allocation) -> tuple[float, tuple[Cluster, ...]]:
         """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
         parent = self._parent
@@ -162,7 +146,7 @@ class Sharing:
     def _place(self, cpus: float, clusters: tuple[Cluster, ...]) -> None:
         """Ask the allocator, if anything is other than when it was last asked."""
         applications = self.applications
-        question = cpus, clusters, [(one.name, one.modes, one.priority, round(one.gap_percent)) for one in applications]
+        question = cpus, clusters, [(one.name, one.modes, one.priority) for one in applications]
         if question == self._settled and self._clock() < self._next_seconds:
             return
         placed: Mapping[str, Placement] = {}
@@ -243,14 +227,11 @@ class Sharing:
         """Tell applications that run what has changed for them."""
         for name, placement in self._placed.items():
             member = self._population.members[name]
-            line = mode_line(placement, member.modes[placement.mode])
-            if name in self._told and not _worth_telling(self._told[name][0], placement):
+            if name in self._told and not _worth_telling(self._told[name], placement):
                 continue
-            self._told[name] = placement, line
+            self._told[name] = placement
             if member.registration:
-                self._registry.tell(name, line)
-        if self._channel:
-            self._channel.tell({name: line for name, (_, line) in self._told.items()})
+                self._registry.tell(name, mode_line(placement, member.modes[placement.mode]))
 
     def _complain(self, name: str, error: RlctlError) -> None:
         """Said once, though it is tried again at every tick."""

@@ -229,7 +229,6 @@ def build_sharing(
         parent,
         knobs,
         registry=Registry(section.directory),
-        socket=section.socket,
         leftover=section.leftover,
         period_seconds=section.period_seconds,
         quota_period_us=round(config.quota_period_milliseconds * 1e3),

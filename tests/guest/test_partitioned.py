@@ -40,7 +40,7 @@ lc:
   latency: {{kind: jsonl, path: {requests}}}
   cpus: [0]
 be:
-  applications: {{platform: discovered, directory: {tmp_path}/apps, socket: {tmp_path}/mode.sock}}
+  applications: {{platform: discovered, directory: {tmp_path}/apps}}
 policy: {{name: static, options: {{quota_ratio: 0.5}}}}
 state_directory: {state}
 log: {{directory: {log}}}

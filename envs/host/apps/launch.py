@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError, RlctlError
-from rlctl.envs.host.apps.channel import SOCKET, peer_pid
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import STATE_DIR, lock_owner
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.process import ancestors, read_task, start_time
@@ -40,14 +39,14 @@ class Place:
 
     Attributes:
         parent: Path of BE's group, or of a cluster's group in it.
-        socket: Of the mode channel; it need not be there.
+        state: The service's state directory, whose lock names its process; it need not be there.
         knobs: Without a journal: what is made here is removed, and an adopted process returned.
     """
 
     layout: Layout = field(default_factory=Layout.detect)
     parent: str = PARENT
     registry: Registry = field(default_factory=Registry)
-    socket: Path = SOCKET
+    state: Path = STATE_DIR
     knobs: Knobs = field(default_factory=lambda: Knobs(None))
 
 
@@ -108,31 +107,19 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
     taken = next((one for one in place.registry.read().values() if one.pid == pid and one.runs()), None)
     if taken is not None:
         raise ConfigError(f"process {pid} is application {taken.key} already; `rlctl app release {taken.key}` first")
-    if why := _unfit(pid, place.socket):
+    if why := _unfit(pid, place.state):
         raise ConfigError(f"process {pid} is no best-effort application: it is {why}")
     return _taken_in(description, pid, place, home_of(pid, place.layout, place.knobs))
 
 
-def _unfit(pid: int, service: Path) -> str:
+def _unfit(pid: int, state: Path) -> str:
     """What a process is that must not be frozen with BE, or cannot; empty for any other."""
     task = read_task(pid)
     if task is not None and task.kernel_thread:
         return "a kernel thread"
     if pid == 1 or pid in ancestors(os.getpid()):
         return "rlctl's own, or one that it was started from"
-    return "the service that controls BE" if pid == _listener(service) else ""
-
-
-def _listener(path: Path) -> int:
-    """Who listens at a Unix socket, as the kernel says; 0 if nobody. HostError: too many wait for an answer there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as end:
-        try:
-            end.connect(str(path))
-            return peer_pid(end)
-        except BlockingIOError:
-            raise HostError(f"{path}: whoever listens there takes no connection: does the service hang?") from None
-        except OSError:
-            return 0
+    return "the service that controls BE" if pid == lock_owner(state) else ""
 
 
 def release(registration: Registration, place: Place) -> None:
@@ -224,7 +211,6 @@ def _execute_when_told(
 def _environment(description: Description, pid: int, place: Place) -> Mapping[str, str]:
     """For an application that never asks: the most that it may ever have."""
     return {
-        "RLCTL_MODE_SOCKET": str(place.socket),
         "RLCTL_MODE_FILE": str(place.registry.mode_file(f"{pid}:{description.name}")),
         "RLCTL_THREADS": str(description.modes[-1].threads),
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from rlctl.envs.applications import WorkingMode
-from rlctl.envs.errors import CgroupGone, HostError, RlctlError
+from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.apps.description import LEAST_PRIORITY
 from rlctl.envs.host.apps.groups import make_group, move_all
 from rlctl.envs.host.apps.registry import Registration, Registry
@@ -22,7 +22,6 @@ from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.parse import child_groups, cpu_set
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.process import memberships
 
 # Applications are placed anew at least so often; who comes and goes is noticed at every tick.
 PERIOD_SECONDS = 5.0
@@ -133,16 +132,6 @@ class Population:
             return self._knobs.kernel.identity(member.group.directories[0]) == member.identity
         except OSError:
             return False
-
-    def named(self, pid: int) -> str | None:
-        """The application that a process belongs to: by the group that it is in, or by one above that."""
-        with contextlib.suppress(HostError):
-            inside = memberships(pid)
-            where = PurePosixPath(inside.get("cpu", inside.get("", "/")))
-            for path in (where, *where.parents):
-                if name := self._by_path.get(str(path).strip("/")):
-                    return name
-        return None
 
     def move(self, member: Member, cluster: str) -> bool:
         """Move an application into another cluster's group: all its threads, until none is left; whether they are.

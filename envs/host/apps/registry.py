@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field
 
+from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.process import PROC, start_time
@@ -22,7 +23,7 @@ from rlctl.envs.yaml_edge import validated
 log = logging.getLogger(__name__)
 
 DIRECTORY = Path("/run/rlctl/apps")
-# Below the directory: each application's mode, for those that read files rather than a socket.
+# Below the directory: each application's mode.
 MODES = "modes"
 
 MOST_BYTES = 64 << 10
@@ -32,6 +33,12 @@ SETTLED_SECONDS = 0.1
 
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".json"
+
+
+def mode_line(placement: Placement, mode: WorkingMode) -> str:
+    """The line that an application reads, with the newline; later versions may add pairs of words."""
+    millicpus = round(placement.cpus * 1000.0)
+    return f"mode {placement.mode} threads {mode.threads} millicpus {millicpus} memory {mode.memory_bytes}\n"
 
 
 class Registration(Description):

@@ -188,17 +188,16 @@ class Arena:
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
         knobs = Knobs(None)
-        place = Place(self._layout, group.name, Registry(folder / "apps"), folder / "mode.sock", knobs)
+        place = Place(self._layout, group.name, Registry(folder / "apps"), folder, knobs)
         sharing = Sharing(
             self._ground.clusters,
             group,
             knobs,
             registry=place.registry,
-            socket=place.socket,
             leftover=self._leftover,
             quota_period_us=self._quota_period_us,
         )
-        with contextlib.closing(knobs), contextlib.closing(sharing):
+        with contextlib.closing(knobs):
             yield _Manager(sharing, place, Allocation(self._ground.quota_cpus, len(self._cpus)))
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
@@ -255,12 +254,16 @@ class _Manager(_Kernel):
     def environment(self, instance: Instance) -> Mapping[str, str]:
         """As of an application that `rlctl app run` starts."""
         threads = str(instance.description.modes[-1].threads)
-        return {"RLCTL_MODE_SOCKET": str(self._place.socket), "RLCTL_THREADS": threads}
+        return {"RLCTL_MODE_FILE": str(self._mode_file(instance.name)), "RLCTL_THREADS": threads}
 
     def take(self, instance: Instance, pid: int) -> None:
         """Make it an application."""
-        self._known[instance.name] = adopt(instance.description, pid, self._place)
-        self._sharing.look()  # takes the connection by which it was asked who listens here: some 30 fill the queue
+        self._known[instance.name] = one = adopt(instance.description, pid, self._place)
+        # Its environment was made before its pid was known, by which the registry names the file.
+        self._mode_file(instance.name).symlink_to(self._place.registry.mode_file(one.key))
+
+    def _mode_file(self, name: str) -> Path:
+        return self._place.state / f"{name}.mode"
 
     def ended(self, name: str) -> None:
         """Remove its group, so that the next tick gives its CPU time to the others."""

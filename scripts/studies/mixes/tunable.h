@@ -8,6 +8,7 @@
 #define TUNABLE_H
 
 #define _GNU_SOURCE
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -124,7 +125,6 @@ static int finish(const char *workload, uint64_t digest) {
     for (int i = 0; i < changes; i++)
         printf("%s[%.6f, %d]", i ? ", " : "", change_at[i], change_threads[i]);
     printf("]}\n");
-    rlctl_mode_close(&mode);
     if (!opt.verify || digest == opt.expected)
         return 0;
     fprintf(stderr, "digest %016" PRIx64 " instead of %016" PRIx64 "\n", digest, opt.expected);

@@ -51,7 +51,6 @@ be:
   applications:
     group: /{name}/be
     directory: {folder}/apps
-    socket: {folder}/mode.sock
 policy: {{name: static, options: {{quota_ratio: 0.5}}}}
 state_directory: {folder}/state
 log: {{directory: {folder}/log}}
@@ -148,11 +147,11 @@ def scene(tmp_path):
 
 
 def test_an_application_runs_in_its_group_with_its_environment_and_its_exit_code_comes_back(scene):
-    program = "grep -q :oneshot /proc/self/cgroup && echo $RLCTL_THREADS $RLCTL_MODE_FILE $RLCTL_MODE_SOCKET; exit 7"
+    program = "grep -q :oneshot /proc/self/cgroup && echo $RLCTL_THREADS $RLCTL_MODE_FILE; exit 7"
     process = scene.launch("oneshot", "sh", "-c", program)
     out, _ = process.communicate(timeout=PATIENCE_SECONDS)
-    threads, file, socket = out.split()
-    assert (process.returncode, threads, socket) == (7, "2", f"{scene.folder}/mode.sock")
+    threads, file = out.split()
+    assert (process.returncode, threads) == (7, "2")
     assert Path(file).parent == scene.folder / "apps/modes"
     assert scene.groups().keys() == {"be"}, "its group is gone with it"
     assert scene.registry.read() == {}
@@ -219,7 +218,7 @@ def test_a_process_that_is_not_there_is_told(scene):
 def test_whoever_could_not_be_given_back_is_not_adopted(scene):
     (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
     serve = scene.start("serve", "--config", scene.config)
-    scene.wait_for((scene.folder / "mode.sock").exists, serve)
+    scene.wait_for((scene.folder / "log/ticks.jsonl").exists, serve)
     words = {2: "a kernel thread", os.getpid(): "started from", serve.pid: "the service", lc: "latency-critical"}
     for pid, said in words.items():
         answer = scene.app("adopt", scene.describe("wrong"), pid)
@@ -249,7 +248,6 @@ def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
     assert serve.returncode == 0
     after = knobs(scene.groups())
     assert after == {file: text for file, text in before.items() if ":one/" not in file}
-    assert not (scene.folder / "mode.sock").exists()
 
 
 def test_a_controller_that_is_killed_leaves_three_applications_safe_and_then_free(scene):
@@ -283,7 +281,7 @@ def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there
     for cluster in clusters:
         group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(Controller.MEMORY,))
         group.cpuset.set_cpus(cluster.cpus)
-    place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "mode.sock", free)
+    place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "state", free)
     description = Description(name="app", modes=(Mode(cpus=0.9, threads=1),))
     with contextlib.ExitStack() as stack:
         workers = [subprocess.Popen(BUSY) for _ in range(2)]
@@ -297,7 +295,6 @@ def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there
         assert {placed[one.key].cluster for one in adopted} == {"c0", "c1"}
         assert sorted(os.sched_getaffinity(worker.pid) == {1} for worker in workers) == [False, True]
         assert sharing.share(Allocation(2.0, 2)) == placed, "and stay there"
-        sharing.close()
         for one in adopted:
             release(one, place)
         assert {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers} == before

@@ -34,7 +34,7 @@ SMALL_OR_LARGE = (Mode(cpus=0.2, threads=1, value=0.5), Mode(cpus=0.6, threads=2
 class Scene:
     """A group of BE on a fake kernel, its actuator, and applications that come and go by themselves."""
 
-    def __init__(self, folder, kind, clusters=1, socket=None):
+    def __init__(self, folder, kind, clusters=1):
         self.kernel = FakeKernel(folder, kind, cpus=2)
         self.layout = Layout.detect(self.kernel.root, self.kernel.proc)
         self.free = Knobs(None, self.kernel)
@@ -46,9 +46,7 @@ class Scene:
         self.journal = Journal.open(self.state, self.kernel.proc)
         self.knobs = Knobs(self.journal, self.kernel)
         self.actuator = BeActuator([self.parent], (1, 0), Limits(2), self.knobs, settle_seconds=0.0)
-        self.sharing = Sharing(
-            self.clusters, self.parent, self.knobs, registry=self.registry, socket=socket, clock=lambda: self.now
-        )
+        self.sharing = Sharing(self.clusters, self.parent, self.knobs, registry=self.registry, clock=lambda: self.now)
         self.groups = {}
 
     def come(self, name, modes=SMALL_OR_LARGE, priority=0, registered=True, below="be", pid=None):
@@ -95,14 +93,13 @@ class Scene:
         return self.groups[name].using(self.free)
 
     def end(self):
-        self.sharing.close()
         self.journal.close()
         return restore(self.state, kernel=self.kernel, proc=self.kernel.proc, patience_seconds=0.1)
 
 
 @pytest.fixture(params=["v1", "v2", "hybrid"])
 def scene(request, tmp_path):
-    made = Scene(tmp_path, request.param, socket=tmp_path / "sock")
+    made = Scene(tmp_path, request.param)
     yield made
     made.end()
 
@@ -197,10 +194,9 @@ def test_while_be_is_frozen_all_beneath_stays_as_it_is(scene):
     assert not scene.group("first").freezer.ordered()
 
 
-def test_modes_are_told_by_file_and_by_socket_and_tiny_changes_are_not(scene, tmp_path):
+def test_modes_are_told_by_file_and_tiny_changes_are_not(scene):
     key = scene.come("first")
-    client = ModeClient(str(tmp_path / "sock"))
-    scene.sharing._channel._identify = lambda _: key
+    client = ModeClient(str(scene.registry.mode_file(key)))
     scene.tick(1.0)
     assert client.poll() == Told(1, 2, 1.0, 0)
     assert scene.registry.mode_file(key).read_text() == "mode 1 threads 2 millicpus 1000 memory 0\n"
@@ -208,10 +204,6 @@ def test_modes_are_told_by_file_and_by_socket_and_tiny_changes_are_not(scene, tm
     assert client.poll() is None
     scene.tick(0.3)
     assert client.poll() == Told(0, 1, 0.3, 0)
-    assert client.send_gap(20.0)
-    scene.tick(0.3)
-    assert [one.gap_percent for one in scene.sharing.applications] == [20.0]
-    client.close()
 
 
 def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
@@ -238,7 +230,6 @@ def test_a_limit_that_a_predecessor_left_does_not_stay_in_a_mode_without_one(sce
     limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
     before = limit.read_text().strip()
     assert scene.tick(0.6)[key].mode == 0
-    scene.sharing.close()
     scene.sharing = Sharing(scene.clusters, scene.parent, scene.knobs, registry=scene.registry, clock=lambda: scene.now)
     assert scene.tick(2.0)[key].mode == 1
     assert limit.read_text().strip() == before

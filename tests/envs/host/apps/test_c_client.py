@@ -1,4 +1,4 @@
-"""The C header, compiled as strictly as a user may, against the service's own channel."""
+"""The C header, compiled as strictly as a user may, against the line that the service writes."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import pytest
 
 import rlctl.envs.host.apps as package
 from rlctl.envs.applications import Placement, WorkingMode
-from rlctl.envs.host.apps.channel import ModeChannel, mode_line
+from rlctl.envs.host.apps.registry import mode_line
 
 HEADER = Path(package.__file__).parent / "rlctl_mode.h"
 
@@ -22,16 +22,13 @@ int main(void) {
     printf("begin %d\\n", rlctl_mode_threads(3));
     fflush(stdout);
     while (fgets(order, sizeof order, stdin) != NULL) {
-        if (order[0] == 'g')
-            printf("%d\\n", rlctl_mode_gap(&mode, atof(order + 1)));
-        else if (rlctl_mode_wait(&mode, order[0] == 'w' ? 30000 : 0))
+        if (rlctl_mode_poll(&mode))
             printf("mode %d threads %d cpus %.3f memory %lld\\n", mode.index, mode.threads, mode.cpus,
                    mode.memory_bytes);
         else
             printf("nothing\\n");
         fflush(stdout);
     }
-    rlctl_mode_close(&mode);
     return 0;
 }
 """
@@ -57,13 +54,7 @@ class Client:
         self.begun = self.process.stdout.readline().strip()
 
     def ask(self, order):
-        self.tell(order)
-        return self.answer()
-
-    def tell(self, order):
         self.process.stdin.write(f"{order}\n")
-
-    def answer(self):
         return self.process.stdout.readline().strip()
 
     def end(self):
@@ -75,37 +66,14 @@ def a_line(threads, cpus=1.5):
     return mode_line(Placement(threads, "all", cpus), WorkingMode(1.0, threads, 1.0, 4096))
 
 
-def test_it_hears_modes_and_says_its_gap(program, tmp_path):
-    channel = ModeChannel(lambda _: "app", tmp_path / "sock")
-    channel.tell({"app": a_line(2)})
-    client = Client(program, RLCTL_MODE_SOCKET=str(tmp_path / "sock"), RLCTL_THREADS="4")
-    assert client.begun == "begin 4"
-    channel.poll()
-    assert client.ask("w") == "mode 2 threads 2 cpus 1.500 memory 4096"
-    assert client.ask("poll") == "nothing"
-    client.tell("w")
-    channel.tell({"app": a_line(1)})
-    channel.tell({"app": a_line(5)})
-    answers = [client.answer()]
-    while answers[-1] != "mode 5 threads 5 cpus 1.500 memory 4096":  # in one turn, or in two
-        answers.append(client.ask("w"))
-    assert len(answers) <= 2
-    assert client.ask("g -12.345") == "0"
-    channel.poll()
-    assert channel.gaps == {"app": -12.34}
-    assert client.ask("g 101") == "-1"
-    channel.close()
-    assert client.ask("poll") == "nothing"
-    assert client.ask("g 1") == "-1", "nobody listens any more"
-    client.end()
-
-
-def test_without_a_service_it_reads_the_file(program, tmp_path):
+def test_it_reads_each_mode_once(program, tmp_path):
     (tmp_path / "mode").write_text(a_line(3))
-    client = Client(program, RLCTL_MODE_SOCKET=str(tmp_path / "none"), RLCTL_MODE_FILE=str(tmp_path / "mode"))
-    assert client.begun == "begin 3"
+    client = Client(program, RLCTL_MODE_FILE=str(tmp_path / "mode"), RLCTL_THREADS="4")
+    assert client.begun == "begin 4"
     assert client.ask("poll") == "mode 3 threads 3 cpus 1.500 memory 4096"
     assert client.ask("poll") == "nothing"
+    (tmp_path / "mode").write_text(a_line(5))
+    assert client.ask("poll") == "mode 5 threads 5 cpus 1.500 memory 4096"
     client.end()
 
 
@@ -113,5 +81,4 @@ def test_outside_rlctl_it_does_no_harm(program):
     client = Client(program)
     assert client.begun == "begin 3"
     assert client.ask("poll") == "nothing"
-    assert client.ask("g 1") == "-1"
     client.end()
