@@ -13,6 +13,7 @@ from rlctl.envs.errors import shown
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
+from rlctl.log.sentences import decision_sentence, reason_code
 from rlctl.log.why import acted, clock, reading_in_words, ruling, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -59,7 +60,7 @@ class Row:
 def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:
     """The whole screen, row by row, so many characters wide; the age of the last tick follows from Unix time now."""
     if not ticks:
-        return [Row("tick", "none is recorded yet", Mood.WARN)]
+        return [Row("tick", "no tick is recorded yet", Mood.WARN)]
     last = ticks[-1]
     return [
         _tick(ticks, now_seconds),
@@ -175,14 +176,11 @@ def _be(last: Tick) -> Row:
 
 
 def _verdict(last: Tick) -> Iterator[Row]:
-    binding = last.verdict.binding
-    if not binding:
-        yield Row("verdict", "let through", Mood.GOOD)
-        return
-    done = "overridden" if last.verdict.overridden else "let through, and no more"
-    yield Row("verdict", f"{last.verdict.allocation}, {done}", Mood.WARN)
-    for bound in binding:
-        yield Row("", f"{shown(bound.guard)}: {bound.reason}" + (f" ({shown(bound.detail)})" if bound.detail else ""))
+    mood = Mood.WARN if last.verdict.binding else Mood.GOOD
+    yield Row("verdict", str(last.verdict.allocation), mood)
+    yield Row("", decision_sentence(last), mood)
+    for bound in last.verdict.binding:
+        yield Row("", reason_code(bound) + (f" ({shown(bound.detail)})" if bound.detail else ""))
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {

@@ -11,6 +11,7 @@ from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Readin
 from rlctl.log.lookup import Moment, Nearest
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick, tick_as_json
+from rlctl.log.sentences import decision_sentence
 
 WIDTH = 9
 """Columns of the words at the left."""
@@ -162,10 +163,8 @@ def _between(tick: Tick) -> Iterator[str]:
 
 
 def _verdict(tick: Tick) -> Iterator[str]:
-    binding = tick.verdict.binding
-    let_through = "let through, and no more" if binding else "let through, no guard objected"
-    yield f"{tick.verdict.allocation}: {'overridden' if tick.verdict.overridden else let_through}"
-    for bound in binding:
+    yield f"{tick.verdict.allocation}: {decision_sentence(tick)}"
+    for bound in tick.verdict.binding:
         detail = f": {shown(bound.detail)}" if bound.detail else ""
         yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
 
@@ -177,7 +176,7 @@ def _written(tick: Tick) -> Iterator[str]:
         return
     wanted, applied = tick.verdict.allocation, tick.applied
     if tick.be_vanished:
-        yield f"nothing: no BE group is left; whoever comes begins with {applied}"
+        yield f"nothing: no BE group is left; the next one begins with {applied}"
     elif str(applied) == str(wanted):
         yield f"{wanted}, read back the same"
     else:

@@ -19,6 +19,7 @@ from typing import Any
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
+from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
 from rlctl.safety.verdict import Reason
 from rlctl.work.logs import takes
 
@@ -33,7 +34,7 @@ IF_NOT_IDLE = (
 )
 
 SMALL_RATIO = 0.25
-"""A quota that a policy changes by less of what was told last is not worth a line."""
+"""A quota that a policy changes by less of what was printed last is not worth a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,11 @@ class Event:
 
 @dataclass(slots=True)
 class _Minute:
-    """Sums since the last summary."""
+    """Sums since the last summary; `reasons` are those for which the shield tightened the policy."""
 
     begun_seconds: float
     counts: Counter[str] = field(default_factory=lambda: Counter(ticks=0))  # empty it would keep the first as bools
+    reasons: Counter[str] = field(default_factory=Counter)
     worst_milliseconds: float = 0.0
     be_cpus: list[float] = field(default_factory=list)
 
@@ -68,6 +70,8 @@ class _Minute:
             ticks=1, over_target=missed is True, unknown=missed is None, overrides=tick.verdict.overridden,
             fallbacks=bool(tick.fallback), errors=bool(tick.error), changes=changed,
         )  # fmt: skip
+        if tick.verdict.overridden and (cause := tick.verdict.cause()):
+            self.reasons[reason_sentence(cause)] += 1
         if not isinstance(latency, Missing):
             self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
         if not isinstance(tick.telemetry.be_cpus, Missing):
@@ -86,8 +90,8 @@ class Narrator:
         self._cpus = cpus
         self._summary_seconds = summary_seconds
         self._last_kind: tuple[object, ...] = ()
-        self._kind_told = False
-        self._told: list[Allocation] = []  # in this minute's lines on a change
+        self._kind_printed = False
+        self._printed: list[Allocation] = []  # in this minute's lines on a change
         self._error = ""
         self._minute: _Minute | None = None
         self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
@@ -97,11 +101,11 @@ class Narrator:
         changed = str(tick.applied) != str(tick.before)
         self._remind(tick)
         if changed and _kind(tick) != self._last_kind:
-            self._last_kind, self._kind_told = _kind(tick), False
-        if changed and not self._kind_told and not _is_small(tick, self._told):
+            self._last_kind, self._kind_printed = _kind(tick), False
+        if changed and not self._kind_printed and not _is_small(tick, self._printed):
             self._tell(_change(tick))
-            self._kind_told = True
-            self._told.append(tick.applied)
+            self._kind_printed = True
+            self._printed.append(tick.applied)
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._error = tick.error
@@ -132,7 +136,7 @@ class Narrator:
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
             self._tell(_summary(tick, minute, self._cpus))
-            self._minute, self._last_kind, self._told = _Minute(now), (), []
+            self._minute, self._last_kind, self._printed = _Minute(now), (), []
 
 
 def say(event: Event) -> None:
@@ -168,16 +172,16 @@ def _kind(tick: Tick) -> tuple[object, ...]:
     return tick.applied.frozen, tick.applied.at_most(tick.before), cause and (cause.guard, cause.reason)
 
 
-def _is_small(tick: Tick, told: Sequence[Allocation]) -> bool:
-    """Whether the policy, or the rate at which it may grow, changed nothing much since what was told last.
+def _is_small(tick: Tick, printed: Sequence[Allocation]) -> bool:
+    """Whether the policy, or the rate at which it may grow, changed nothing much since what was printed last.
 
-    A number of CPUs that was told in this minute is no news, for one that goes to and fro between two.
+    A number of CPUs that was printed in this minute is not news, for a policy that goes to and fro between two.
     """
     cause = tick.verdict.cause()
-    if not told or (cause and cause.reason is not Reason.GROWTH_RATE):
+    if not printed or (cause and cause.reason is not Reason.GROWTH_RATE):
         return False
-    now, last = tick.applied, told[-1]
-    if now.frozen != last.frozen or now.cpuset_cpus not in {one.cpuset_cpus for one in told}:
+    now, last = tick.applied, printed[-1]
+    if now.frozen != last.frozen or now.cpuset_cpus not in {one.cpuset_cpus for one in printed}:
         return False
     quota, before = now.quota_cpus, last.quota_cpus
     return quota == before or abs(quota - before) < SMALL_RATIO * before < UNLIMITED
@@ -190,12 +194,14 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
 
 def _change(tick: Tick) -> Event:
     latency = tick.telemetry.latency_seconds
-    shown = latency.why if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+    shown_latency = f"missing ({latency.why})" if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+    cause = None if tick.why_safe or tick.be_vanished else tick.verdict.cause()
+    code = f" ({reason_code(cause)})" if cause else ""
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
-        f"BE {tick.before} -> {tick.applied}: {_who(tick)}; latency {shown}",
+        f"{change_sentence(tick.before, tick.applied)}: {decision_sentence(tick)}{code}; latency {shown_latency}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -208,27 +214,33 @@ def _change(tick: Tick) -> Event:
     )
 
 
-def _who(tick: Tick) -> str:
-    """The guard or the policy behind a change, and its reason."""
-    if tick.be_vanished:
-        return "no BE group is left"
-    if tick.why_safe:
-        return f"{tick.acting} ({tick.why_safe})"
-    if cause := tick.verdict.cause():
-        return f"shield ({cause.guard}: {cause.reason})"
-    return (tick.acting or tick.policy) + (f" ({tick.note})" if tick.note else "")
-
-
 def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
     counts, mean_be = minute.counts, fmean(minute.be_cpus) if minute.be_cpus else None
     used = "an unknown number of CPUs" if mean_be is None else f"{mean_be:.2f} CPUs on average"
-    text = (
-        f"{counts['ticks']} ticks: {counts['over_target']} over target, {counts['unknown']} without latency, "
-        f"worst {minute.worst_milliseconds:.2f} ms; BE used {used} of the "
-        f"{cpus_in_words(cpus)} it may be given, now {tick.applied}; "
-        f"{counts['changes']} changes, {counts['overrides']} overrides, {counts['fallbacks']} fallbacks, "
-        f"{counts['errors']} write errors"
-    )
+    parts = [
+        _latency_summary(minute),
+        f"BE used {used} of the {cpus_in_words(cpus)} it may be given, now {tick.applied}",
+    ]
+    if counts["overrides"]:
+        mostly = "".join(f", mostly: {reason}" for reason, _ in minute.reasons.most_common(1))
+        parts.append(f"the shield tightened the policy in {counts['overrides']} of {counts['ticks']} ticks{mostly}")
+    if counts["fallbacks"]:
+        parts.append(f"a fallback decided {counts['fallbacks']} ticks")
+    if counts["errors"]:
+        parts.append(f"{counts['errors']} ticks with a failed write")
     be_cpus = None if mean_be is None else round(mean_be, 4)
     fields = {**counts, "worst_milliseconds": minute.worst_milliseconds, "be_cpus": be_cpus}
-    return Event("summary", tick.wall_seconds, tick.index, text, fields)
+    return Event("summary", tick.wall_seconds, tick.index, "; ".join(parts), fields)
+
+
+def _latency_summary(minute: _Minute) -> str:
+    """Number of ticks, and what their latency was; zeros are left out."""
+    counts = minute.counts
+    parts = [f"{counts['ticks']} ticks"]
+    if counts["unknown"] < counts["ticks"]:
+        parts.append(f"worst latency {minute.worst_milliseconds:.2f} ms")
+    if counts["over_target"]:
+        parts.append(f"{counts['over_target']} over the target")
+    if counts["unknown"]:
+        parts.append(f"{counts['unknown']} without a latency")
+    return ", ".join(parts)

@@ -86,7 +86,8 @@ def test_the_screen_names_slack_load_allocation_verdict_and_who_acted(recorded_r
     assert shown["load"].startswith("30.0 % of the maximum")
     assert "; used " in shown["BE"]
     assert shown["asked"] == "unlimited on 2 CPUs (as ever)"
-    assert "overridden" in shown["verdict"]
+    lines = [row.text for row in rows(ticks, BEGAN + 9.5)]
+    assert any(line.startswith("the shield tightened policy always: ") for line in lines)
     assert shown["acting"] == "always"
     fallen = [*ticks[:-1], replace(ticks[-1], acting="safe", fallback="NaN")]
     row = next(row for row in rows(fallen, BEGAN) if row.word == "acting")
@@ -143,7 +144,7 @@ def test_no_log_and_an_empty_one(capsys, tmp_path):
     assert (code, "there is no tick log" in err) == (78, True)
     TickLog(tmp_path / "ticks.jsonl").close()
     code, out, _ = top(capsys, tmp_path)
-    assert (code, "none is recorded yet" in out) == (0, True)
+    assert (code, "no tick is recorded yet" in out) == (0, True)
 
 
 def test_a_terminal_that_knows_ascii_only_gets_ascii(recorded_run):

@@ -96,7 +96,7 @@ def test_one_decision_tells_what_was_seen_asked_allowed_written_and_what_came_of
     assert " ms of 500 requests in 1 s, 0.00 s old" in out
     assert "cpi: not-configured" in out
     assert lines["asked"] == "unlimited on 2 CPUs (as ever)"
-    assert lines["verdict"].endswith("overridden")
+    assert lines["verdict"].endswith(": the shield tightened policy always: BE may grow only step by step")
     assert "  guard growth-rate (growth-rate) allows " in out
     assert lines["written"].endswith("read back the same")
     assert lines["effect"] == "1.0 s later"

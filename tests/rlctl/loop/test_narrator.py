@@ -54,7 +54,9 @@ def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
     )
     Narrator(told.append, 2).write(tick(0, GONE, before=Allocation(1.0, 2), bounds=bounds))
     change = next(event for event in told if event.event == "change")
-    assert "shield (sensors: latency-missing);" in change.text
+    assert (
+        ": the shield tightened policy weights: the LC's latency is missing (sensors: latency-missing); " in change.text
+    )
     assert len(change.fields["guards"]) == 3
 
 
@@ -71,16 +73,16 @@ def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
         fallen = tick(second, Quantile(0.001, samples=50), before=Allocation(1.0, 2))
         narrator.write(replace(fallen, acting="heracles", fallback="late answer"))
     change, summary = told
-    assert ": heracles; " in change.text
+    assert "heracles (in place of policy weights) decided; " in change.text
     assert change.fields["fallback"] == "late answer"
-    assert "2 fallbacks" in summary.text
+    assert "a fallback decided 2 ticks" in summary.text
 
 
 def test_who_took_be_down_is_told_and_not_the_guard_that_only_held_it(told):
     held = Bound("growth-rate", Reason.GROWTH_RATE, Allocation(0.5, 1), "")
     one = tick(0, Quantile(0.001, samples=50), Allocation(0.5, 1), bounds=(held,))
     Narrator(told.append, 2).write(replace(one, acting="safe", fallback="no watchdog"))
-    assert "frozen: safe (no watchdog); " in told[0].text
+    assert "BE frozen: the control loop applied the safe allocation: no watchdog; " in told[0].text
 
 
 def test_a_summary_does_not_take_an_unknown_use_for_none(told):
@@ -127,9 +129,9 @@ def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
     Narrator(told.append, 2).write(gone)
-    assert "frozen: no BE group is left; latency 1.00 ms" in told[0].text
+    assert "BE frozen: no BE group is left; latency 1.00 ms" in told[0].text
     told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
-    assert "nothing: no BE group is left; whoever comes begins with " in told_by_why
+    assert "nothing: no BE group is left; the next one begins with " in told_by_why
     assert "than the verdict" not in told_by_why
 
 

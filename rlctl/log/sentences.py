@@ -1,0 +1,83 @@
+"""Who decided a tick and why, in one sentence: the same words in the log, in `rlctl why` and in `rlctl top`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.errors import shown
+from rlctl.log.record import Tick
+from rlctl.safety.verdict import OF_SERVICE, Bound, Reason
+
+REASONS: Mapping[Reason, str] = {
+    Reason.LATENCY_MISSING: "the LC's latency is missing",
+    Reason.LATENCY_STALE: "the LC's latency is too old",
+    Reason.TOO_FEW_SAMPLES: "too few requests to judge the LC's latency",
+    Reason.LOAD_MISSING: "the LC's load is missing",
+    Reason.LC_DEAD: "the LC has no running process",
+    Reason.ABSURD: "a reading cannot be true",
+    Reason.LOAD_HIGH: "the LC's load is too high",
+    Reason.LOAD_UNKNOWN: "the LC's load is not known yet",
+    Reason.SLACK_NEGATIVE: "the LC missed its target",
+    Reason.COOLING_DOWN: "BE stays suspended for a while after a missed target",
+    Reason.SLACK_TINY: "the LC is close to its target",
+    Reason.SLACK_SMALL: "the LC is too close to its target for BE to grow",
+    Reason.SLACK_UNKNOWN: "the LC's slack is not known yet",
+    Reason.MEMORY_PRESSURE: "the LC waits for memory",
+    Reason.MEMORY_BANDWIDTH: "the memory bandwidth is nearly used up",
+    Reason.BE_OVERRUN: "BE uses more CPU time than it may",
+    Reason.GROWTH_RATE: "BE may grow only step by step",
+    Reason.CEILING: "BE has all that the safety profile allows",
+    Reason.OPERATOR: "an operator holds BE",
+    Reason.SCHEDULE: "the schedule holds BE",
+    Reason.ERROR_BUDGET: "the LC's error budget is spent, or is being spent too fast",
+    Reason.NOT_APPROVED: "the policy waits for approval",
+}
+"""Every reason but `own-rule`, of which only the guard's own detail can say more."""
+
+
+def decision_sentence(tick: Tick) -> str:
+    """Who decided this tick or tightened what was asked for, and the main reason."""
+    if tick.be_vanished:
+        return "no BE group is left"
+    if tick.why_safe:
+        return f"the control loop applied the safe allocation: {shown(tick.why_safe)}"
+    decider = _decider(tick)
+    cause = tick.verdict.cause()
+    if cause is None:
+        return f"{decider} decided" + (f": {shown(tick.note)}" if tick.note else "")
+    because = reason_sentence(cause)
+    if not tick.verdict.overridden:
+        return f"{decider} decided, and the shield allows no more: {because}"
+    return f"{_tightener(cause)} tightened {decider}: {because}"
+
+
+def reason_sentence(bound: Bound) -> str:
+    """Why a guard restricts BE."""
+    return REASONS.get(bound.reason) or f"guard {shown(bound.guard)}" + (
+        f": {shown(bound.detail)}" if bound.detail else ""
+    )
+
+
+def reason_code(bound: Bound) -> str:
+    """Guard and reason as metrics and documentation name them, once where both are the same."""
+    return shown(bound.guard if bound.guard == bound.reason else f"{bound.guard}: {bound.reason}")
+
+
+def change_sentence(before: Allocation, applied: Allocation) -> str:
+    """What BE got instead of what it had."""
+    if applied.frozen:
+        return "BE frozen" if not before.frozen else f"BE stays frozen, at {applied}"
+    if before.frozen:
+        return f"BE thawed at {applied}"
+    verb = "reduced" if applied.at_most(before) else "raised" if before.at_most(applied) else "changed"
+    return f"BE {verb} from {before} to {applied}"
+
+
+def _decider(tick: Tick) -> str:
+    policy, acting = shown(tick.policy), shown(tick.acting or tick.policy)
+    return f"policy {policy}" if acting == policy else f"{acting} (in place of policy {policy})"
+
+
+def _tightener(cause: Bound) -> str:
+    return "the service" if cause.reason in OF_SERVICE else "the shield"
