@@ -383,7 +383,7 @@ VARIABLES = {
     "XDG_CACHE_HOME": "Where compiled helpers of the testbed are kept; `~/.cache` otherwise.",
     "TERM": "`dumb` makes `rlctl top` and progress print plain lines.",
     "NO_COLOR": "Progress is then plain lines.",
-    "PATH": "Where perf, ipmitool and the testbed's programs are found; `/usr/sbin` and `/sbin` are looked in too.",
+    "PATH": "Where perf and the testbed's programs are found; `/usr/sbin` and `/sbin` are looked in too.",
     "SUDO_USER": "Whom a service is told of when root asks it something, such as `rlctl pause`.",
     "KUBERNETES_SERVICE_HOST": "kubelet's: where the Kubernetes API is, for `rlctl hand-off`.",
     "KUBERNETES_SERVICE_PORT": "Likewise: its port.",

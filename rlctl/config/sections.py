@@ -148,7 +148,6 @@ class ResourcesSection(Described):
         resctrl: Classes of cache and memory bandwidth; None makes none.
         dram_peak_bytes_per_second: What one socket's memory can do; makes shares of what is counted, for guards and
             policies.
-        node_power: Ask the machine's power meter or board controller every few seconds.
     """
 
     strict: bool = False
@@ -161,7 +160,6 @@ class ResourcesSection(Described):
     be_disk_write_bytes_per_second: int | None = Field(default=None, ge=1 << 12)
     resctrl: ResctrlSection | None = None
     dram_peak_bytes_per_second: float | None = Field(default=None, gt=0.0, le=1e13)
-    node_power: bool = False
 
     @model_validator(mode="after")
     def _high_before_max(self) -> Self:

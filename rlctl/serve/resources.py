@@ -17,12 +17,11 @@ from rlctl.envs.host.resources.blockio import disks, limit_io, set_io_weight
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.host_memory import HostMemory
 from rlctl.envs.host.resources.memory import set_memory
-from rlctl.envs.host.resources.node_power import NodePower, power_source
 from rlctl.envs.host.resources.powercap import Rapl, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, task_ids, why_no_resctrl
 from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.telemetry import Missing, Reading
+from rlctl.envs.telemetry import Reading
 from rlctl.loop.failsafe import Seldom
 
 log = logging.getLogger(__name__)
@@ -169,10 +168,4 @@ def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[
         sensors.append(frequency)
     if not why_no_resctrl() or section.dram_peak_bytes_per_second is not None:
         sensors.append(ResctrlMonitor(section.dram_peak_bytes_per_second))
-    if section.node_power:
-        source = power_source()
-        if isinstance(source, Missing):
-            log.warning("resources.node_power is not in effect: %s", source.detail)
-        else:
-            sensors.append(NodePower(source[0], cancel=source[1]))
     return sensors

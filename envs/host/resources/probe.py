@@ -11,7 +11,6 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.resources.blockio import disks
 from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.node_power import meter_file, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
 from rlctl.envs.host.sensors.probe import NO_PSI, answers
@@ -20,9 +19,7 @@ from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing
 
 
-def probe_resources(
-    layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys"), dev: Path = Path("/dev")
-) -> tuple[Capability, ...]:
+def probe_resources(layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> tuple[Capability, ...]:
     """All of it, each with what a lack disables; writes nothing, starts nothing, never raises."""
     return (
         _protection(layout),
@@ -30,7 +27,6 @@ def probe_resources(
         _io_weight(layout, sys),
         *_resctrl(proc, sys),
         _powercap(sys),
-        _node_power(sys, dev),
         _cpufreq(sys),
     )
 
@@ -93,15 +89,6 @@ def _powercap(sys: Path) -> Capability:
     energy.close()
     reason = joules.detail if isinstance(joules, Missing) else f"{len(zones)} zones"
     return Capability("powercap", not isinstance(joules, Missing), reason, disables)
-
-
-def _node_power(sys: Path, dev: Path) -> Capability:
-    name, disables = "node power", "resources.node_power"
-    source = power_source(sys, dev)
-    if isinstance(source, Missing):
-        return Capability(name, False, source.detail, disables)
-    meter = meter_file(sys)
-    return Capability(name, True, f"{meter}" if meter else f"ipmitool and {dev / 'ipmi0'}; not used now", disables)
 
 
 def _cpufreq(sys: Path) -> Capability:

@@ -22,7 +22,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.resources.node_power import NodePower, Source, power_source
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 from rlctl.envs.testbed.janitor import Janitor
@@ -30,6 +29,7 @@ from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.session import ahead
 from rlctl.serve.sharing import Sharing
 from scripts.studies.mixes.metrics import metrics_of
+from scripts.studies.mixes.node_power import NodePower, Source, power_source
 from scripts.studies.mixes.perf_span import PerfSpan
 from scripts.studies.mixes.plan import Record, Turn
 from scripts.studies.mixes.platform import Ground

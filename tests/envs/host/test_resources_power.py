@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys as python
 import time
 from pathlib import Path
 
@@ -12,18 +11,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.host_memory import HostMemory
-from rlctl.envs.host.resources.node_power import (
-    STALE_SECONDS,
-    IpmiPower,
-    NodePower,
-    hwmon_watts,
-    ipmi_watts,
-    meter_file,
-    power_source,
-)
 from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
-from tests.waiting import reading, until
 
 RANGE_UJ = 262_143_328_850
 SERVER = {
@@ -186,94 +175,6 @@ SAID = """
     Sampling period:                          00000001 Seconds.
     Power reading state is:                   activated
 """
-
-
-def test_what_ipmitool_says_is_understood_or_told() -> None:
-    assert ipmi_watts(SAID) == 220.0
-    for said, why in (
-        ("Could not open device at /dev/ipmi0 or /dev/ipmi/0: Permission denied\n", Why.NO_PERMISSION),
-        ("\n    DCMI request failed because: Invalid command (c1)\n", Why.NOT_SUPPORTED),
-        ("", Why.NOT_SUPPORTED),
-    ):
-        found = ipmi_watts(said)
-        assert isinstance(found, Missing)
-        assert found.why is why
-        assert found.detail
-
-
-@given(st.text(max_size=200))
-def test_no_output_breaks_it(said: str) -> None:
-    assert isinstance(ipmi_watts(said), (float, Missing))
-
-
-def printing(text: str) -> tuple[str, ...]:
-    return python.executable, "-S", "-c", f"print({text!r})"
-
-
-def test_the_child_answers_hangs_or_is_not_there() -> None:
-    assert IpmiPower(printing(SAID))() == 220.0
-    slow = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=0.3)
-    hung, absent = slow(), IpmiPower(("/nowhere/ipmitool",))()
-    for found in (hung, absent):
-        assert isinstance(found, Missing)
-    assert "no answer in 0.3 s" in hung.detail  # type: ignore[union-attr]
-
-
-def test_a_tick_takes_the_newest_answer_with_its_age_and_never_waits() -> None:
-    power = NodePower(lambda: 220.0, interval_seconds=600.0)
-    reading(power, "node_watts", Value)
-    now = time.monotonic()
-    fresh, old = power.read(now + 10.0)["node_watts"], power.read(now + 2 * STALE_SECONDS)["node_watts"]
-    assert isinstance(fresh, Value)
-    assert (fresh.value, fresh.age_seconds >= 10.0) == (220.0, True)
-    assert isinstance(old, Missing)
-    assert old.why is Why.STALE
-    power.close()
-    power.close()
-
-
-def test_closing_ends_a_child_that_hangs() -> None:
-    ipmi = IpmiPower((python.executable, "-S", "-c", "import time; time.sleep(600)"), timeout_seconds=600.0)
-    power = NodePower(ipmi, cancel=ipmi.cancel)
-    child = until(lambda: ipmi._child)
-    power.close()
-    assert child is not None
-    assert child.poll() is not None
-    assert not power._thread.is_alive()
-
-
-def test_a_source_that_raises_costs_the_reading_and_not_the_thread() -> None:
-    answers = iter([ValueError("odd"), 5.0])
-
-    def source() -> float:
-        answer = next(answers, 5.0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    power = NodePower(source, interval_seconds=0.01)
-    reading(power, "node_watts", Value)
-    power.close()
-
-
-def test_the_power_meter_is_preferred_and_a_graphics_card_is_none(tmp_path: Path) -> None:
-    sys, dev = tmp_path / "sys", tmp_path / "dev"
-    put(sys / "class/hwmon/hwmon0/name", "amdgpu")
-    put(sys / "class/hwmon/hwmon0/power1_average", 30_000_000)
-    assert meter_file(sys) is None
-    nothing = power_source(sys, dev)
-    assert isinstance(nothing, Missing)
-    assert "modprobe ipmi_si" in nothing.detail
-    put(dev / "ipmi0", "")
-    no_tool = power_source(sys, dev, "no-such-ipmitool")
-    assert isinstance(no_tool, Missing)
-    assert "not installed" in no_tool.detail
-    put(sys / "class/hwmon/hwmon1/name", "power_meter")
-    put(sys / "class/hwmon/hwmon1/power1_average", 312_000_000)
-    found = power_source(sys, dev)
-    assert not isinstance(found, Missing)
-    assert found[0]() == 312.0
-    assert isinstance(hwmon_watts(tmp_path / "gone"), Missing)
 
 
 def test_free_memory_and_the_hosts_pressure(tmp_path: Path) -> None:

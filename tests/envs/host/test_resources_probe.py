@@ -11,7 +11,7 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.resources.probe import probe_resources
 from tests.doubles.cgroup_kernel import FakeKernel
 
-NAMES = ("memory protection", "memory PSI", "I/O weight", "resctrl", "powercap", "node power", "cpufreq")
+NAMES = ("memory protection", "memory PSI", "I/O weight", "resctrl", "powercap", "cpufreq")
 
 
 def put(path: Path, text: str) -> None:
@@ -22,12 +22,12 @@ def put(path: Path, text: str) -> None:
 def found_on(folder: Path, kind: str = "v1") -> dict[str, Capability]:
     kernel = FakeKernel(folder / "groups", kind)
     layout = Layout.detect(kernel.root, kernel.proc)
-    return {one.name: one for one in probe_resources(layout, folder / "proc", folder / "sys", folder / "dev")}
+    return {one.name: one for one in probe_resources(layout, folder / "proc", folder / "sys")}
 
 
 def test_a_bare_machine_lacks_all_and_says_why_and_what_for(tmp_path: Path) -> None:
     layout = Layout.detect(tmp_path, tmp_path)
-    found = {one.name: one for one in probe_resources(layout, tmp_path / "proc", tmp_path / "sys", tmp_path / "dev")}
+    found = {one.name: one for one in probe_resources(layout, tmp_path / "proc", tmp_path / "sys")}
     assert tuple(found) == NAMES
     for one in found.values():
         assert not one.present
@@ -76,7 +76,6 @@ def test_what_is_only_not_switched_on_tells_the_way_out(tmp_path: Path) -> None:
     found = found_on(tmp_path, "v2")
     assert "mount -t resctrl resctrl" in found["resctrl"].reason
     assert "write bfq to /sys/block/vda/queue/scheduler" in found["I/O weight"].reason
-    assert "modprobe ipmi_si" in found["node power"].reason
 
 
 @pytest.mark.host
