@@ -25,8 +25,8 @@ _LINK = re.compile(r"\]\((?!https?:|#|docs/)(?P<target>[^)\s]+)\)")
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading: its words in lower case, `-` for all that is no letter, digit or underscore."""
-    return re.sub(r"[^a-z0-9_]+", "-", heading.lower()).strip("-")
+    """The anchor of a heading: its words in lower case without apostrophes, joined by `-`; as GitHub has them."""
+    return re.sub(r"[^a-z0-9_]+", "-", re.sub("['’]", "", heading.lower())).strip("-")
 
 
 def setup(app: Sphinx) -> None:
