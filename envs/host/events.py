@@ -19,6 +19,7 @@ KINDS: Mapping[str, str] = {
     "be-starved": "BE has had less than `be.starved` says for so long: it should run elsewhere.",
     "be-fed": "BE has had twice of that again.",
     "group-appeared": "A group that the configuration means has come and is under control.",
+    "be-churn": "Groups of BE come and go faster than they can be put under control.",
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",
     "group-refused": "A group that the configuration means cannot be put under control.",

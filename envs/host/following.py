@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -28,6 +29,9 @@ GROUPS_AT_ONCE = 2000
 
 # Put under control in one go, some milliseconds each; who calls has other things to do.
 MOST_AT_ONCE = 10
+
+CHURN_GROUPS, CHURN_SECONDS = 20, 60.0
+"""So many groups that came in so long, of which half are gone, are told: those in between were never seen."""
 
 _RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
 
@@ -85,6 +89,7 @@ class Follower:
         self._found: list[str] = []
         self._refused: dict[str, str] = {}
         self._lc_inode = _inode(str(lc.directories[0]))
+        self._comings: deque[float] = deque(maxlen=CHURN_GROUPS)
         self._learn(self._known)
 
     def follow(self, now_seconds: float) -> bool:
@@ -95,6 +100,7 @@ class Follower:
             self._look()
         found, self._found = self._found[:MOST_AT_ONCE], self._found[MOST_AT_ONCE:]
         self._adopt(found)
+        self._tell_churn(len(found), now_seconds)
         if self._found:  # the sensors once, for all
             return True
         before, self._known = self._known, self._actuator.groups
@@ -108,6 +114,19 @@ class Follower:
         except SensorError as error:
             self._refuse(_PERF, str(error))
         return self._known != before
+
+    def _tell_churn(self, came: int, now_seconds: float) -> None:
+        """Report that most of the groups that came lately are gone: those in between were never seen."""
+        self._comings.extend([now_seconds] * min(came, CHURN_GROUPS))
+        if len(self._comings) < CHURN_GROUPS or now_seconds - self._comings[0] > CHURN_SECONDS:
+            return
+        if len(self._actuator.groups) <= CHURN_GROUPS / 2:
+            self._comings.clear()
+            self._events.tell(
+                "be-churn",
+                f"{CHURN_GROUPS} groups of BE came within {CHURN_SECONDS:g} s, and most are gone: not all were held in "
+                "time; name the group above them as BE",
+            )
 
     def _look(self) -> None:
         root = self._roots[self._looks % len(self._roots)]

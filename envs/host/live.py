@@ -137,6 +137,7 @@ class LiveHost:
         self._unfollowed: Exception | None = None
         self._be_vanished = False
         self._escaped: frozenset[int] = frozenset()
+        self._next_killed = 0  # number of the process that is looked at next, see `_release_killed`
         self._doubts: dict[str, str] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
         self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
@@ -232,6 +233,15 @@ class LiveHost:
             if self._deadline - time.monotonic() < 0.5 * self.tick_seconds:
                 break
         self._renew_plan()
+        self._release_killed()
+
+    def _release_killed(self) -> None:
+        """Let tasks die that were killed while BE is frozen, some at each tick; see `Group.release_killed`."""
+        following = [0]
+        for group in self.actuator.groups if self._current.frozen else ():
+            with contextlib.suppress(RlctlError):  # it vanished
+                following.append(group.release_killed(self._next_killed))
+        self._next_killed = max(following)
 
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's: of the groups that are there, and of those that come."""
@@ -312,13 +322,15 @@ class LiveHost:
         used, allowed = readings.get("be_cpus", ABSENT), readings.get(BE_ALLOWED, ABSENT)
         if isinstance(used, Missing) or isinstance(allowed, Missing) or used.value <= allowed.value + ESCAPED_CPUS:
             return
-        with contextlib.suppress(RlctlError):  # a group that vanished meanwhile is told of by whoever follows them
-            strays = frozenset().union(*(group.strays() for group in self.actuator.groups))
-            for pid in sorted(strays - self._escaped):
-                task = read_task(pid)
-                name = task.name if task else "it has ended"
-                self._events.tell("be-escaped", f"process {pid} ({name}) has left a control group of BE: put it back")
-            self._escaped = strays
+        strays = set[int]()
+        for group in self.actuator.groups:
+            with contextlib.suppress(RlctlError):  # one that vanished meanwhile is told of by whoever follows them
+                strays |= group.strays()
+        for pid in sorted(strays - self._escaped):
+            task = read_task(pid)
+            name = task.name if task else "it has ended"
+            self._events.tell("be-escaped", f"process {pid} ({name}) has left a control group of BE: put it back")
+        self._escaped = frozenset(strays)
 
     def _of_other(self, lc: Lc, first: Telemetry) -> Telemetry:
         """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +91,14 @@ def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
 def leader(tid: int, proc: Path = PROC) -> int:
     """The process that a thread belongs to; itself where /proc has no answer."""
     return int(_status(tid, proc, "Tgid") or tid)
+
+
+def has_pending_kill(pid: int, proc: Path = PROC) -> bool:
+    """Whether a process got SIGKILL and has not died of it yet."""
+    masks = (_status(pid, proc, key) for key in ("SigPnd", "ShdPnd"))  # hexadecimal, one bit a signal
+    with contextlib.suppress(ValueError):
+        return any(int(mask or "0", 16) >> (signal.SIGKILL - 1) & 1 for mask in masks)
+    return False
 
 
 def affinity(tid: int, proc: Path = PROC) -> frozenset[int]:

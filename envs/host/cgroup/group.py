@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, ConfigError, HostError
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal, refusing
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -17,10 +17,13 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
-from rlctl.envs.host.process import PROC, memberships
+from rlctl.envs.host.process import PROC, has_pending_kill, memberships
 
 # What a BE group may be restricted by, as `Group` names its drivers.
 KNOBS = ("cpu", "cpuset", "freezer")
+
+KILLED_AT_ONCE = 100
+"""Processes that are looked at in one tick for a SIGKILL that a freeze holds up."""
 
 REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
@@ -229,9 +232,36 @@ class Group:
         return frozenset(cpus)
 
     def strays(self) -> frozenset[int]:
-        """Processes in some of its hierarchies and not in all: a controller does not hold whoever left its group."""
-        first, *others = self._pids()
-        return first.union(*others) - first.intersection(*others)
+        """Processes in some of its hierarchies and not in all: a controller does not hold whoever left its group.
+
+        A threaded group of cgroup2 does not tell its processes (cgroup-v2.rst, "Threads"): it is left out.
+        """
+        listed = []
+        for directory in self.directories:
+            with contextlib.suppress(CgroupRejected):
+                listed.append(frozenset(self._pids_in(directory)))
+        return frozenset[int]().union(*listed) - frozenset.intersection(*listed) if listed else frozenset()
+
+    def release_killed(self, first: int = 0) -> int:
+        """Let those die that got SIGKILL while they are frozen: a v1 kernel ends none of them before it is thawed.
+
+        Each leaves the freezer's group alone, for the one above. It runs no more code of its own, and its quota holds.
+
+        Args:
+            first: Number of the first process to look at, of those in the order of the kernel.
+
+        Returns:
+            The first one for the next call. 0 in v2, where SIGKILL ends frozen tasks (cgroup-v2.rst, "cgroup.freeze").
+        """
+        if not isinstance(self.freezer, FreezerV1):
+            return 0
+        directory = self.paths[Controller.FREEZER]
+        pids = list(self._pids_in(directory))
+        for pid in pids[first : first + KILLED_AT_ONCE]:
+            if has_pending_kill(pid):
+                with contextlib.suppress(CgroupError):  # it is gone meanwhile
+                    self._knobs.poke(directory.parent / "cgroup.procs", str(pid))
+        return first + KILLED_AT_ONCE if len(pids) > first + KILLED_AT_ONCE else 0
 
     def remove(self, timeout_seconds: float = REMOVE_SECONDS) -> None:
         """Remove it and its descendants everywhere, waiting for ended processes to be gone. Idempotent.

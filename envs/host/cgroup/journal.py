@@ -107,7 +107,8 @@ def boot_id(proc: Path = Path("/proc")) -> str:
     try:
         return (proc / "sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:
-        raise HostError(f"{proc}: no boot id ({error.strerror}): is procfs mounted?") from error
+        way_out = ": is procfs mounted?" if error.errno == errno.ENOENT else ""
+        raise HostError(f"{proc}: no boot id ({error.strerror}){way_out}") from error
 
 
 def load(state_dir: Path) -> Recorded:

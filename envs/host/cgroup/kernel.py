@@ -138,6 +138,8 @@ class KernelFiles:
         """Refuse what no control group or resctrl class is: a journal, however forged, leads to nothing else."""
         if device not in self._devices:
             self._devices = group_devices()
+            if not self._devices:  # as without a free descriptor
+                raise OSError(errno.EMFILE, "the mounts cannot be read", str(path))
         if device not in self._devices:
             raise OSError(errno.EXDEV, "not on a file system of control groups", str(path))
 
@@ -204,6 +206,7 @@ _BY_ERRNO: dict[int, tuple[type[RlctlError], str]] = {
     errno.EINVAL: (CgroupRejected, "out of range, or in conflict with the parent, a child or an exclusive sibling"),
     errno.ERANGE: (CgroupRejected, "out of this host's range"),
     errno.EXDEV: (CgroupError, "nothing else is ever written"),
+    errno.EMFILE: (CgroupError, "close files, or raise `ulimit -n`"),
     errno.ESRCH: (CgroupError, "the process has ended"),
     errno.EOPNOTSUPP: (CgroupRejected, "not possible in a group of this type"),
 }

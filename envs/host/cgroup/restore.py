@@ -28,6 +28,10 @@ from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 
 PATIENCE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.005
+
+MOST_OF_A_REASON = 8
+"""Files with one reason that a report names one by one."""
+
 _PARENTS = {
     "cpuset.cpus": ("cpuset.cpus.effective", "cpuset.effective_cpus"),  # v2, v1
     "cpuset.mems": ("cpuset.mems.effective", "cpuset.effective_mems"),
@@ -71,7 +75,16 @@ class RestoreReport:
         items = (*self.equivalent, *self.skipped, *self.failed)
         counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
         counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
-        return "\n".join([counts, *(shown(f"{item.path}: {item.why}") for item in items)])
+        by_reason: dict[str, list[Path]] = {}
+        for item in items:
+            by_reason.setdefault(item.why, []).append(item.path)
+        lines = [counts]
+        for why, paths in by_reason.items():
+            # One line for many: after months of groups that came and went there are hundreds.
+            told = paths if len(paths) <= MOST_OF_A_REASON else paths[:1]
+            more = f" (and {len(paths) - 1} more files)" if len(paths) > len(told) else ""
+            lines += [shown(f"{path}{more}: {why}") for path in told]
+        return "\n".join(lines)
 
 
 def restore(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.decode import measured
-from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Rate, followed
+from rlctl.envs.host.sensors.kernel_file import BEGAN_ANEW, G, Gauge, KernelFile, Rate, followed
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
+
+log = logging.getLogger(__name__)
 
 PROCS_BYTES = 1 << 16  # about 8,000 pids
 _USAGE_USEC = re.compile(rb"^usage_usec (\d+)$", re.MULTILINE)
@@ -34,18 +39,59 @@ def usage_seconds(content: bytes) -> float | Missing:
 
 def _most_cpus(host_cpus: int | None) -> float:
     """The CPUs that can be busy: those that are online now, unless told, as a virtual machine may get more any time."""
-    return float(host_cpus or os.cpu_count() or 1)
+    # Not `os.cpu_count`, which from Python 3.13 on answers what PYTHON_CPU_COUNT says.
+    return float(host_cpus or os.sysconf("SC_NPROCESSORS_ONLN"))
+
+
+RESETS, RESETS_SECONDS = 2, 60.0
+"""A counter of BE's may not begin anew so often in so long: `cpuacct.usage` takes a 0 from whoever may write it."""
+
+
+class BeUsage(Gauge):
+    """CPU time of one BE group.
+
+    A group that is gone counts once more with its last rate. One whose counter is set back again and again counts with
+    all CPUs there are: then nobody knows what BE uses, and the guard against an overrun has to object.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, usage_seconds)
+        self._last: Value | None = None
+        self._group = identity_of(path.parent)
+        self._resets: deque[float] = deque(maxlen=RESETS)
+
+    def rate(self, now_seconds: float, most: float | None = None) -> Reading:
+        """Its growth per second since the previous call."""
+        reading = super().rate(now_seconds, most)
+        if isinstance(reading, Missing):
+            if reading.why is Why.GONE and self._last is not None:
+                reading, self._last = self._last, None
+            elif reading.detail == BEGAN_ANEW:
+                self._count_reset(now_seconds)
+        elif most is not None:
+            self._last = reading
+        if most is not None and len(self._resets) == RESETS and now_seconds - self._resets[0] <= RESETS_SECONDS:
+            return Value(most)
+        return reading
+
+    def _count_reset(self, now_seconds: float) -> None:
+        group = identity_of(self.path.parent)
+        if group == self._group:
+            self._resets.append(now_seconds)
+            if len(self._resets) == RESETS:
+                log.warning("%s is set back again and again: BE counts as using every CPU", self.path)
+        self._group = group  # another group of that name has a counter of its own
 
 
 class GroupCpus:
-    """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes is idle while another is left."""
+    """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes counts once more, see `BeUsage`."""
 
     name = "group-cpus"
     provides = ("lc_cpus", "be_cpus")
 
     def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
         self._host_cpus = host_cpus
-        self._lc, *self._be = (_usage(path) for path in (lc, *be))
+        self._lc, self._be = Gauge(lc, usage_seconds), tuple(BeUsage(path) for path in be)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Both shares since the previous call."""
@@ -56,21 +102,17 @@ class GroupCpus:
     def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
         """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick."""
 
-        def begun(path: Path) -> Gauge:
-            gauge = _usage(path)
+        def begin(gauge: G) -> G:
             gauge.rate(now_seconds)
             return gauge
 
-        self._lc, *self._be = followed((self._lc, *self._be), (lc, *be), begun)
+        (self._lc,) = followed((self._lc,), (lc,), lambda path: begin(Gauge(path, usage_seconds)))
+        self._be = followed(self._be, be, lambda path: begin(BeUsage(path)))
 
     def close(self) -> None:
         """Close the groups' files."""
         for usage in (self._lc, *self._be):
             usage.close()
-
-
-def _usage(path: Path) -> Gauge:
-    return Gauge(path, usage_seconds)
 
 
 def _sum(readings: Sequence[Reading]) -> Reading:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
@@ -80,6 +81,9 @@ class KernelFile:
                 os.close(file)
 
 
+BEGAN_ANEW = "the counter or the clock started anew"
+
+
 class Rate:
     """Growth per second of a counter that only grows.
 
@@ -114,7 +118,7 @@ class Rate:
             return Missing(Why.NO_DATA, "a rate takes two readings")
         seconds, growth = now_seconds - before[0], total - before[1]
         if not (seconds > 0.0 and growth >= 0.0):  # nor is NaN a counter
-            return Missing(Why.NO_DATA, "the counter or the clock started anew")
+            return Missing(Why.NO_DATA, BEGAN_ANEW)
         rate = growth / seconds
         if rate > 2.0 * most:
             return Missing(Why.ABSURD, f"{rate:g} per second, {most:g} is possible")
@@ -154,7 +158,10 @@ class Gauge:
         self._file.close()
 
 
-def followed(gauges: Iterable[Gauge], paths: Sequence[Path], make: Callable[[Path], Gauge]) -> tuple[Gauge, ...]:
+G = TypeVar("G", bound=Gauge)
+
+
+def followed(gauges: Iterable[G], paths: Sequence[Path], make: Callable[[Path], G]) -> tuple[G, ...]:
     """Gauges of these files from now on: those that there are, and new ones; the others are closed."""
     before = {gauge.path: gauge for gauge in gauges}
     after = tuple(before.pop(path) if path in before else make(path) for path in paths)

@@ -26,9 +26,11 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles, group_devices, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped
 from rlctl.envs.workload import Weight
-from tests.waiting import PATIENCE_SECONDS
+from tests.waiting import PATIENCE_SECONDS, until
 
 Bench = Any
 LIMITS = Limits(cpus=2)
@@ -90,6 +92,7 @@ from pathlib import Path
 from rlctl.envs.errors import PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.layout import Layout
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 layout = Layout.detect()
@@ -317,3 +320,43 @@ def test_weights_of_groups_without_a_cpu_controller_are_nobodys(fake: Bench) -> 
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
     be.set_weight(Weight.MINIMUM)
     assert be.apply(LIMITS.safe) == Allocation(UNLIMITED, 1, frozen=True)
+
+
+@pytest.mark.parametrize("fake", ["hybrid"], indirect=True)
+def test_a_threaded_group_hides_no_escape(fake, monkeypatch):
+    """One of cgroup2 that tells no processes kept the escapes of all groups from being named."""
+    group = fake.group()
+    threaded = group.paths[Controller.PRESSURE] / "cgroup.procs"
+    task = fake.task()
+    Group.open(fake.layout, group.name, Knobs(None, fake.kernel)).attach(task)
+    (group.paths[Controller.CPU] / "cgroup.procs").write_text("")
+    read = fake.kernel.read
+
+    def refuse(path):
+        if path == threaded:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return read(path)
+
+    monkeypatch.setattr(fake.kernel, "read", refuse)
+    assert group.strays() == {task}
+
+
+def test_many_files_of_one_reason_are_one_line(tmp_path):
+    gone = [Skipped(tmp_path / str(number), "the group is gone") for number in range(753)]
+    report = RestoreReport(skipped=[*gone, Skipped(tmp_path / "x", "another reason")])
+    assert len(str(report).splitlines()) == 3
+    assert "(and 752 more files): the group is gone" in str(report)
+
+
+@pytest.mark.host
+def test_a_frozen_task_that_is_killed_dies_at_once(real):
+    """kubelet and docker waited for the end of a container until BE was thawed."""
+    group = real.group()
+    pid = real.task()
+    group.attach(pid)
+    actuator = BeActuator([group], (1, 0), Limits(2), real.knobs(), settle_seconds=PATIENCE_SECONDS)
+    actuator.apply(Limits(2).safe)
+    real.tasks[-1].kill()
+    until(lambda: group.release_killed() == 0 and real.tasks[-1].poll() is not None)
+    assert real.tasks[-1].returncode == -9
+    assert actuator.read().frozen

@@ -108,6 +108,19 @@ def test_a_refused_group_is_told_once_and_forgotten_when_it_is_gone(
     assert run.kinds() == []
 
 
+def test_groups_that_come_and_go_without_end_are_told(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 564 groups that BE moved through 1 was restricted in time, and nothing said so."""
+    monkeypatch.setattr("rlctl.envs.host.following.CHURN_GROUPS", 4)
+    run = Run(fake, monkeypatch, "batch-0")
+    for number in range(1, 5):
+        late = run.make(f"batch-{number}")
+        for _ in range(4):  # each look is at another hierarchy
+            run.tick()
+        late.remove()
+        run.tick()
+    assert "be-churn" in run.kinds()
+
+
 def quota_cpus(group: Group) -> float:
     assert group.cpu is not None
     return group.cpu.quota().cpus

@@ -56,6 +56,52 @@ def test_a_be_group_that_ended_does_not_hide_the_other(tmp_path: Path) -> None:
     sensor.close()
 
 
+def test_a_be_group_that_ended_counts_once_more(tmp_path: Path) -> None:
+    """BE that moved into a new group every 20 ms read as 0.0 CPUs."""
+    job = tmp_path / "job/cpu.stat"
+    job.parent.mkdir()
+    sensor = GroupCpus(tmp_path / "none", [job], host_cpus=2)
+    for second in range(3):
+        job.write_text(V2.format(second * 800_000))
+        sensor.read(float(second))
+    sensor.close()
+    job.unlink()
+    job.parent.rmdir()
+    assert sensor.read(3.0)["be_cpus"] == Value(near(0.8))
+    assert isinstance(sensor.read(4.0)["be_cpus"], Missing)
+
+
+def test_a_counter_that_is_set_back_twice_counts_as_all_cpus(tmp_path: Path) -> None:
+    """A 0 written to `cpuacct.usage` five times a second kept the guard against an overrun silent."""
+    usage = tmp_path / "cpuacct.usage"
+    sensor = GroupCpus(tmp_path / "none", [usage], host_cpus=2)
+    found = []
+    for second, seconds_used in enumerate([5, 6, 1, 2, 0, 1, 2]):
+        usage.write_text(f"{seconds_used}000000000\n")
+        found.append(sensor.read(float(second))["be_cpus"])
+    assert found[1] == found[3] == Value(1.0), "once may be an accident"
+    assert isinstance(found[2], Missing)
+    assert found[4:] == [Value(2.0)] * 3
+    usage.write_text("3000000000\n")
+    sensor.read(70.0)
+    usage.write_text("4000000000\n")
+    assert sensor.read(71.0)["be_cpus"] == Value(1.0)
+
+
+def test_a_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
+    job = tmp_path / "job/cpu.stat"
+    sensor = GroupCpus(tmp_path / "none", [job], host_cpus=2)
+    for second in range(8):
+        if second % 2 == 0:
+            sensor.close()
+            if job.exists():
+                job.unlink()
+                job.parent.rename(tmp_path / f"gone-{second}")  # or the next one might get its inode
+            job.parent.mkdir()
+        job.write_text(V2.format((second % 2) * 500_000))
+        assert sensor.read(float(second))["be_cpus"] != Value(2.0)
+
+
 def test_without_a_be_group_its_cpus_are_not_configured(tmp_path: Path) -> None:
     reading = GroupCpus(tmp_path / "none").read(0.0)["be_cpus"]
     assert reading == Missing(Why.NOT_CONFIGURED, "no BE group")
@@ -85,13 +131,13 @@ def test_cpus_that_are_added_while_it_runs_count_without_a_restart(
     times = namedtuple("times", "user")
     samples = iter([times(0.0), times(2.0), times(9.0)])
     usage = tmp_path / "cpu.stat"
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sysconf", lambda name: 2)
     host, groups = HostCpus(lambda: next(samples)), GroupCpus(usage, [usage])
     for now, busy in ((0.0, 0), (1.0, 2_000_000)):
         usage.write_text(V2.format(busy))
         host.read(now)
         groups.read(now)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(os, "sysconf", lambda name: 8)
     usage.write_text(V2.format(9_000_000))
     assert host.read(2.0)["host_cpus"] == Value(7.0)
     assert groups.read(2.0) == {"lc_cpus": Value(7.0), "be_cpus": Value(7.0)}
