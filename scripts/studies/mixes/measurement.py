@@ -88,7 +88,7 @@ def estimated_seconds(measurement: Measurement, tried: Mapping[str, TunableResul
         if not cell.instances.keys() <= tried.keys():
             return None
         work = sum(count * tried[name].cpu_seconds for name, count in cell.instances.items())
-        total += work / measurement.ground.quota_cpus + RUN_SECONDS + INSTANCE_SECONDS * cell.size
+        total += work / measurement.ground.quota_cpus + RUN_SECONDS + INSTANCE_SECONDS * sum(cell.instances.values())
     return 2.0 * measurement.runs * total
 
 
@@ -106,7 +106,7 @@ def run_all(
         HostError: A CPU controller is missing, or a group of that name exists.
     """
     sets = {cell.name: tuple(_instances(measurement, cell, tried)) for cell in measurement.cells}
-    done = log.done
+    done = {record.turn for record in log.records}
     with Arena(measurement.ground, measurement.leftover, measurement.quota_period_us) as arena:
         for turn in turns(measurement.cells, measurement.runs, measurement.seed):
             if turn not in done:

@@ -18,22 +18,14 @@ from rlctl.envs.host.sensors.perf_parse import Count, parse_line
 from rlctl.envs.host.sensors.perf_process import start_perf
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
-# Those behind the metrics of BarbequeRTRM's tables.
 SPAN_EVENTS = (
-    "task-clock",
-    "context-switches",
-    "cpu-migrations",
-    "page-faults",
-    "cycles",
-    "stalled-cycles-frontend",
-    "stalled-cycles-backend",
-    "instructions",
-    "branches",
-    "branch-misses",
-)
+    "task-clock", "context-switches", "cpu-migrations", "page-faults", "cycles", "stalled-cycles-frontend",
+    "stalled-cycles-backend", "instructions", "branches", "branch-misses",
+)  # fmt: skip
+"""Those behind the metrics of BarbequeRTRM's tables."""
 
-# For perf to open its counters on every CPU, and to print them.
 ANSWER_SECONDS = 10.0
+"""For perf to open its counters on every CPU, and to print them."""
 
 
 class PerfSpan:
@@ -49,15 +41,13 @@ class PerfSpan:
         self, group: str, events: Sequence[str] = SPAN_EVENTS, *, perf: str = "perf", proc: Path = Path("/proc")
     ) -> None:
         self._events = tuple(events)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._missing = _cannot(group, perf, proc)
         self._stack = contextlib.ExitStack()
-        if self._missing is None:
+        self._why = _unusable(group, perf, proc)
+        if not self._why:
             try:
                 self._start(group, perf)
             except OSError as error:
-                self._stack.close()
-                self._missing = Missing(Why.NOT_SUPPORTED, f"perf cannot be started: {error.strerror}")
+                self._why = f"perf cannot be started: {error.strerror}"
 
     def begin(self) -> None:
         """Count from now on."""
@@ -66,62 +56,14 @@ class PerfSpan:
     def end(self) -> Mapping[str, Reading]:
         """Stop counting, and end perf; how often every event was counted, or seconds for task-clock."""
         self._order(b"disable\n")
-        if self._missing is None:
-            self._finish()
-        return self._readings()
-
-    def close(self) -> None:
-        """End the perf child. Idempotent."""
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            self._process.wait()
-        self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _start(self, group: str, perf: str) -> None:
-        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
-        self._stack.callback(self._printed.close)
-        orders, self._orders = os.pipe2(os.O_CLOEXEC)
-        self._answers, answers = os.pipe2(os.O_CLOEXEC)
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
-        self._stack.callback(os.close, self._orders)
-        self._stack.callback(os.close, self._answers)
-        control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
-        try:
-            command = [perf, "stat", "-x;", "-a", *control, "--for-each-cgroup", group, "-e", ",".join(self._events)]
-            self._process = start_perf(command, self._printed, (orders, answers))
-        finally:
-            os.close(orders)
-            os.close(answers)
-
-    def _order(self, order: bytes) -> None:
-        if self._missing is not None:
-            return
-        try:
-            os.write(self._orders, order)
-            answered = bool(self._poll.poll(ANSWER_SECONDS * 1e3)) and os.read(self._answers, 16)
-        except OSError:
-            answered = b""
-        if not answered:
-            self._missing = Missing(Why.NO_DATA, f"perf: {self._last_words()}")
-
-    def _finish(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGINT)  # it prints its counters and ends
-        try:
-            self._process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._missing = Missing(Why.NO_DATA, f"perf did not end in {ANSWER_SECONDS:g} s")
-
-    def _readings(self) -> dict[str, Reading]:
-        if self._missing is not None:
-            return dict.fromkeys(self._events, self._missing)
+        if not self._why:
+            self._process.send_signal(signal.SIGINT)  # it prints its counters and ends
+            try:
+                self._process.wait(ANSWER_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._why = f"perf did not end in {ANSWER_SECONDS:g} s"
+        if self._why:
+            return dict.fromkeys(self._events, Missing(Why.NOT_SUPPORTED, self._why))
         counts: dict[str, Count] = {}
         for line in self._text().splitlines():
             parsed = parse_line(b"0;" + line)  # without -I there is no column for the time
@@ -130,24 +72,55 @@ class PerfSpan:
                 counts[parsed.event] = counts[parsed.event] + count if parsed.event in counts else count
         return {event: _reading(counts.get(event)) for event in self._events}
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self, group: str, perf: str) -> None:
+        self._printed = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+        orders, self._orders = os.pipe2(os.O_CLOEXEC)
+        self._answers, answers = os.pipe2(os.O_CLOEXEC)
+        self._stack.callback(os.close, self._orders)
+        self._stack.callback(os.close, self._answers)
+        self._poll = select.poll()
+        self._poll.register(self._answers, select.POLLIN)
+        control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
+        command = [perf, "stat", "-x;", "-a", *control, "--for-each-cgroup", group, "-e", ",".join(self._events)]
+        try:
+            self._process = start_perf(command, self._printed, (orders, answers))
+        finally:
+            os.close(orders)
+            os.close(answers)
+        self._stack.callback(self._process.wait)
+        self._stack.callback(self._process.kill)
+
+    def _order(self, order: bytes) -> None:
+        if self._why:
+            return
+        answered = b""
+        with contextlib.suppress(OSError):
+            os.write(self._orders, order)
+            if self._poll.poll(ANSWER_SECONDS * 1e3):
+                answered = os.read(self._answers, 16)
+        if not answered:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            first = self._text().decode(errors="replace").split("\n\n")[0]
+            self._why = f"perf: {' '.join(first.split())[:300] or 'it does not answer'}"
+
     def _text(self) -> bytes:
         return os.pread(self._printed.fileno(), 1 << 20, 0)
 
-    def _last_words(self) -> str:
-        assert self._process is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
-        first = self._text().decode(errors="replace").split("\n\n")[0]
-        return " ".join(first.split())[:300] or "it does not answer"
 
-
-def _cannot(group: str, perf: str, proc: Path) -> Missing | None:
+def _unusable(group: str, perf: str, proc: Path) -> str:
     if shutil.which(perf) is None:
-        return Missing(Why.NOT_SUPPORTED, f"no {perf} on PATH")
+        return f"no {perf} on PATH"
     root = perf_root(proc)
     if root is None or not (root / group).is_dir():
-        return Missing(Why.NOT_SUPPORTED, f"perf looks for groups below {root}, where there is no {group}")
-    return None
+        return f"perf looks for groups below {root}, where there is no {group}"
+    return ""
 
 
 def _reading(count: Count | None) -> Reading:

@@ -24,11 +24,6 @@ class Cell:
     name: str
     instances: Mapping[str, int]
 
-    @property
-    def size(self) -> int:
-        """Number of all instances together."""
-        return sum(self.instances.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -58,11 +53,21 @@ class Record:
     said: Mapping[str, Mapping[str, Any]]
     throttled_seconds: float
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """From a line's JSON; ValueError, LookupError, TypeError: it is not a run's."""
+        metrics: dict[str, Reading] = {}
+        for name, one in data["metrics"].items():
+            is_missing = isinstance(one, dict)
+            metrics[name] = Missing(Why(one["missing"]), one["detail"]) if is_missing else Value(float(one))
+        placements = [(seconds, placed) for seconds, placed in data["placements"]]
+        return cls(Turn(**data["turn"]), metrics, data["ended"], placements, data["said"], data["throttled_seconds"])
+
 
 def turns(cells: Sequence[Cell], runs: int, seed: int = 0) -> Iterator[Turn]:
     """Runs in pairs of managed and unmanaged, in random order, all cells once before any of them twice.
 
-    A drift of the machine then meets both sides and all cells alike, and whoever ends it early has them balanced.
+    A drift of the machine then meets both sides and all cells alike, also in a measurement that is ended early.
     """
     chance = random.Random(seed)
     for repeat in range(runs):
@@ -97,45 +102,37 @@ class Log:
                 raise ConfigError("runs are recorded here already: go on with --resume, or name another folder", folder)
             self.records, self._header = _read(self._path, plan), None
 
-    @property
-    def done(self) -> frozenset[Turn]:
-        """Runs that need not be made."""
-        return frozenset(record.turn for record in self.records)
-
     def add(self, record: Record) -> None:
         """Append a run to the records, and to the file."""
         self.records.append(record)
         metrics = {name: reading_as_json(reading) for name, reading in record.metrics.items()}
+        lines = [{**asdict(record), "metrics": metrics}]
         if self._header is not None:  # only now: a measurement whose first run fails leaves nothing to stumble over
-            self._append(self._header)
+            lines.insert(0, dict(self._header))
             self._header = None
-        self._append({**asdict(record), "metrics": metrics})
-
-    def _append(self, line: Mapping[str, Any]) -> None:
         if self._path is not None:
             with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.writelines(json.dumps(line) + "\n" for line in lines)
 
 
 def _read(path: Path, plan: Mapping[str, Any]) -> list[Record]:
     text = path.read_bytes()
     whole = text.rfind(b"\n") + 1
-    lines = text[:whole].decode(errors="replace").splitlines()
-    records = []
-    for number, line in enumerate(lines, start=1):
+    records: list[Record] = []
+    header: Any = None
+    for number, line in enumerate(text[:whole].decode(errors="replace").splitlines() or [""], start=1):
         try:
-            data = json.loads(line)
-            if number > 1:
-                records.append(_from_json(data))
-            elif data["format"] != FORMAT or data["plan"] != json.loads(json.dumps(plan)):
-                raise ConfigError(
-                    "is the record of another measurement: give its options again, or another folder", path
-                )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(f"is no record of a measurement{REMOVE}", path, number) from error
-    if not lines:
-        raise ConfigError(f"is no record of a measurement{REMOVE}", path, 1)
-    if whole < len(text):  # torn by a crash or a full disk: that run is made again
+            if number == 1:
+                header = json.loads(line)
+                if header["format"] != FORMAT or "plan" not in header:
+                    raise ValueError(header)
+            else:
+                records.append(Record.from_json(json.loads(line)))
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(f"is no record of a measurement's run{REMOVE}", path, number) from error
+    if header["plan"] != json.loads(json.dumps(plan)):
+        raise ConfigError(f"has runs of another measurement{REMOVE}", path)
+    if len(text) > whole:  # a line that was torn by a crash or a full disk: that run is made again
         os.truncate(path, whole)
     return records
 
@@ -145,12 +142,3 @@ def reading_as_json(reading: Reading) -> float | dict[str, str]:
     if isinstance(reading, Missing):
         return {"missing": reading.why.value, "detail": reading.detail}
     return reading.value
-
-
-def _from_json(data: Mapping[str, Any]) -> Record:
-    metrics = {
-        name: Missing(Why(one["missing"]), one["detail"]) if isinstance(one, dict) else Value(float(one))
-        for name, one in data["metrics"].items()
-    }
-    placements = [(seconds, placed) for seconds, placed in data["placements"]]
-    return Record(Turn(**data["turn"]), metrics, data["ended"], placements, data["said"], data["throttled_seconds"])

@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Self
 
 from rlctl.envs.allocation import Allocation
@@ -22,78 +21,16 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.resources.powercap import Energy, rapl_zones
-from rlctl.envs.telemetry import Missing, Reading, Value, Why
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.session import ahead
 from rlctl.serve.sharing import Sharing
+from scripts.studies.mixes.energy import EnergyMeter
 from scripts.studies.mixes.metrics import metrics_of
-from scripts.studies.mixes.node_power import NodePower, Source, power_source
 from scripts.studies.mixes.perf_span import PerfSpan
 from scripts.studies.mixes.plan import Record, Turn
 from scripts.studies.mixes.platform import Ground
 from scripts.studies.mixes.tunable import RESULT_BEGINS, TunableResult, parse_result
-
-INTERVAL_SECONDS = 1.0
-"""Between two readings of a power meter; a board controller has none newer."""
-
-
-class EnergyMeter:
-    """Energy of spans of time, in joules. A context manager.
-
-    RAPL counts packages and memory; a power meter, as in the paper, the whole machine, once a second, so that a run has
-    to be of several seconds: it counts as the mean of what the meter said meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-        self._rapl = Energy(rapl_zones())
-        self._stack.callback(self._rapl.close)
-        self._begun_seconds, self._before = 0.0, self._rapl.joules()
-        self._answers: list[tuple[float, float]] = []  # of the power meter: when, and watts
-        self._power: NodePower | Missing = Missing(Why.NOT_CONFIGURED, "RAPL counts")
-        if isinstance(self._before, Missing):
-            source = power_source()
-            if isinstance(source, Missing):
-                self._power = Missing(source.why, f"{self._before.detail}; {source.detail}")
-            else:
-                self._power = NodePower(self._noted(source[0]), INTERVAL_SECONDS, source[1])
-                self._stack.callback(self._power.close)
-
-    def begin(self) -> None:
-        """Begin a span of time."""
-        self._begun_seconds, self._before = time.monotonic(), self._rapl.joules()
-        self._answers.clear()
-
-    def end(self) -> Reading:
-        """Energy in joules since `begin`, or why it is not known."""
-        now, seconds = self._rapl.joules(), time.monotonic() - self._begun_seconds
-        if not isinstance(now, Missing) and not isinstance(self._before, Missing):
-            return Value(now - self._before)
-        if isinstance(self._power, Missing):
-            return now if isinstance(now, Missing) and self._power.why is Why.NOT_CONFIGURED else self._power
-        if watts := [watts for when, watts in self._answers if when >= self._begun_seconds]:
-            return Value(fmean(watts) * seconds)
-        latest = self._power.read(time.monotonic())["node_watts"]
-        why = f"the power meter gave no reading within {seconds:.1f} s: measure longer runs"
-        return latest if isinstance(latest, Missing) else Missing(Why.NO_DATA, why)
-
-    def _noted(self, source: Source) -> Source:
-        def ask() -> float | Missing:
-            watts = source()
-            if not isinstance(watts, Missing):
-                self._answers.append((time.monotonic(), watts))
-            return watts
-
-        return ask
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
 
 MOST_CHARACTERS = 1 << 16
 """Read of an instance's output; a command of the user's may write its result to standard output."""
