@@ -6,7 +6,6 @@ that expands without end is no configuration), reads `1e6` as a number, and know
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -35,7 +34,7 @@ def _regex(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        raise ValueError(f"{pattern!r} is not a valid regular expression: {error}") from error
     return pattern
 
 
@@ -89,7 +88,7 @@ def load_model(model: type[T], path: Path) -> T:
     """Read and check a YAML file; unknown keys are an error with a suggestion where the model forbids them.
 
     Raises:
-        ConfigError: The file is absent, is no YAML, or does not fit the model.
+        ConfigError: The file is absent, is not valid YAML, or does not fit the model.
         PermissionMissing: The file may not be read.
     """
     data, lines = load_yaml(path)
@@ -106,7 +105,7 @@ def shipped_or_own(source: str | Path, folder: str, what: str) -> Path:
     """A file that ships in a folder of configs, by its name, or one of the user's by its path.
 
     Raises:
-        ConfigError: None that ships has this name, and it is no YAML file's.
+        ConfigError: None that ships has this name, and it is not a YAML file.
     """
     shipped = {file.stem: file for file in configs_folder(folder).glob("*.yaml")}
     path = shipped.get(str(source), Path(source))
@@ -126,7 +125,7 @@ def load_yaml(path: Path) -> tuple[dict[str, Any], Lines]:
     """Read a YAML file whose top is a mapping, with the line of every key.
 
     Raises:
-        ConfigError: The file is absent or is no such YAML.
+        ConfigError: The file is absent or is not such YAML.
         PermissionMissing: The file may not be read.
     """
     try:
@@ -154,10 +153,10 @@ def parse_yaml(text: str, name: Path | str) -> tuple[dict[str, Any], Lines]:
         data = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise ConfigError(f"is no YAML: {error.problem}", name, mark.line + 1 if mark else None) from error
+        raise ConfigError(f"is not valid YAML: {error.problem}", name, mark.line + 1 if mark else None) from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # Unprintable characters; an impossible date; `!!int ''` and other tags on which PyYAML stumbles.
-        raise ConfigError(f"is no YAML: {error}", name) from error
+        raise ConfigError(f"is not valid YAML: {error}", name) from error
     except RecursionError as error:
         raise ConfigError("is nested too deeply", name) from error
     if not isinstance(data, dict):
@@ -184,14 +183,14 @@ def _walk(node: yaml.Node, where: Key, name: Path | str) -> Iterator[tuple[Key, 
 
 
 def _check(node: yaml.Node, name: Path | str) -> None:
-    """Scalars that nobody can print, open or write out again."""
+    """Refuse scalars that cannot be printed, opened or written out again."""
     if not isinstance(node, yaml.ScalarNode):
         return
     line = node.start_mark.line + 1
     if node.tag == "tag:yaml.org,2002:int" and len(node.value) > MOST_DIGITS:
-        raise ConfigError(f"a number of {len(node.value)} digits is none", name, line)
+        raise ConfigError(f"a number of {len(node.value)} digits is too long", name, line)
     if node.tag == "tag:yaml.org,2002:binary" or _NO_TEXT.search(node.value):
-        raise ConfigError("bytes, NUL and halves of surrogate pairs are no text; write it out", name, line)
+        raise ConfigError("bytes, NUL and halves of surrogate pairs are not text; write it out", name, line)
 
 
 def validated(model: type[T], data: object, name: Path | str, lines: Lines | None = None) -> T:
@@ -211,7 +210,7 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
         first = problems[0]
         known = _known(first["loc"], lines or {})
         others = "" if len(problems) == 1 else f" ({len(problems) - 1} more after this one)"
-        raise ConfigError(_told(model, first, known) + others, name, (lines or {}).get(known)) from error
+        raise ConfigError(_describe(model, first, known) + others, name, (lines or {}).get(known)) from error
 
 
 def _known(loc: Key, lines: Lines) -> Key:
@@ -223,7 +222,7 @@ def _known(loc: Key, lines: Lines) -> Key:
     return known
 
 
-def _told(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
+def _describe(model: type[BaseModel], problem: ErrorDetails, known: Key) -> str:
     loc = problem["loc"]
     key = ".".join(map(str, known or loc))
     if problem["type"] == "missing":
@@ -271,15 +270,18 @@ def _takes(section: type[BaseModel], key: str, value: object) -> bool:
 
 def _wrong_tag(key: str, ctx: Mapping[str, Any]) -> str:
     """A discriminator that names no member of its union."""
-    tag, expected = str(ctx["tag"]), str(ctx["expected_tags"]).replace("'", "").split(", ")
-    close = difflib.get_close_matches(tag, expected, n=1, cutoff=0.5)
-    meant = f"; did you mean '{close[0]}'?" if close else ""
-    return f"{key}.{str(ctx['discriminator']).strip(chr(39))}: {tag!r}{meant} (one of {', '.join(expected)})"
+    tags = str(ctx["expected_tags"]).replace("'", "").split(", ")
+    discriminator = str(ctx["discriminator"]).strip("'")
+    return f"unknown {discriminator} {ctx['tag']!r} in {key or 'the file'}" + meant(str(ctx["tag"]), tags, "known are")
 
 
 def _hint(loc: Key, value: object) -> str:
-    if loc and "_ratio" in str(loc[-1]) and isinstance(value, (int, float)) and 1.0 < value <= 100.0:
+    if not loc or not isinstance(value, (int, float)):
+        return ""
+    if "_ratio" in str(loc[-1]) and 1.0 < value <= 100.0:
         return f" (a percentage? write {value / 100:g})"
+    if str(loc[-1]) == "quantile_percent" and 0.5 <= value < 1.0:
+        return f" (a ratio? write {value * 100:g})"
     return ""
 
 

@@ -5,28 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from rlctl.config.docstrings import attributes, summary
 from rlctl.envs.host.cpulist import MOST_CPUS, parse_cpus
 from rlctl.envs.yaml_edge import Strict
-
-
-def _quantile(value: object) -> float:
-    """A tail quantile in percent; 0.95 and 950 are both slips of the unit."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{value!r} is no number of percent, such as 95")
-    if not 50.0 <= value < 100.0:
-        hint = f" (a ratio? write {value * 100:g})" if 0.5 <= value < 1.0 else ""
-        raise ValueError(f"{value:g} is no tail quantile from 50 to below 100 percent{hint}")
-    return float(value)
 
 
 def _cpus(value: object) -> object:
@@ -45,15 +28,11 @@ _URL = r"^https?://[^/\s]+"
 
 def _url(value: object) -> object:
     if isinstance(value, str) and not re.match(_URL, value):
-        raise ValueError(f"{value!r} is no http or https URL, such as http://127.0.0.1:8080/metrics")
+        raise ValueError(f"{value!r} is not an http or https URL, such as http://127.0.0.1:8080/metrics")
     return value
 
 
-QuantilePercent = Annotated[
-    float,
-    PlainValidator(_quantile),
-    WithJsonSchema({"type": "number", "minimum": 50, "exclusiveMaximum": 100}),
-]
+QuantilePercent = Annotated[float, Field(ge=50.0, lt=100.0)]
 Cpus = Annotated[
     tuple[Annotated[int, Field(ge=0, le=MOST_CPUS)], ...],
     Field(min_length=1),

@@ -56,7 +56,7 @@ def test_some_dozen_inputs_break_nothing(target, tmp_path):
 
 @pytest.mark.parametrize("text", ["a: !!int ''", "a: !!float ''", "a: !!timestamp x", "a: !!bool x"])
 def test_a_tag_that_its_value_does_not_fit_is_one_line(text):
-    with pytest.raises(ConfigError, match="is no YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         parse_yaml(text, "serve.yaml")
 
 

@@ -121,7 +121,7 @@ def test_levels_that_are_none_are_one_line(levels: object) -> None:
         (None, "No such file"),
         ("kind: quota-table\n", "key 'source' is missing"),
         ("kind: prm-threshold\n", "quota-table"),
-        ("levels: [", "is no YAML"),
+        ("levels: [", "is not valid YAML"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_none_is_one_line_with_its_name(tmp_path: Path, text: str | None, said: str) -> None:
