@@ -38,7 +38,6 @@ COMMANDS = {
     "resume": "end a pause",
     "limit": "limit BE to a number of CPUs, until a time or until released",
     "release": "end a limit",
-    "approve": "approve or reject a pending policy change",
     "hand-off": "label and evict a starving pod of BE through the Kubernetes API",
     "why": "explain one decision of the controller in plain words",
     "advise": "estimate from a log what this host could have carried, and under which manager",
@@ -58,10 +57,13 @@ COMMANDS = {
 """Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
 rlctl.commands, or in that of its family, and is imported only when it is called."""
 
-FAMILIES: dict[str, str] = {"why": "log", "top": "log", "learn-load": "log"}
+FAMILIES: dict[str, str] = {"why": "log", "top": "log", "learn-load": "log"} | dict.fromkeys(
+    ("pause", "resume", "limit", "release"), "operator"
+)
 """The module under rlctl.commands of each command that shares one with others."""
 
 GONE: dict[str, str] = {
+    "approve": "review changes in the repository of the configuration; `rlctl pause --show` prints what holds BE",
     "measure": "use `scripts/measure mix`, `burst` or `cyclictest` in rlctl's source tree, with the same options",
     "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
 }

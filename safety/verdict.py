@@ -56,7 +56,7 @@ class Reason(StrEnum):
     ERROR_BUDGET = "error-budget"
     """The LC has missed its target in as many windows as `slo.error_budget_percent` allows, or does so too fast."""
     NOT_APPROVED = "not-approved"
-    """Nobody has approved who decides by the configuration (`approve: true`): it waits for `rlctl approve`."""
+    """In tick logs of earlier versions: the policy waited for approval."""
     OWN = "own-rule"
     """A guard of your own objects (`Shield(..., extra=...)`): its name says which, its detail says why."""
 

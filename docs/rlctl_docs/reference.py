@@ -414,7 +414,6 @@ def _paths() -> str:
         ("`/var/lib/rlctl/lock`", "One controller for each state directory."),
         ("`/var/lib/rlctl/control.sock`", "Where `rlctl pause` and its kin reach the service."),
         ("`/var/lib/rlctl/holds.json`", "What they said, so that a restart does not forget it."),
-        ("`/var/lib/rlctl/approved.json`", "With `approve: true`: who was approved last to decide."),
         ("`/var/lib/rlctl/hand-offs.json`", "Times of the hand-offs within an hour, and `hand-offs.lock` for one at a time, of `rlctl hand-off`."),
         ("`/var/lib/rlctl/memory.json`", "What was learned of the host; `rlctl inspect` shows it."),
         ("`/var/lib/rlctl/partition/journal.jsonl`", "What `rlctl partition apply` moved, until `undo`."),

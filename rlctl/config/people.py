@@ -49,7 +49,7 @@ Days = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_days, js
 
 
 class ControlSection(Described):
-    """Who may pause, limit and approve, at `control.sock` in the state directory: root, and who runs the service.
+    """Who may pause and limit BE, at `control.sock` in the state directory: root, and who runs the service.
 
     Attributes:
         group: Members of this group may, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 _EXPORTER = "use `kind: prometheus` with an exporter, or `kind: jsonl` with a log of requests"
 
 REMOVED = {
+    "approve": "leave it out: review changes in the repository that this file comes from",
     "resources.node_power": "leave it out: `package_watts` is read by itself; ipmi_exporter has the whole machine",
     "be.applications.socket": "leave it out: applications read their mode from the file RLCTL_MODE_FILE",
     "lc.latency.kind: redis": _EXPORTER,

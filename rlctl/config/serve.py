@@ -224,10 +224,7 @@ class ServeConfig(Described):
         limits: What rlctl itself may cost.
         perf: Read CPI and other hardware counters.
         resources: What LC and BE get of memory, disks, cache and memory bandwidth.
-        control: Who may pause, limit and approve while it runs.
-        approve: A reload waits for `rlctl approve`; so does a start with another policy, fallback or shield than was
-            approved last, with BE at the safe allocation. `true` is in force from the next reload on, and who decides
-            then counts as approved; `false` again from the next start on.
+        control: Who may pause and limit BE while it runs.
         schedule: Times at which BE may have no more than so much.
     """
 
@@ -250,7 +247,6 @@ class ServeConfig(Described):
     perf: bool = False
     resources: ResourcesSection = ResourcesSection()
     control: ControlSection = ControlSection()
-    approve: bool = False
     schedule: tuple[ScheduleEntry, ...] = ()
 
     @model_validator(mode="after")

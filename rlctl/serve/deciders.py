@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.agents import catalogue
@@ -12,10 +11,10 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import read_table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import Fallback, Refused
-from rlctl.agents.served.learned import LearnedPolicy, plain_name
+from rlctl.agents.served.learned import plain_name
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
-from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line, on_one_line
+from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_profile
 
@@ -30,23 +29,10 @@ EXCHANGED = ("policy", "fallback", "shield")
 
 @dataclass(frozen=True, slots=True)
 class Deciders:
-    """Who decides, with the chain behind it, and the constants of the shield that has the last word.
-
-    Attributes:
-        settings: What the sections say that a reload exchanges, where it differs from the defaults, as text.
-        approve: The file that names them wants a word on whoever comes after those who decide now.
-        described: All of it in one line, each with its digest, and one of the whole in brackets. It is made before
-            anybody is started: constants are what a policy's digest is of.
-    """
+    """Who decides, with the chain behind it, and the constants of the shield that has the last word."""
 
     policy: Policy
     profile: Profile
-    settings: str = ""
-    approve: bool = False
-    described: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "described", _described(self))
 
 
 class Configuration:
@@ -72,11 +58,8 @@ class Configuration:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
             log.error("not reloaded, all stays as it was: %s", in_one_line(error))
             return None
-        # To ask for a word from now on restricts; to ask for none any more is for who may start the service.
-        taken = {name: getattr(config, name) for name in EXCHANGED} | {"approve": config.approve or self.config.approve}
+        taken = {name: getattr(config, name) for name in EXCHANGED}
         fixed = [name for name in type(config).model_fields if name not in EXCHANGED]
-        if config.approve:
-            fixed.remove("approve")
         if changed := [name for name in fixed if getattr(config, name) != getattr(self.config, name)]:
             log.warning("%s: changed, which takes effect at the next start", ", ".join(changed))
         self.config = self.config.model_copy(update=taken)
@@ -99,8 +82,7 @@ class Configuration:
         with located(self._path, "lc"):
             check_table(config, config if tick_seconds is None else self.config)
         with located(self._path, "shield"):
-            settings = config.model_dump_json(include=set(EXCHANGED), exclude_defaults=True)
-            return config, Deciders(policy, load_profile(config.shield), settings, config.approve)
+            return config, Deciders(policy, load_profile(config.shield))
 
     def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
         """The file's policy. Whoever wrote a fallback there wants BE controlled, whatever becomes of a bundle.
@@ -116,19 +98,6 @@ class Configuration:
             name, heuristic = config.policy.name, config.fallback.name
             log.error("policy %s is refused, %s decides in its place: %s", name, heuristic, error)
             return Refused(name, str(error))
-
-
-def _described(deciders: Deciders) -> str:
-    policy, profile = deciders.policy, deciders.profile
-    words = [f"{policy.name} ({policy.digest})"]
-    if policy.heuristic is not None:
-        words.append(f"behind it {policy.heuristic.name} ({policy.heuristic.digest})")
-    text = on_one_line(", ".join([*words, f"under shield {profile.name} ({profile.digest})"]))
-    first = policy.policy if isinstance(policy, Fallback) else policy
-    # A learned policy's digest is of its network. The card says what is strange to it, its scores are for readers.
-    card = first.bundle.card.model_dump_json(exclude={"scores"}) if isinstance(first, LearnedPolicy) else ""
-    whole = hashlib.sha256("\n".join((text, deciders.settings, card)).encode()).hexdigest()[:12]
-    return f"{text} [{whole}]"
 
 
 def build_policy(section: PolicySection) -> Policy:

@@ -1,4 +1,4 @@
-"""What people say to a running service: BE paused or limited for a time, a reload approved, times of a schedule.
+"""What people say to a running service: BE paused or limited for a time, times of a schedule.
 
 What they said is kept in the state directory, so that a restart does not forget it. It can only restrict BE further:
 each of it is a bound of the shield (`Shield.hold`).
@@ -98,8 +98,6 @@ class Hands:
         self._most_cpus = math.inf  # that BE may have here anyway, from the first tick on
         self._times: tuple[ScheduleEntry, ...] = ()  # of the schedule, in force now
         self._is_kept = True  # the file has what was said
-        self.waiting, self._answer, self._answered = "", "", ""
-        self.asks = False  # a change of who decides waits for a word
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
@@ -158,37 +156,17 @@ class Hands:
             said = self._hold(_asked_for(str(what), request, who, why, self._clock()))
         elif what in ENDS:
             said = self._end(ENDS[what], who)
-        elif what == "approve":
-            said = self._approve(request.get("answer"), request.get("of"), who)
         elif what == "status":
             said = ""
         else:
-            raise ConfigError(f"{what!r} is nothing that can be asked")
+            raise ConfigError(f"unknown request {what!r}; known are pause, resume, limit, release, status")
         with self._news:
             holds = [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
             tick, applied = self._tick, self._applied
-            waiting = "" if self._answer and self._answered == self.waiting else self.waiting  # it has its word
         now = None
         if tick is not None and applied is not None:
             now = {"tick": tick.index, "policy": tick.policy, "be": str(applied)}
-        return {"ok": True, "said": said, "now": now, "holds": holds, "approve": self.asks, "waiting": waiting}
-
-    def wait_for_word(self, change: str) -> None:
-        """From now on this change waits for `rlctl approve`."""
-        self.waiting, self._answer = change, ""
-        log.warning("waits for `rlctl approve`: %s", change)
-
-    def nothing_waits(self) -> None:
-        """Whatever waited does no longer."""
-        self.waiting = self._answer = ""
-
-    def word(self) -> str:
-        """The word on the change that waits, `yes` or `no`, once; empty where there is none yet."""
-        word, self._answer = self._answer, ""
-        if not word or self._answered != self.waiting:  # one on what waited before is none on this
-            return ""
-        self.waiting = ""
-        return word
+        return {"ok": True, "said": said, "now": now, "holds": holds}
 
     def _hold(self, hold: Hold) -> str:
         with self._news:
@@ -208,19 +186,6 @@ class Hands:
             return f"there was no {kind}"
         log.warning("%s ends: BE was %s", who, ended)
         return self._in_force_then(f"over: BE was {ended}")
-
-    def _approve(self, answer: object, of: object, who: str) -> str:
-        if answer not in ("yes", "no"):
-            raise ConfigError(f"{answer!r} is neither yes nor no")
-        if not (change := self.waiting):
-            if of is None:
-                return "nothing waits for a word"
-            raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} does not wait: nothing waits for a word")
-        if of is not None and not change.endswith(f"[{of}]"):
-            raise ConfigError(f"{on_one_line(str(of))[:MOST_WHY]} is not what waits now: {change}")
-        log.warning("%s says %s to: %s", who, answer, change)
-        self._answered, self._answer = change, str(answer)
-        return f"{answer}: {change}"
 
     def _in_force_then(self, said: str, *, urgent: bool = False) -> str:
         """Wait until what is said now is in force, and say so; it is kept meanwhile.

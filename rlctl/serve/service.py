@@ -35,7 +35,6 @@ from rlctl.safety.lease import Lease
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
-from rlctl.serve.approval import Approval
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
@@ -79,7 +78,6 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         path, group = config.state_directory / SOCKET, config.control.group
         memory = HostMemory(config.state_directory, _learned_on(config, host), guessed=not host.lc_cpus_known)
         budgets = Budgets(config.lcs, config.tick_seconds)
-        approval = Approval(config.state_directory, hands, deciders)
         learners: tuple[Learner, ...] = (*host.learned, *budgets.each)
         for learner in learners:
             memory.recall(learner)
@@ -89,7 +87,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         ):
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
-                config.be.weight, hands, budgets, config.be.starved, approval, memory, learners,
+                config.be.weight, hands, budgets, config.be.starved, memory, learners,
                 host.watch, config.inner_guard, host.peopled, host.absent,
             )  # fmt: skip
             reloaded = configuration.reloaded
@@ -179,7 +177,6 @@ class Around:
         hands: What people say meanwhile.
         budgets: Error budgets of the LCs.
         starved: When BE counts as starved, and who is told.
-        approval: Who decides waits for a word, where one is asked for; None where nothing is written.
         memory: Keeps what is learned of this host.
         learners: Who learns of it beside the policy.
         watch: Looks at the host between the ticks; None where nothing may happen there.
@@ -199,7 +196,6 @@ class Around:
     hands: Hands | None = None
     budgets: Budgets = field(default_factory=lambda: Budgets({}, 1.0))
     starved: StarvedSection = field(default_factory=StarvedSection)
-    approval: Approval | None = None
     memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
     learners: tuple[Learner, ...] = ()
     watch: Watch | None = None
@@ -237,8 +233,7 @@ def control(
         return (*around.events(), *starving.events())
 
     def allowed(limits: Limits) -> tuple[Bound, ...]:
-        unapproved = around.approval.bounds(limits) if around.approval else ()
-        return (*hands.bounds(limits), *budgets.bounds(limits), *unapproved)
+        return (*hands.bounds(limits), *budgets.bounds(limits))
 
     controller = Controller(
         plant, deciders.policy, shield, recorder, around.lease, events, around.shares, allowed,
@@ -251,8 +246,6 @@ def control(
         opened.callback(lambda: around.memory.keep((controller.seat.observer.experience, *around.learners)))
         opened.callback(starving.close)
         metrics = _exposed(controller, shield, around, starving, opened)
-        if around.approval:
-            opened.callback(around.approval.close)
         running = _Running(controller, around, metrics, reloaded)
         running.announce(deciders.policy, shield)
         let_go()
@@ -276,7 +269,7 @@ class _Running:
         reloaded: Callable[[], Deciders | None],
     ) -> None:
         self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
-        self._weight, self._reloaded, self._approval = around.weight, reloaded, around.approval
+        self._weight, self._reloaded = around.weight, reloaded
         self._memory, self._learners, self._budgets = around.memory, around.learners, around.budgets
         self._absent = around.absent
 
@@ -301,9 +294,9 @@ class _Running:
         self._controller.seat.observer.price = self._budgets.price
 
     def _exchange(self) -> None:
-        """Go on with another policy and shield, if a reload brought some, and somebody approved where that is asked."""
-        brought = self._reloaded()
-        if (deciders := self._approval.admitted(brought) if self._approval else brought) is None:
+        """Go on with another policy and shield, if a reload brought some."""
+        deciders = self._reloaded()
+        if deciders is None:
             return
         controller, policy = self._controller, deciders.policy
         before = controller.seat.policy
@@ -312,16 +305,12 @@ class _Running:
         except RlctlError as error:
             log.error("not reloaded, all stays as it was: %s", error)
             policy.close()
-            if self._approval:
-                self._approval.refused()
             return
         shield = _shield(deciders.profile, policy, controller, self._weight)
         log.info("reloaded: policy %s, shield %s", policy.name, shield.profile.name)
         self.announce(policy, shield)
         self._memory.keep((controller.seat.observer.experience,))
         controller.exchange(policy, shield)
-        if self._approval:
-            self._approval.exchanged(deciders)
         before.close()
 
 

@@ -50,7 +50,7 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release approve hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
 set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --namespace --node --offline --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --why --windows --within --workers
 
 complete -c rlctl -e
@@ -219,11 +219,12 @@ complete -c rlctl -n '_shtab_rlctl_using inspect' -l json -d 'card and surfaces,
 complete -c rlctl -n '_shtab_rlctl_using inspect' -l plot -xka "(__fish_complete_path (commandline -ct))" -d 'draw the surfaces; needs rlctl[cli]'
 complete -c rlctl -n '_shtab_rlctl_using inspect' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: measured'
 complete -c rlctl -n '_shtab_rlctl_using inspect; and test $_shtab_rlctl_npos -eq 0' -ka "(string split ' ' 'ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful'; __fish_complete_path (commandline -ct))" -d 'a bundle'"'"'s folder, a learned policy of `rlctl managers`, or a memory.json'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a pause -d 'Have a running service hold BE at the safe allocation. It stays so over a restart of the service; when'
+complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a pause -d 'Have a running service hold BE at the safe allocation. It stays so over a restart of the service; when the'
 complete -c rlctl -n '_shtab_rlctl_using pause' -s h -l help -d 'show this help message and exit'
+complete -c rlctl -n '_shtab_rlctl_using pause' -l show -d 'only print which pause or limit holds BE'
 complete -c rlctl -n '_shtab_rlctl_using pause' -l until -x -d '18:00, tomorrow'"'"'s where today'"'"'s is past, or 2026-11-24T06:00; default: until ended'
 complete -c rlctl -n '_shtab_rlctl_using pause' -l for -x -d '90s, 15m, 2h or 1d'
-complete -c rlctl -n '_shtab_rlctl_using pause' -l why -x -d 'for logs and for whoever wonders'
+complete -c rlctl -n '_shtab_rlctl_using pause' -l why -x -d 'the reason, for logs and colleagues'
 complete -c rlctl -n '_shtab_rlctl_using pause' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
 complete -c rlctl -n '_shtab_rlctl_using pause' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
 complete -c rlctl -n '_shtab_rlctl_using pause' -l json -d 'the answer as JSON'
@@ -236,7 +237,7 @@ complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a 
 complete -c rlctl -n '_shtab_rlctl_using limit' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using limit' -l until -x -d '18:00, tomorrow'"'"'s where today'"'"'s is past, or 2026-11-24T06:00; default: until ended'
 complete -c rlctl -n '_shtab_rlctl_using limit' -l for -x -d '90s, 15m, 2h or 1d'
-complete -c rlctl -n '_shtab_rlctl_using limit' -l why -x -d 'for logs and for whoever wonders'
+complete -c rlctl -n '_shtab_rlctl_using limit' -l why -x -d 'the reason, for logs and colleagues'
 complete -c rlctl -n '_shtab_rlctl_using limit' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
 complete -c rlctl -n '_shtab_rlctl_using limit' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
 complete -c rlctl -n '_shtab_rlctl_using limit' -l json -d 'the answer as JSON'
@@ -245,13 +246,6 @@ complete -c rlctl -n '_shtab_rlctl_using release' -s h -l help -d 'show this hel
 complete -c rlctl -n '_shtab_rlctl_using release' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
 complete -c rlctl -n '_shtab_rlctl_using release' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
 complete -c rlctl -n '_shtab_rlctl_using release' -l json -d 'the answer as JSON'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a approve -d 'Say yes to what waits (`approve: true` in the configuration), or no, or only ask what that is: a'
-complete -c rlctl -n '_shtab_rlctl_using approve' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l no -d 'leave everything as it is'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l show -d 'only say what waits, and which pause or limit holds BE'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
-complete -c rlctl -n '_shtab_rlctl_using approve' -l json -d 'the answer as JSON'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a hand-off -d 'Label the newest pod of BE on this node with rlctl.io/starved=true and ask the Kubernetes API to evict'
 complete -c rlctl -n '_shtab_rlctl_using hand-off' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using hand-off' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: BE'"'"'s groups'

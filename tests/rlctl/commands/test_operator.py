@@ -6,7 +6,7 @@ import datetime
 import pytest
 
 from rlctl.cli import main
-from rlctl.commands.asking import moment, print_answer, span
+from rlctl.commands.operator import moment, print_answer, span
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("15m", 900.0), ("2h", 7200.0), ("1.5d", 129600.0)])
@@ -16,7 +16,7 @@ def test_lengths_of_time(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "2", "h", "0s", "-1h", "2 h", "1e3s"])
 def test_what_is_no_length_of_time(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="no length of time"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a length of time"):
         span(text)
 
 
@@ -30,13 +30,11 @@ def test_a_time_of_day_is_the_next_one():
 
 @pytest.mark.parametrize("text", ["", "25:00", "tomorrow", "2026-13-01T00:00", "6pm"])
 def test_what_is_no_time(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="no time"):
+    with pytest.raises(argparse.ArgumentTypeError, match="not a time"):
         moment(text)
 
 
-@pytest.mark.parametrize(
-    "words", [("pause",), ("resume",), ("limit", "0.5"), ("release",), ("approve",), ("approve", "--show")]
-)
+@pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "0.5"), ("release",), ("pause", "--show")])
 def test_without_a_service_it_is_75_in_one_line(words, tmp_path, capsys):
     assert main([*words, "--state", str(tmp_path)]) == 75
     assert capsys.readouterr().err == (
@@ -52,17 +50,14 @@ def test_wrong_words_are_usage_errors(words):
 
 
 def test_an_answer_in_words(capsys):
-    nothing = {"said": "", "holds": [], "approve": True, "waiting": ""}
+    nothing = {"said": "", "holds": []}
     print_answer(nothing, as_json=False)
-    print_answer({**nothing, "holds": [{"text": "paused by root"}], "waiting": "a -> b"}, as_json=False)
+    print_answer({**nothing, "holds": [{"text": "paused by root"}]}, as_json=False)
     print_answer({**nothing, "said": "BE is paused", "holds": [{"text": "paused"}]}, as_json=False)
-    assert capsys.readouterr().out.splitlines() == [
-        "no pause and no limit holds BE", "nothing waits for `rlctl approve`: who decides was approved",
-        "BE is paused by root", "waits for `rlctl approve`: a -> b", "BE is paused",
-    ]  # fmt: skip
+    shown = ["no pause and no limit holds BE", "BE is paused by root", "BE is paused"]
+    assert capsys.readouterr().out.splitlines() == shown
 
 
-def test_whether_a_word_is_asked_for_at_all_is_shown(capsys):
-    """Once it read the same with `approve: true` and without."""
-    print_answer({"said": "", "holds": [], "approve": False, "waiting": ""}, as_json=False)
-    assert "approve: false, so that a reload waits for nobody" in capsys.readouterr().out
+def test_approve_is_refused_with_the_way_out(capsys):
+    assert main(["approve"]) == 2
+    assert "`rlctl approve` was removed: review changes" in capsys.readouterr().err

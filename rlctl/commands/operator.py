@@ -1,0 +1,161 @@
+"""`rlctl pause`, `resume`, `limit` and `release`: an operator's requests to a running service."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rlctl.commands import Command
+from rlctl.commands.arguments import add_state, number, state_of
+from rlctl.commands.outputs import print_json
+from rlctl.log.lookup import UNITS
+from rlctl.serve.control_socket import ask
+
+UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"
+
+PAUSE_EXAMPLES = """examples:
+  rlctl pause --why "debugging the database"
+  rlctl pause --for 2h --config /etc/rlctl/serve.yaml
+  rlctl pause --until 06:00
+  rlctl pause --show    # which pause or limit holds BE now
+"""
+
+RESUME_EXAMPLES = """examples:
+  rlctl resume
+  rlctl resume --config /etc/rlctl/serve.yaml
+"""
+
+LIMIT_EXAMPLES = """examples:
+  rlctl limit 1.5 --until 18:00 --why "month's end"
+  rlctl limit 0.5 --for 30m
+"""
+
+RELEASE_EXAMPLES = """examples:
+  rlctl release
+  rlctl release --state /var/lib/rlctl
+"""
+
+_SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)(?P<unit>[smhd])")
+
+CPUS = number(
+    float,
+    lambda value: 0.0 < value < 1e9,
+    "is not a number of CPUs above 0, such as 0.5; to take all, use `rlctl pause`",
+)
+
+
+def span(text: str) -> float:
+    """`30s`, `15m`, `2h` or `1d` in seconds, for argparse."""
+    match = _SPAN.fullmatch(text)
+    seconds = float(match["number"]) * UNITS[match["unit"]] if match else 0.0
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time, such as 90s, 15m, 2h or 1d")
+    return seconds
+
+
+def moment(text: str) -> float:
+    """`18:00` (the next one) or `2026-11-24T06:00` in Unix time, for argparse; both are local times."""
+    try:
+        if "T" in text or " " in text:
+            return datetime.datetime.fromisoformat(text).timestamp()
+        now = datetime.datetime.now()
+        at = datetime.datetime.combine(now.date(), datetime.time.fromisoformat(text))
+        return (at if at > now else at + datetime.timedelta(days=1)).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time, such as 18:00 or 2026-11-24T06:00") from None
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Declare which service gets the request, and `--json`."""
+    add_state(parser)
+    parser.add_argument("--json", action="store_true", help="the answer as JSON")
+
+
+def add_hold(parser: argparse.ArgumentParser) -> None:
+    """Declare until when and why BE is held."""
+    ends = parser.add_mutually_exclusive_group()
+    ends.add_argument("--until", type=moment, metavar="TIME", help=UNTIL)
+    ends.add_argument("--for", type=span, metavar="TIME", dest="span", help="90s, 15m, 2h or 1d")
+    parser.add_argument("--why", default="", metavar="TEXT", help="the reason, for logs and colleagues")
+    add_service(parser)
+
+
+def add_pause(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `pause`."""
+    parser.add_argument("--show", action="store_true", help="only print which pause or limit holds BE")
+    add_hold(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `limit`."""
+    parser.add_argument("cpus", type=CPUS, metavar="CPUS", help="the largest quota")
+    add_hold(parser)
+
+
+def pause(args: argparse.Namespace) -> int:
+    """Pause BE, or print the holds; it ends when BE is safe. HostError: no service is there."""
+    return request(args, {"do": "status"}) if args.show else hold(args, "pause")
+
+
+def resume(args: argparse.Namespace) -> int:
+    """End a pause; HostError: no service is there."""
+    return request(args, {"do": "resume"})
+
+
+def limit(args: argparse.Namespace) -> int:
+    """Limit BE; it ends when the limit is in force. HostError: no service is there."""
+    return hold(args, "limit", quota_cpus=args.cpus)
+
+
+def release(args: argparse.Namespace) -> int:
+    """End a limit; HostError: no service is there."""
+    return request(args, {"do": "release"})
+
+
+def hold(args: argparse.Namespace, what: str, **more: object) -> int:
+    """Have BE held as the arguments say."""
+    until = args.until if args.span is None else time.time() + args.span
+    return request(args, {"do": what, "why": args.why, "until": until, **more})
+
+
+def request(args: argparse.Namespace, wanted: Mapping[str, Any]) -> int:
+    """Send a request to the service and print its answer."""
+    behind = os.environ.get("SUDO_USER")
+    answer = ask(state_of(args), {**wanted, "behind": behind} if behind else wanted)
+    print_answer(answer, as_json=args.json)
+    return 0
+
+
+def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print what was done; where nothing was asked for, what holds BE now."""
+    if as_json:
+        print_json(answer)
+    elif answer["said"]:
+        print(answer["said"])
+    else:
+        print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "no pause and no limit holds BE")
+
+
+FAMILY = {
+    "pause": Command(
+        add_pause,
+        pause,
+        PAUSE_EXAMPLES,
+        "Have a running service hold BE at the safe allocation. It stays so over a restart of the service; when the\n"
+        "service ends, BE gets its originals back as ever.",
+    ),
+    "resume": Command(add_service, resume, RESUME_EXAMPLES, "End a pause; a limit stays."),
+    "limit": Command(
+        add_limit,
+        limit,
+        LIMIT_EXAMPLES,
+        "Have a running service give BE at most so many CPUs, whatever its policy says. It stays so over a restart.",
+    ),
+    "release": Command(add_service, release, RELEASE_EXAMPLES, "End a limit; a pause stays."),
+}
+"""The commands of this module."""
