@@ -13,9 +13,7 @@ from rlctl.envs.errors import CheckFailed
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
-from rlctl.envs.host.machine import probe_machine
-from rlctl.envs.host.resources.probe import probe_resources
-from rlctl.envs.host.sensors.probe import probe_host
+from rlctl.envs.host.probe import probe_host, probe_machine, probe_resources
 
 SERVE_NEEDS = ("cgroup cpu", "cgroup cpuset", "cgroup freezer", "state directory")
 """Capabilities without which `rlctl serve` cannot run; everything else only makes it know or do less."""

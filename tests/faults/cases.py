@@ -23,7 +23,7 @@ from tests.faults.stage import Stage
 AFTERWARDS_TICKS = 4.0
 """How long BE is watched once it is where it has to be."""
 
-NESTED = 150
+NESTED, RESETS = 150, 60
 FOREIGN_WRITES = 3
 NOTICED_TICKS = 1.5
 """What somebody else wrote is noticed by the next tick; half of one for a machine that is busy."""
@@ -143,6 +143,18 @@ def _within_verdict(fault: Callable[[Stage], None], excused_ticks: float = 0.0) 
         return Fault(at, at, None, time.monotonic(), ((at, at + excused_ticks * stage.pace.tick_seconds),))
 
     return act
+
+
+def _escape_unseen(stage: Stage) -> None:
+    """The same, and the counter that tells of it is set back all the while."""
+    stage.let_escape()
+    usage = stage.be.usage_file
+    assert usage is not None
+    for _ in range(RESETS):
+        if stage.safe:
+            return
+        usage.write_text("0")
+        stage.watch(0.3 * stage.pace.tick_seconds)
 
 
 def _foreign(stage: Stage) -> Fault:
@@ -360,6 +372,8 @@ CASES: tuple[Case, ...] = (
          _within_verdict(Stage.replace_be, NOTICED_TICKS), "group-replaced|group-appeared", _leave),
     Case("be-escapes", "a busy task of BE leaves its cpu and freezer groups", _to_safe(Stage.let_escape), "be-overrun",
          _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
+    Case("be-escapes-unseen", "the same, and its counter of CPU time is set back again and again",
+         _to_safe(_escape_unseen), "be-overrun", _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
     replace(_HELD, name="be-nests", does=f"{NESTED} control groups appear in BE's, one within another",
             says="latency-missing|too-few", act=_unchanged(lambda stage: stage.nest(NESTED)),
             config=lambda stage: _STATIC),

@@ -29,7 +29,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cpulist import MOST_CPUS
-from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.probe import probe_machine
 from rlctl.envs.host.process import start_time
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
 from rlctl.envs.host.sensors.psi import Psi

@@ -21,7 +21,7 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
-from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.probe import probe_machine
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.kernel_file import Rate
 from rlctl.envs.host.sensors.perf import PerfSensor

@@ -215,7 +215,7 @@ def append(file: int, data: bytes, at_bytes: int) -> None:
         raise
 
 
-def _locked(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -252,7 +252,7 @@ class StateLock:
         except OSError as error:
             raise refused(path, error) from error
         deadline = time.monotonic() + LOCK_SECONDS
-        while not _locked(self._file):
+        while not _try_lock(self._file):
             if time.monotonic() > deadline:
                 owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
                 self.close()

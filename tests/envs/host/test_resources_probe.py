@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.resources.probe import probe_resources
+from rlctl.envs.host.probe import probe_resources
 from tests.doubles.cgroup_kernel import FakeKernel
 
 NAMES = ("memory protection", "memory PSI", "I/O weight", "resctrl", "powercap", "cpufreq")

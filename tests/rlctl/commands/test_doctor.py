@@ -10,7 +10,7 @@ from rlctl.commands import doctor
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup import journal, kernel
 from rlctl.envs.host.cgroup.kernel import KernelFiles
-from rlctl.envs.host.machine import probe_machine
+from rlctl.envs.host.probe import probe_machine
 
 
 def capabilities(without=()):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.envs.host.probe import probe_host
 from rlctl.envs.host.sensors.perf import PerfSensor, perf_root
-from rlctl.envs.host.sensors.probe import probe_host
 from rlctl.envs.telemetry import Missing, Value, Why
 from tests.waiting import until
 

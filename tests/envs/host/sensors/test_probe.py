@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.sensors.probe import probe_host
+from rlctl.envs.host.probe import probe_host
 
 
 def no_perf(command: Sequence[str]) -> tuple[int, str]:
