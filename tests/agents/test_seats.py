@@ -52,7 +52,7 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("names", PAIRS)
+@pytest.mark.parametrize("names", [PAIRS[0], *(pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS[1:])])
 @pytest.mark.parametrize("always", [False, True], ids=["as judged", "as served"])
 def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
     if reason := catalogue.lacking(names[0]) or catalogue.lacking(names[1]):

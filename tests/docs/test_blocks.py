@@ -16,7 +16,9 @@ PARSERS = dict(commands())
 GLOBAL = {"--help", "--version", "--verbose"}
 
 PAGES = {str(page.relative_to(ROOT)): page for page in pages()}
-SLOW = {"docs/roles/research.md", "docs/roles/training.md"}  # they train and compare policies
+SLOW = {"docs/roles/research.md", "docs/roles/training.md", "docs/howto/calibrate-and-train.md"}
+"""They train and compare policies."""
+SLOW |= {f"docs/howto/add-a-{what}.md" for what in ("guard", "manager", "scenario")} | {"docs/measured/simulator.md"}
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ def test_evidence_ages_the_same_in_small_steps():
     assert often.evidence.held == pytest.approx(once.evidence.held)
 
 
+@pytest.mark.slow
 def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it_was_known():
     evidence = made(held=[(0.6, 4)] * 100_000)
     assert evidence.evidence.held.max() == MOST_COUNT

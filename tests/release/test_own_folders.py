@@ -44,6 +44,7 @@ def test_commands_use_their_own(rlctl, project, words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_commands_use_their_own_where_the_project_is_on_the_path(rlctl, project):
     words = ("bench", "--scenario", "thesis", "--managers", "none", "--seeds", "2", "--duration", "30", "--jobs", "2")
     done = rlctl(*words, folder=project, PYTHONPATH=str(project))  # as under `python -m`, pytest or an IDE

@@ -21,6 +21,9 @@ LIMITS = Limits(cpus=4)
 QUOTAS = (0.01, 1.0, 4.0, UNLIMITED)
 EVERY_ALLOCATION = [Allocation(q, c, f) for q, c, f in itertools.product(QUOTAS, (1, 4), (False, True))]
 SLACKS = (-9.0, -0.5, -1e-6, 0.0, 0.049, 0.05, 0.099, 0.1, 0.5, 0.99)
+QUICK = (-1e-6, 0.049, 0.099)
+"""A miss, and what the floor and the hold each forbid; `scripts/test --all` takes all."""
+
 LOADS = (0.0, 0.79, 0.8, 0.85, 0.851, 0.9, 0.939, 0.941, 0.95, 0.951, 1.2)
 NOW = 100.0
 TICK = 1.0
@@ -100,7 +103,9 @@ def most(
     return quota, min(cpuset, running_cpuset + step), frozen
 
 
-@pytest.mark.parametrize("slack", SLACKS)
+@pytest.mark.parametrize(
+    "slack", [pytest.param(slack, marks=[pytest.mark.slow] * (slack not in QUICK)) for slack in SLACKS]
+)
 def test_exactly_what_the_rules_forbid_is_forbidden(profile: Profile, calm: Calm, slack: float) -> None:
     guards = profile.guards()
     for load, (memory, *then) in itertools.product(LOADS, list(memories(profile))):
@@ -167,7 +172,7 @@ class Clerk:
         return letter == "lost" or self.suspended or tick < self.until
 
 
-@pytest.mark.parametrize("poll_seconds", [0.0, 2.0])
+@pytest.mark.parametrize("poll_seconds", [0.0, pytest.param(2.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "forget"), [("heracles", 0), ("responsive", 0), ("responsive", 2)])
 def test_every_history_of_five_ticks(name: str, forget: int, poll_seconds: float, calm: Calm) -> None:
     times = {"poll_seconds": poll_seconds, "cool_down_seconds": 2.0, "forget_strikes_seconds": float(forget)}

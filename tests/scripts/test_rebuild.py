@@ -22,6 +22,7 @@ pytestmark = pytest.mark.train
 LAGS = (1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [{"net_arch": [16, 8], "activation_fn": nn.ReLU}, {"net_arch": []}])
 def test_it_moves_as_the_bundle_does(tmp_path, network):
     env = SimVecEnv(SimHostVectorEnv(2, lags=LAGS))

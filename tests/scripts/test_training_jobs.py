@@ -73,6 +73,7 @@ def test_a_run_without_a_checkpoint_begins_anew(tmp_path, monkeypatch):
     assert not (tmp_path / "ppo-0").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_of_another_budget_or_other_hosts_is_refused(tmp_path):
     is_done(JOB, tmp_path)
     train([JOB], tmp_path, CPUS)
@@ -112,6 +113,7 @@ def test_a_twin_learns_on_hosts_that_are_different_though_the_profile_draws_what
     assert host.ranges.keys() == drawn - {"service_seconds"}
 
 
+@pytest.mark.slow
 def test_variants_come_back_from_their_files_as_they_were(tmp_path, monkeypatch):
     monkeypatch.setattr(training_jobs, "pinned", lambda *_: [])
     for one in variants(load_recipe("ppo"), load_hosts()):
@@ -133,6 +135,7 @@ def test_each_command_has_a_cpu_and_a_log_of_its_own(tmp_path):
     assert [line.split(":")[0] for line in told] == ["one", "one", "two", "two"]
 
 
+@pytest.mark.slow
 def test_who_is_terminated_lets_its_runs_end(tmp_path):
     child = (
         "import signal, sys, time\n"

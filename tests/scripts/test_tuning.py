@@ -66,6 +66,7 @@ def test_every_manager_with_constants_is_searched():
     assert set(SPACES) == set(catalogue.NAMES) - UNTUNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPACES)
 def test_no_candidate_is_refused_by_its_manager(name, hosts):
     space = SPACES[name]
@@ -118,6 +119,7 @@ def test_the_same_search_finds_the_same_on_any_number_of_processes():
         assert as_yaml(tune(spaces(("static",)), plans, budget, "responsive", workers=workers)) == alone
 
 
+@pytest.mark.slow
 def test_company_changes_nothing(found):
     plans, budget = short()
     alone = tune(spaces(("parties",)), plans, budget, "responsive")

@@ -96,6 +96,7 @@ def test_a_lower_priority_changes_nothing_for_a_higher_one(data: st.DataObject, 
         assert allocate(above, clusters, budget) == {name: one for name, one in placements.items() if name in names}
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_nobody_runs_on_what_a_deferred_one_of_higher_priority_could_have_used(
     data: st.DataObject, scenes: Scenes

@@ -23,6 +23,7 @@ def job(name: str, *cpus: float, priority: int = 0) -> Application:
     return Application(name, tuple(WorkingMode(quota, 1, quota / cpus[-1]) for quota in cpus), priority)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 def test_the_heuristic_never_beats_it(data: st.DataObject, scenes: Scenes) -> None:
     applications, clusters, budget = data.draw(scenes)

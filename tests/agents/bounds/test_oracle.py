@@ -110,6 +110,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @CASES
 def test_the_oracle_misses_no_window_that_frozen_holds(profile: HostProfile, weight: Weight) -> None:
     frozen = run(profile, FROZEN, weight=weight)
@@ -191,6 +192,7 @@ def test_the_oracle_reaches_the_optimum_of_a_finer_search(load: float) -> None:
     assert found == pytest.approx(best, rel=0.012)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [THESIS, SMALL, RESTARTED], ids=["thesis", "small", "restarted"])
 def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfile) -> None:
     load = flat(0.95)
@@ -201,6 +203,7 @@ def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfi
     assert (frozen.held & ~model.held).mean() < 0.003
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Oracle, OracleModel])
 def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[Bound]) -> None:
     first, second = run(THESIS, kind, ticks=20), _run(THESIS, kind, steps, 20, Weight.MINIMUM)
@@ -214,6 +217,7 @@ def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[Bound]) ->
         batch.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("profile", [THESIS, SMALL], ids=["thesis", "small"])
 def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
     batch = begun(profile, flat(0.95), 20, Weight.MINIMUM)

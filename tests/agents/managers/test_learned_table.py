@@ -55,6 +55,7 @@ def test_a_load_that_was_seen_is_known_at_once_and_a_new_higher_one_begins_at_th
     assert host.run(2, 0.9) == 0
 
 
+@pytest.mark.slow
 def test_a_host_that_bears_less_than_before_is_found_out(tell):
     host = Host(tell, lambda load: 8)
     host.run(300, 0.5)

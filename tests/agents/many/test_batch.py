@@ -42,7 +42,9 @@ def same(one, other):
 NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "static", "none")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("prm-hybrid-tuned", "ppo"))) for name in NAMES]
+)
 def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
@@ -65,6 +67,7 @@ def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name):
     assert batch.remarks == each.remarks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"suspend": "minimum"}, {"resume_level": "last"}])
 def test_what_the_thesis_leaves_open_is_the_same_choice(options):
     from rlctl.agents.many.prm import BatchPrmHybrid

@@ -107,6 +107,7 @@ def test_what_is_looked_at_exists():
     assert set(SENSORS.values()) <= set(Telemetry.__slots__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["thesis-host", "two-core-host", "two-core-nginx"])
 def test_on_the_hosts_and_loads_of_training_hardly_a_tick_is_strange(host):
     plant = SimPlant(load_profile(host), training_load, 300, seed=training(0))

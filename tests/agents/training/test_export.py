@@ -145,6 +145,7 @@ def test_other_spaces_and_too_few_observations_are_refused(observations, tmp_pat
     refused(trained(PPO, ON_POLICY), tmp_path / "b", observations.astype(float), "float32")
 
 
+@pytest.mark.slow
 def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys):
     model = trained(DQN, OFF_POLICY)
     model.save(tmp_path / "model.zip")

@@ -94,6 +94,7 @@ def test_it_measures_learns_measures_and_leaves_a_bundle(algorithm, tmp_path):
     assert card.training.hyperparameters["live"]["kept_initial"] == (not outcome.improved)
 
 
+@pytest.mark.slow
 def test_exploration_is_seldom_and_never_leaves_the_bounds(tmp_path):
     plant = FakePlant(LIMITS, loads=(0.2,) * 20 + (0.95,) * 5)
     outcome = fine_tuned(task(tmp_path, timesteps=250), plant)

@@ -29,6 +29,7 @@ def test_strict_does_not_go_beyond_what_was_seen(normal: np.ndarray) -> None:
     assert fence(normal.tolist(), "gmm-strict", 4.0) <= normal.max()
 
 
+@pytest.mark.slow
 def test_strict_leaves_out_a_rare_upper_mode(two_modes: np.ndarray) -> None:
     # Proposals: the lower mode leaves out 5 % (allowed), the upper none: the larger allowed share wins.
     assert 1.0 < fence(two_modes.tolist(), "gmm-strict", 4.0) < 1.2

@@ -51,6 +51,7 @@ def checkpoint_of(folder):
     return one, json.loads((one / "state.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_the_same_seed_gives_the_same_weights_and_another_one_others(algorithm, tmp_path):
     for name, seed in (("one", 3), ("again", 3), ("other", 4)):
@@ -60,6 +61,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(algorithm, 
     assert not torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
     asked = iter([False] * 30)
@@ -81,6 +83,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
         assert kept["timesteps"].tolist() == [stopped.timesteps, resumed.timesteps]
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_its_replay_buffer_collects_as_at_the_beginning_before_it_learns(tmp_path):
     """Else the first updates draw again and again from the few transitions that there are."""
     first, second = (iter([False] * steps) for steps in (30, 20))
@@ -112,6 +115,7 @@ def test_a_folder_with_a_run_is_not_written_over(tmp_path):
         learn(run_of(tmp_path / "none", resume=True))
 
 
+@pytest.mark.slow
 def test_a_run_without_gain_ends_early(tmp_path):
     run = run_of(tmp_path, timesteps=4096)
     recipe = run.recipe.model_copy(
@@ -174,6 +178,7 @@ def test_curves_have_the_names_that_users_look_for(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_learns_and_says_that_it_has_no_bundle(tmp_path):
     result = learn(run_of(tmp_path, "recurrent-ppo", export=True))
     assert result.bundle is None
@@ -189,6 +194,7 @@ def test_a_network_that_no_bundle_holds_is_refused_before_anything_is_learned(tm
     assert learn(run_of(tmp_path)).ending is Ending.BUDGET, "the folder is free"
 
 
+@pytest.mark.slow
 def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
     learn(run_of(tmp_path / "ppo"))
     best = tmp_path / "ppo" / "best_model.zip"
@@ -211,6 +217,7 @@ def test_a_run_that_could_not_begin_leaves_its_folder_for_another_one(tmp_path):
     assert learn(run).ending is Ending.BUDGET
 
 
+@pytest.mark.slow
 def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
     learn(run_of(tmp_path / "first"))
     init = (tmp_path / "first" / "best_model.zip").rename(tmp_path / "init.zip")
@@ -220,6 +227,7 @@ def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
     assert load(resumed.bundle).card.training.total_timesteps == 512
 
 
+@pytest.mark.slow
 def test_the_card_of_a_run_that_began_with_a_model_has_what_that_had_learned_from(tmp_path):
     one, other = (HOSTS.model_copy(update={"kinds": (kind,)}) for kind in HOSTS.kinds[:2])
     before = load(learn(run_of(tmp_path / "first", hosts=one, export=True)).bundle).card

@@ -40,6 +40,7 @@ def members(tmp_path_factory):
     return [folder / str(seed) for seed in range(len(plan))]
 
 
+@pytest.mark.slow
 def test_it_answers_the_mean_and_names_its_members(members, tmp_path, capsys):
     assert main(["merge", *map(str, members[:3]), "--out", str(tmp_path / "mean")]) == 0
     assert "mean of 3" in capsys.readouterr().out

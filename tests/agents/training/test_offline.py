@@ -132,7 +132,7 @@ def test_a_clone_learns_from_no_episode_that_the_dataset_judges_it_by(tmp_path):
     assert set(given.dataset.policy[cloner.train]) == {0}
 
 
-@pytest.mark.parametrize("algorithm", list(OFFLINE))
+@pytest.mark.parametrize("algorithm", ["bc", pytest.param("cql", marks=pytest.mark.slow)])
 def test_four_hundred_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
     """It finds the good move among what two policies did, one of which mostly violated."""
     outcome = learn_offline(task(tmp_path, algorithm))
@@ -166,6 +166,7 @@ def test_the_model_can_be_fine_tuned_like_any_other(algorithm, tmp_path):
     assert lags_of(model, load_model(model)) == LAGS
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_judges_and_exports_what_it_has(tmp_path):
     asked = iter([False] * 4)
     outcome = learn_offline(task(tmp_path, "bc"), stopped=lambda: next(asked, True))
@@ -251,6 +252,7 @@ def test_rewards_leave_out_the_cost_of_asking_and_take_each_source_s_price():
     assert rewards_of(data, WORK)[10:] == pytest.approx(-0.012 + 0.125 * WORK, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_dataset_s_own_judge_tells_a_good_policy_from_a_bad_one():
     data = bandit(60)
     rows, rewards = np.arange(len(data)), rewards_of(data, None)

@@ -38,6 +38,7 @@ def worker():
     made.close()
 
 
+@pytest.mark.slow
 def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, policy):
     parts = [worker.segment(Orders(version, 8), policy) for version in (1, 2)]
     assert [one.version for one in parts] == [1, 2]

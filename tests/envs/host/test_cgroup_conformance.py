@@ -83,6 +83,7 @@ def test_quota_is_divided_evenly_and_rounded_down(bench: Bench) -> None:
     assert [group.cpu.quota() for group in groups if group.cpu] == [Quota(1666, 10_000)] * 3
 
 
+@pytest.mark.slow
 def test_of_so_many_groups_that_each_has_the_least_quota_it_is_told_what_they_have_together(bench: Bench) -> None:
     """The tick log said .01 CPU, and the shield took what they used for an overrun."""
     groups = [bench.group() for _ in range(20)]

@@ -55,6 +55,7 @@ def contents(kernel: FakeKernel) -> dict[Path, str]:
     return {path: path.read_text() for path in kernel.root.rglob("c*.*") if path.name != "cgroup.events"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["v1", "v2"])
 @settings(max_examples=25)
 @given(

@@ -38,6 +38,7 @@ def told(seen: Seen) -> tuple[object, ...]:
     return seen.settings, seen.ceiling_cpus, seen.effective, seen.frozen, [str(error) for error in seen.errors]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["v1", "v2", "hybrid"])
 @settings(max_examples=30)
 @given(

@@ -157,6 +157,7 @@ def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
     assert isinstance(run.telemetry.be_cpus, Value)
 
 
+@pytest.mark.slow
 def test_a_look_at_very_many_groups_goes_on_in_the_ticks_that_follow(
     fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +395,7 @@ def test_groups_that_come_and_go_leave_nothing_open(real: Bench, monkeypatch: py
     assert set(run.kinds()) == {"group-appeared", "group-vanished"}
 
 
+@pytest.mark.slow
 def test_a_long_journal_forgets_groups_that_are_gone(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.COMPACT_ENTRIES", 30)
     run = Run(fake, monkeypatch, "batch-1")
@@ -412,6 +414,7 @@ def test_a_long_journal_forgets_groups_that_are_gone(fake: Bench, monkeypatch: p
     assert quota_cpus(first) > 1.0
 
 
+@pytest.mark.slow
 def test_containers_that_come_and_go_below_be_for_months_fill_neither_journal_nor_memory(
     fake: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

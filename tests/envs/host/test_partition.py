@@ -566,6 +566,7 @@ def test_killed_before_any_step_of_apply_everything_comes_back(machine: Machine)
     assert step > 18  # killed at as many steps, 49 of v1
 
 
+@pytest.mark.slow
 def test_killed_with_a_torn_line_everything_comes_back(machine: Machine) -> None:
     """The power goes while a line is written: its act has not been begun."""
     before, file, torn = machine.snapshot(), machine.state / "partition/journal.jsonl", 0
@@ -586,6 +587,7 @@ def test_killed_with_a_torn_line_everything_comes_back(machine: Machine) -> None
     assert torn > 2
 
 
+@pytest.mark.slow
 def test_killed_before_any_step_of_undo_a_second_one_ends_it(machine: Machine) -> None:
     before = machine.snapshot()
     for step in itertools.count(1):

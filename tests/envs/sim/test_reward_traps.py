@@ -51,6 +51,7 @@ def test_at_low_load_work_pays_and_at_high_load_greed_does_not():
     assert full[0] < nothing[0]
 
 
+@pytest.mark.slow
 def test_the_worth_of_work_is_a_hosts_own_and_changes_nothing_else():
     """L2: it says how many windows BE's work may cost, so kinds of hosts with other odds are given another one."""
     for policy in (greedy, frozen):
@@ -83,6 +84,7 @@ def test_losing_the_sensor_never_pays():
     assert run(frozen, 0.3, blind)[0] < run(frozen, 0.3)[0] - 0.25 * HOSTS * STEPS
 
 
+@pytest.mark.slow
 def test_true_rewards_charge_no_policy_for_a_lost_or_late_window_and_hide_no_violation():
     """L5, L6: in training the sensors' faults may be left out of the reward, but not what the LC's users felt."""
     faulty = CLEAR.but(missing_ratio=0.5, delay_ticks=2.0)

@@ -114,6 +114,7 @@ def test_both_profiles_share_a_cpu_in_one_way(profiles):
     assert profiles["mc"].sharing == profiles["nginx"].sharing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("service", ["mc", "nginx"])
 def test_the_maximum_load_of_a_profile_is_one_that_its_model_holds(profiles, service):
     """It is the measured one; the models' own knees are somewhat higher."""
@@ -128,6 +129,7 @@ def test_a_target_that_no_load_meets_is_told(profiles):
         knee_rps(profiles["mc"].but(target_seconds=1e-6))
 
 
+@pytest.mark.slow
 def test_a_fit_finds_constants_that_it_is_shown(write, profiles):
     """Cells made by a known host: the fit moves a wrong start most of the way back, and the same way each time."""
     truth = profiles["mc"]

@@ -96,6 +96,7 @@ def compared(true: Run) -> NDArray[np.bool_]:
     return ~((before > 0.002 * CAPACITY_RPS) & (true.left < 0.002 * CAPACITY_RPS))
 
 
+@pytest.mark.slow
 def test_each_window_s_p95_is_that_of_the_requests_that_completed_in_it(told: tuple[Story, Run, Run]) -> None:
     """A request that completes at t arrived at t - wait: in overload the p95 of completed requests lags behind the
     wait of those that arrive, and goes on growing after the overload has ended."""

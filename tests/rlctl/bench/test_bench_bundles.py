@@ -35,6 +35,7 @@ def test_a_table_calls_a_bundle_by_its_folder(mine, tmp_path, capsys):
     assert found[f"{mine}-bare"]["shield_override_percent"]["mean"] == 0.0
 
 
+@pytest.mark.slow
 def test_worker_processes_load_it_themselves_and_verify_finds_the_same(mine, tmp_path, capsys):
     out = tmp_path / "result.json"
     assert main([*BRIEF, "--jobs", "2", "--managers", str(mine), "--json", str(out)]) == 0

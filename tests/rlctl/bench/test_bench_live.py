@@ -137,6 +137,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["live-nginx", "two-core"])
 def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
     own, least = (rlctl("bench", "--scenario", name, "--managers", "frozen", "--dry-run", *given)

@@ -56,6 +56,7 @@ def test_the_result_of_a_report_cannot_be_verified_and_says_why(toy: str, capsys
     assert capsys.readouterr().err.endswith("what `rlctl bench --json FILE` wrote\n")
 
 
+@pytest.mark.slow
 def test_what_it_raises_in_another_process_is_one_line(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("raising.py").write_text(TOY.format(answer="return 1 / 0"))
     assert main([*SHORT, "--jobs", "2", "--managers", f"{toy},raising.py:Toy"]) == 78

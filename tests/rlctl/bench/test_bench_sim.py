@@ -39,6 +39,7 @@ def same(one, other):
         assert np.array_equal(one.traces[name].be_work_ratio, other.traces[name].be_work_ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["noisy", "two-core"])
 def test_no_number_depends_on_how_the_work_was_divided(scenario):
     chosen = plan("prm-hybrid-tuned", "greedy-shield", "oracle-model", scenario=scenario, seconds=40.0)
@@ -63,12 +64,14 @@ def assert_it_ends(words, number, told):
     assert "resource_tracker" not in told.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
     words = ["-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
     assert_it_ends(words, number, tmp_path / "told")
 
 
+@pytest.mark.slow
 def test_a_pool_ends_in_order_where_nothing_around_it_looks_after_signals(tmp_path):
     code = "import time; from rlctl.work.workforce import workforce\nwith workforce(2) as workers: "
     code += "workers.map(time.sleep, [3600.0] * 2)"
@@ -327,6 +330,7 @@ def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, caps
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_who_has_left_costs_no_result(tmp_path):
     """`rlctl bench ... | less`, and `q` before the end."""
     ours, theirs = os.pipe()
@@ -388,6 +392,7 @@ def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
     assert (tmp_path / "out" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_load_beyond_what_the_host_was_fitted_to_is_told(capsys, tmp_path):
     far = tmp_path / "far.yaml"
     load = "load: {kind: sinusoid, low: 0.01, high: 1.5, period: 30}"

@@ -53,6 +53,7 @@ def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(writte
     assert verify(several)[:2] == (0, EQUAL)
 
 
+@pytest.mark.slow
 def test_runs_that_a_host_had_taught_before_are_run_so_again(verify, tmp_path):
     asked = ["--scenario", "capped-link", "--managers", "learned-table", "--seeds", "2", "--duration", "20"]
     assert main(["bench", *asked, "--adapt", "20", "--jobs", "1", "--json", str(tmp_path / "warm.json")]) == 0

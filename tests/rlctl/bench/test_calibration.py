@@ -160,6 +160,7 @@ def test_a_host_whose_latency_never_arrives_is_told(scenario, truth, tmp_path):
         fitted_profile(tmp_path / "s.csv", scenario, MOST_RPS, "x")
 
 
+@pytest.mark.slow
 def test_the_profile_is_near_the_host_and_says_where_it_was_fitted(swept, scenario, truth, tmp_path):
     _, _, path = swept
     begin, found = fitted_profile(path, scenario, MOST_RPS, "mine")
@@ -229,6 +230,7 @@ def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeyp
     assert load_profile(str(tmp_path / "mine.yaml")) == fitted
 
 
+@pytest.mark.slow
 def test_a_link_swept_three_times_is_fitted_as_the_page_says(capsys):
     network = Path(__file__).resolve().parents[2] / "fixtures/surface/network-three.csv"
     assert command.run(arguments(surface=network, fit=True)) == 0

@@ -80,6 +80,7 @@ def test_a_benchmark_sweeps_what_its_trace_brings():
     assert not needs_sweep(("table",), scenario.model_copy(update={"managers": {"table": {"file": "t.yaml"}}}))
 
 
+@pytest.mark.slow
 def test_table_is_a_row_that_keeps_the_target_and_lets_be_work():
     scenario = load_scenario("two-core").model_copy(update={"duration_seconds": 60.0})
     plan = SimPlan.of(scenario, ("table", "frozen"), 3, "responsive")

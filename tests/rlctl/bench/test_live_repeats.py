@@ -81,6 +81,7 @@ def test_a_difference_between_hosts_is_no_doubt_about_a_manager():
     assert mean_interval(values[:2], low=0.0, strata=["a", "b"]).as_json()["ci95"] == [0.0, None]
 
 
+@pytest.mark.slow
 def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     came = [(host, 2 * turn + place, *rest) for turn in range(2) for place, one in enumerate(("a", "b"))
             for host, _, *rest in repeat(one, 0, "frozen", 0.01 + place / 50, 0.5 + place / 10)]  # fmt: skip
@@ -220,6 +221,7 @@ def test_several_scenarios_are_one_document_on_stdout(bench, capsys):
     assert list(json.loads(capsys.readouterr().out)["scenarios"]) == ["live-memcached", "live-nginx"]
 
 
+@pytest.mark.slow
 def test_each_of_several_scenarios_has_a_report_of_its_own(bench, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     assert bench("--scenario", "all", "--report", str(tmp_path / "out")) == 0

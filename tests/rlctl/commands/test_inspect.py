@@ -22,6 +22,7 @@ def test_the_card_and_the_surface_are_readable(make_bundle, tmp_path, capsys):
     assert all(len(line) < 160 for line in out.splitlines() if line.startswith("|"))
 
 
+@pytest.mark.slow
 def test_a_policy_that_follows_the_slack_is_shown_to_do_so(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "tiny")), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
@@ -39,6 +40,7 @@ def test_a_policy_that_follows_the_slack_is_shown_to_do_so(make_bundle, tmp_path
         assert np.array(one["settled"]).all()
 
 
+@pytest.mark.slow
 def test_a_bundle_without_history_is_inspected_too(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "now", lags=(0,)))]) == 0
     assert "at ticks now, a tick being 1 s" in capsys.readouterr().out

@@ -154,6 +154,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(recorded_run):
     assert done.stdout.isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colours", [True, False])
 def test_in_a_terminal_it_is_live_and_leaves_it_as_it_was(recorded_run, colours):
     pytest.importorskip("rich")

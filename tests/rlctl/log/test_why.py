@@ -193,6 +193,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_log_with_any_damage_gives_no_traceback(capsys, recorded_run, tmp_path, data):

@@ -78,6 +78,7 @@ def test_the_page_is_well_formed_and_ids_are_its_own(report):
     assert wanted <= set(page.ids)
 
 
+@pytest.mark.slow
 def test_a_second_report_keeps_no_figure_of_the_first(tmp_path):
     write_suite_report([result("noisy")], tmp_path)
     (tmp_path / "pareto-mine.png").touch()

@@ -73,6 +73,7 @@ def drawn(result):
     return draw_scenario(estimates_of(result), result.scenario, styles(result.managers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
     rng = np.random.default_rng(seed)
@@ -86,6 +87,7 @@ def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
     assert not [(one, other) for one, other in itertools.combinations(boxes, 2) if Bbox.intersection(one, other)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 6, 20])
 def test_figures_are_drawn_at_any_number_of_managers(count):
     results = [suite(["frozen", "oracle", *(f"m{i}" for i in range(count - 2))][:count], name) for name in ("a", "b")]

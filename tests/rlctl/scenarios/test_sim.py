@@ -50,6 +50,7 @@ def test_the_digest_is_of_what_decides_a_result():
     assert load_scenario("noisy").host().digest != thesis.host().digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["thesis", "thesis-up-down", "diurnal", "bursty", "flash-crowd", "noisy"])
 def test_be_frozen_holds_the_target_so_that_a_manager_can(name):
     scenario = load_scenario(name)

@@ -349,6 +349,7 @@ def test_a_group_of_somebody_else_is_not_moved(two):
     assert all(group.exists() for group in two.groups.values())
 
 
+@pytest.mark.slow
 def test_clusters_whose_cpus_be_may_not_have_hold_nobody(two):
     names = [two.come(name, below="be/c0") for name in ("first", "second")]
     placed = two.tick(2.0, cpuset=1)  # CPU 1 alone
@@ -356,6 +357,7 @@ def test_clusters_whose_cpus_be_may_not_have_hold_nobody(two):
     assert placed.keys() == set(names)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["v1", "v2"]))
 def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tmp_path_factory, seed, kind):

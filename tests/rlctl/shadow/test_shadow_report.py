@@ -89,6 +89,7 @@ def reasons(out):
     return found
 
 
+@pytest.mark.slow
 def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_about_them(
     capsys, simulated_log, gate, tmp_path
 ):

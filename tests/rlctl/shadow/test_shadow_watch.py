@@ -45,6 +45,7 @@ def stopped(process):
     return out, err
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_is_followed_from_its_begin_through_all_that_happens_to_it(recorded_run, watcher, tmp_path):
     folder = tmp_path / "log"
     folder.mkdir()

@@ -31,6 +31,7 @@ def test_bca_by_hand():
     assert (low, high) == pytest.approx((0.01186, 0.95813), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say(monkeypatch):
     monkeypatch.setattr("rlctl.statistics.paired.RESAMPLES", 4000)
     rng, hits = np.random.default_rng(7), np.zeros(3)

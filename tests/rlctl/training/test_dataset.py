@@ -197,6 +197,7 @@ def test_a_mistake_is_one_line(words, why, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @needs_minari
 @needs_training
 @pytest.mark.train

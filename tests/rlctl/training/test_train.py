@@ -95,6 +95,7 @@ def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
     assert plan.run.hosts.kinds[-1].name == "mine"
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_the_shield_and_the_scenario_that_it_was_begun_with(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("shield.yaml").write_text(load_profile("heracles").model_dump_json())
@@ -124,6 +125,7 @@ def test_a_scenario_whose_host_stands_in_another_folder_goes_on_by_their_copies(
     assert resumed_plan(tmp_path / "run", {}).run.courses[0].host.digest == run.courses[0].host.digest
 
 
+@pytest.mark.slow
 def test_who_asks_a_timed_run_for_more_steps_gets_them(tmp_path):
     run = new_plan(TrainingOptions(algorithm="ppo", max_seconds=60.0)).run
     begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
@@ -139,6 +141,7 @@ def test_two_courses_of_one_name_are_refused(asked):
         new_plan(TrainingOptions(algorithm="ppo", **asked))
 
 
+@pytest.mark.slow
 @needs_training
 @pytest.mark.parametrize("words", [["--out", "X"], ["--seed", "1048575"]])
 def test_a_run_that_cannot_be_is_told_before_any_of_several_is_trained(words, tmp_path, monkeypatch, capsys):
@@ -173,7 +176,7 @@ def test_runs_that_begin_together_have_each_a_folder(tmp_path, monkeypatch):
 
 @needs_training
 @pytest.mark.train
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp_path):
     out, table = tmp_path / "run", tmp_path / "scores.json"
     words = ["train", "--algo", algorithm, "--total-timesteps", "2000", "--scenario", "two-core"]
@@ -192,6 +195,7 @@ def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp
     assert {one["against"] for one in scored["differences"]} >= {"frozen", "prm-hybrid-tuned", "feedforward"}
 
 
+@pytest.mark.slow
 @needs_training
 @pytest.mark.train
 def test_runs_of_several_seeds_have_a_table_with_their_spread_and_one_goes_on(capsys, tmp_path, monkeypatch):
@@ -218,6 +222,7 @@ def test_runs_of_several_seeds_have_a_table_with_their_spread_and_one_goes_on(ca
     shutil.rmtree(tmp_path / "runs")
 
 
+@pytest.mark.slow
 @needs_training
 @pytest.mark.train
 def test_scores_go_into_the_card_on_request(capsys, tmp_path, monkeypatch):

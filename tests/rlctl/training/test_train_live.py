@@ -104,6 +104,7 @@ def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path,
         assert "kept the initial policy" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_training
 @pytest.mark.train
 def test_a_signal_while_the_testbed_is_taken_down_loses_nothing(quick, model, tmp_path, monkeypatch, capsys):

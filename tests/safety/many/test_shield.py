@@ -166,6 +166,7 @@ def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
     return np.repeat(np.random.default_rng(seed).choice([0.3, 0.6, 0.83, 0.93, 1.05], ticks // 15 + 1), 15)[:ticks]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True), ("measured", False)]
 )

@@ -13,6 +13,7 @@ from tests.doubles.shipped import SAFETY_PROFILES
 HOSTS = 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAFETY_PROFILES)
 def test_each_host_is_ruled_by_its_own_size(name):
     profile, hosts = load_profile(name), ManyHosts(HOSTS, seed=3)

@@ -90,6 +90,7 @@ def test_what_cannot_be_measured_is_missing_with_its_reason_and_never_a_number()
     assert cell == {"condition": "cpuset", "load": "io", "wake_ups": 0, "missing": "one CPU"}
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_of_a_matrix_with_holes(tmp_path):
     pytest.importorskip("matplotlib")
     from scripts.studies.realtime.plots import plot_histograms, plot_maxima
