@@ -21,7 +21,6 @@ from rlctl.envs.host.cgroup.kernel import Identity
 FOLDER = "partition"
 UNKNOWN: Identity = (0, 0)
 _PLAN, _STAGE = Path("plan"), Path("stage")
-_TASK_FILES = ("tasks", "cgroup.procs")
 SHARED = "cgroup.subtree_control"
 
 
@@ -85,7 +84,7 @@ def read_record(state_dir: Path, proc: Path = Path("/proc")) -> Record | None:
             record.stage = Stage(entry.original)
         elif entry.path.name == SHARED:
             record.shared.append(entry)
-        elif entry.path.name in _TASK_FILES:
+        elif entry.path.name in ("tasks", "cgroup.procs"):
             tid, start, *cpus = entry.original.split()
             record.moves.append(Move(int(tid), int(start), entry.path.parent, *cpus))
         else:
@@ -105,7 +104,7 @@ def plan_entry(plan: Mapping[str, Any]) -> Entry:
 
 
 def stage_entry(stage: Stage) -> Entry:
-    """A stage begins."""
+    """An entry that says which stage has begun."""
     return Entry(_STAGE, stage.value, UNKNOWN)
 
 

@@ -1,9 +1,9 @@
-"""What stands: the groups with what they may have and how many run there, and who was left outside."""
+"""What stands: the groups with what they may have and how many run there, and what was left outside."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +44,13 @@ class Row:
     processes: int
 
 
-def rows(description: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
+def rows(plan: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
     """The groups that stand, parents first; those that are gone are left out."""
-    names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in description["clusters"])]
-    paths = [str(Path(description["within"], name)) for name in names]
+    names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in plan["clusters"])]
     standing = []
-    for path in paths:
+    for name in names:
         with contextlib.suppress(CgroupGone):
-            standing.append(_row(Group.open(layout, path, Knobs(None, kernel)), kernel))
+            standing.append(_row(Group.open(layout, Path(plan["within"], name), Knobs(None, kernel)), kernel))
     return standing
 
 
@@ -62,14 +61,14 @@ def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
         try:
             cpuset = Group.open(layout, name, knobs).cpuset
             cpus = cpuset.cpus() if cpuset else frozenset()
-            # Of the managed device BE has fewer just now where a controller, or its watchdog, leaves it fewer.
-            managed = bool(cpus) and cpus <= platform.mdev_cpus
-            if not (cpus == platform.host_cpus if name == platform.host_group else managed):
-                return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
         except CgroupGone as error:
             return f"{error}; `rlctl partition apply` makes the groups"
         except RlctlError as error:
             return str(error)
+        # Of the managed device BE has fewer just now where a controller, or its watchdog, leaves it fewer.
+        is_managed = bool(cpus) and cpus <= platform.mdev_cpus
+        if not (cpus == platform.host_cpus if name == platform.host_group else is_managed):
+            return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
     return ""
 
 
@@ -87,57 +86,48 @@ def left_behind(
     for mount, base in mounts.items():
         if mount not in wanted:
             continue
-        for tid in _listed(kernel, base):
+        for tid in _tasks(kernel, base):
             if (task := read_task(tid, proc)) is not None:
                 stays = REAL_TIME_LEFT if task.real_time and (base / "cpu.shares").exists() else LATE
                 left.append(Left(tid, task.name, base, choice.why_left(task, proc) or stays))
-        groups += _foreign(kernel, mount, base)
+        ours = {*tree(kernel, base / HOST), *tree(kernel, base / MDEV), mount, base}
+        counts = ((group, len(_tasks(kernel, group))) for group in tree(kernel, mount) if group not in ours)
+        groups += [(group, count) for group, count in counts if count]
     return left, groups
 
 
-def _foreign(kernel: Kernel, mount: Path, base: Path) -> Iterator[tuple[Path, int]]:
-    ours = (base / HOST, base / MDEV)
-    for group in tree(kernel, mount):
-        strange = group not in (mount, base) and not any(group.is_relative_to(one) for one in ours)
-        if strange and (count := len(_listed(kernel, group))):
-            yield group, count
-
-
-def _listed(kernel: Kernel, group: Path) -> Sequence[int]:
+def _tasks(kernel: Kernel, group: Path) -> Sequence[int]:
     with contextlib.suppress(OSError):
         return listed(kernel, group)
     return ()
 
 
 def _row(group: Group, kernel: Kernel) -> Row:
-    cpuset = group.paths.get(Controller.CPUSET)
+    cpuset, memory = group.paths.get(Controller.CPUSET, Path()), group.paths.get(Controller.MEMORY, Path())
     cpus, quota = UNREADABLE, UNLIMITED
     with contextlib.suppress(RlctlError):
         cpus = format_cpus(group.cpuset.effective()) if group.cpuset else cpus
     with contextlib.suppress(RlctlError):
         quota = group.cpu.quota().cpus if group.cpu else quota
+    limit = _text(kernel, memory / "memory.max", memory / "memory.limit_in_bytes")
+    # What v1 shows without a limit is more than any machine has.
+    is_limited = limit.isdecimal() and int(limit) < 1 << 62
+    exclusive = _text(kernel, cpuset / "cpuset.cpus.partition", cpuset / "cpuset.cpu_exclusive") in ("root", "1")
+    lists = (_text(kernel, one / "cgroup.procs") for one in tree(kernel, group.directories[0]))
     return Row(
-        group.name,
-        cpus,
-        _text(kernel, cpuset, "cpuset.mems"),
-        quota,
-        _memory(kernel, group.paths.get(Controller.MEMORY)),
-        _text(kernel, cpuset, "cpuset.cpus.partition") == "root"
-        or _text(kernel, cpuset, "cpuset.cpu_exclusive") == "1",
-        sum(len(_text(kernel, one, "cgroup.procs").split()) for one in tree(kernel, group.directories[0])),
+        group=group.name,
+        cpus=cpus,
+        memory_nodes=_text(kernel, cpuset / "cpuset.mems"),
+        quota_cpus=quota,
+        memory_bytes=int(limit) if is_limited else None,
+        exclusive=exclusive,
+        processes=sum(len(text.split()) for text in lists),
     )
 
 
-def _memory(kernel: Kernel, folder: Path | None) -> int | None:
-    """The limit; what v1 shows without one is more than any machine has."""
-    if folder is None:
-        return None
-    text = _text(kernel, folder, "memory.max") or _text(kernel, folder, "memory.limit_in_bytes")
-    return int(text) if text.isdecimal() and int(text) < 1 << 62 else None
-
-
-def _text(kernel: Kernel, folder: Path | None, name: str) -> str:
-    if folder is not None:
+def _text(kernel: Kernel, *files: Path) -> str:
+    """The content of the first of these files that can be read; empty where none can."""
+    for file in files:
         with contextlib.suppress(OSError):
-            return kernel.read(folder / name).strip()
+            return kernel.read(file).strip()
     return ""
