@@ -2,6 +2,6 @@
 
 from rlctl.agents.allocator.allocate import allocate
 from rlctl.agents.allocator.contributions import Weights
-from rlctl.agents.allocator.stretch import stretched
+from rlctl.agents.allocator.stretch import stretch_placements
 
-__all__ = ["Weights", "allocate", "stretched"]
+__all__ = ["Weights", "allocate", "stretch_placements"]

@@ -11,7 +11,7 @@ from rlctl.agents.allocator.contributions import HAIR
 from rlctl.envs.applications import Application, Cluster, Placement
 
 
-def stretched(
+def stretch_placements(
     placements: Mapping[str, Placement],
     applications: Sequence[Application],
     clusters: Sequence[Cluster],

@@ -80,10 +80,10 @@ def run(args: argparse.Namespace) -> int:
         print(adopt(load_description(args.file), args.pid, place).key)
         return 0
     if args.action == "release":
-        release(_registered(args.name, place.registry), place)
+        release(_find_registration(args.name, place.registry), place)
         return 0
     if args.action == "show":
-        _show(_registered(args.name, place.registry), place, as_json=args.json)
+        _show(_find_registration(args.name, place.registry), place, as_json=args.json)
         return 0
     _list(place, as_json=args.json)
     return 0
@@ -126,7 +126,7 @@ def _parent(section: ApplicationsSection) -> str:
     return platform.cluster_group(platform.clusters[0].name)
 
 
-def _registered(name: str, registry: Registry) -> Registration:
+def _find_registration(name: str, registry: Registry) -> Registration:
     known = registry.read()
     if name not in known:
         raise ConfigError(f"no application {name!r}; there are {', '.join(known) or 'none'}")
@@ -164,14 +164,14 @@ def _show(registration: Registration, place: Place, *, as_json: bool) -> None:
 
 def _state(registration: Registration, place: Place) -> dict[str, Any]:
     """What stands in its files: those of the kernel, and the one that tells its mode."""
-    told = _told(place.registry.mode_file(registration.key))
+    mode = _read_mode(place.registry.mode_file(registration.key))
     return {
         "name": registration.key,
         "priority": registration.priority,
         "state": _running(registration, place),
-        "mode": told.get("mode"),
-        "threads": told.get("threads"),
-        "cpus": told["millicpus"] / 1000.0 if "millicpus" in told else None,
+        "mode": mode.get("mode"),
+        "threads": mode.get("threads"),
+        "cpus": mode["millicpus"] / 1000.0 if "millicpus" in mode else None,
         "group": registration.group,
         "adopted": bool(registration.home),
         "modes": [mode.model_dump() for mode in registration.modes],
@@ -190,7 +190,7 @@ def _running(registration: Registration, place: Place) -> str:
         return "ended"
 
 
-def _told(path: Path) -> dict[str, int]:
+def _read_mode(path: Path) -> dict[str, int]:
     try:
         words = path.read_text().split()
         return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}

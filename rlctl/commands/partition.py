@@ -104,7 +104,7 @@ def _cpus(within: str, layout: Layout, kernel: KernelFiles) -> frozenset[int] | 
 
 
 def _show(args: argparse.Namespace) -> int:
-    from rlctl.envs.host.partition.view import left_behind, rows
+    from rlctl.envs.host.partition.view import rows, tasks_outside
 
     recorded = current_record(args.state)
     if recorded is None or not recorded.plan:
@@ -113,7 +113,7 @@ def _show(args: argparse.Namespace) -> int:
     found = rows(recorded.plan, layout, kernel)
     description = recorded.plan
     choice = Choice(frozenset(description["leave"]), description["kernel_threads"])
-    left, others = left_behind(recorded.mounts, layout, kernel, choice, Path("/proc"))
+    left, others = tasks_outside(recorded.mounts, layout, kernel, choice, Path("/proc"))
     if args.json:
         groups = [
             asdict(row) | {"quota_cpus": row.quota_cpus if math.isfinite(row.quota_cpus) else None} for row in found

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rlctl.agents.allocator import allocate, stretched
+from rlctl.agents.allocator import allocate, stretch_placements
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Application, Cluster, Placement
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
@@ -28,7 +28,7 @@ from rlctl.envs.host.resources.memory import set_memory
 
 log = logging.getLogger(__name__)
 
-WORTH_TELLING_RATIO = 0.05
+WORTH_WRITING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
 
 
@@ -80,7 +80,7 @@ class Sharing:
         self._clock = clock
         self._placed: dict[str, Placement] = {}
         self._since: dict[str, float] = {}  # since when each has run, or has been deferred
-        self._told: dict[str, Placement] = {}
+        self._written: dict[str, Placement] = {}
         self._settled: object = None
         self._next_seconds = float("-inf")
         self._regrouped = False
@@ -106,7 +106,7 @@ class Sharing:
             self._placed = {name: one for name, one in self._placed.items() if name in names}
             since = {name: one for name, one in self._since.items() if name in names}
             self._since = dict.fromkeys(self._population.members, self._clock()) | since
-            self._told = {name: one for name, one in self._told.items() if name in names}
+            self._written = {name: one for name, one in self._written.items() if name in names}
             self._complained = {name: why for name, why in self._complained.items() if name in names}
 
     def share(self, budget: Allocation) -> Mapping[str, Placement]:
@@ -119,7 +119,7 @@ class Sharing:
         if not budget.frozen:
             self._place(*self._room(budget))
             self._carry_out()
-            self._tell()
+            self._write_modes()
         self.shares = {name: self._placed.get(name) for name in self._population.members}
         return dict(self._placed)
 
@@ -153,7 +153,7 @@ class Sharing:
         if clusters and applications:
             placed = allocate(applications, clusters, cpus)
             if self._leftover == "share":
-                placed = stretched(placed, applications, clusters, cpus)
+                placed = stretch_placements(placed, applications, clusters, cpus)
         now = self._clock()
         self._since |= {one.name: now for one in applications if (one.name in placed) != (one.name in self._placed)}
         self._placed = dict(placed)
@@ -169,13 +169,13 @@ class Sharing:
             except CgroupGone:
                 continue  # the next look finds it gone
             except RlctlError as error:
-                self._complain(name, error)
+                self._log_once(name, error)
         outcome = carry_out(sorted((step for step in steps if step.turn is not Turn.THAW), key=lambda step: step.turn))
         for name, placement in self._placed.items():
             self._limit_memory(members[name], placement)
         thaws = [step for step in steps if step.turn is Turn.THAW and step.group not in outcome.failed_groups]
         for step, failure in (*outcome.failed, *carry_out(thaws).failed):
-            self._complain(next(name for name, member in members.items() if member.group == step.group), failure)
+            self._log_once(next(name for name, member in members.items() if member.group == step.group), failure)
 
     def _move(self) -> None:
         for name, placement in tuple(self._placed.items()):
@@ -221,19 +221,19 @@ class Sharing:
         except CgroupGone:
             pass
         except RlctlError as error:
-            self._complain(member.name, error)
+            self._log_once(member.name, error)
 
-    def _tell(self) -> None:
+    def _write_modes(self) -> None:
         """Tell applications that run what has changed for them."""
         for name, placement in self._placed.items():
             member = self._population.members[name]
-            if name in self._told and not _worth_telling(self._told[name], placement):
+            if name in self._written and not _is_worth_writing(self._written[name], placement):
                 continue
-            self._told[name] = placement
+            self._written[name] = placement
             if member.registration:
-                self._registry.tell(name, mode_line(placement, member.modes[placement.mode]))
+                self._registry.write_mode(name, mode_line(placement, member.modes[placement.mode]))
 
-    def _complain(self, name: str, error: RlctlError) -> None:
+    def _log_once(self, name: str, error: RlctlError) -> None:
         """Said once, though it is tried again at every tick."""
         if self._complained.get(name) != str(error):
             self._complained[name] = str(error)
@@ -249,5 +249,5 @@ def _cluster_groups(clusters: Sequence[Cluster], parent: Group, knobs: Knobs) ->
     return found
 
 
-def _worth_telling(told: Placement, now: Placement) -> bool:
-    return told.mode != now.mode or abs(told.cpus - now.cpus) > WORTH_TELLING_RATIO * told.cpus
+def _is_worth_writing(told: Placement, now: Placement) -> bool:
+    return told.mode != now.mode or abs(told.cpus - now.cpus) > WORTH_WRITING_RATIO * told.cpus

@@ -189,7 +189,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
     if section is None:
         return BeGroup(config.be.workloads or ())
     if (platform := platform_of(section, layout, knobs)) is not None:
-        _shared(platform, layout, knobs)
+        _check_shareable(platform, layout, knobs)
         return BeGroup((source.CgroupWorkload(kind="cgroup", path=f"/{platform.mdev_group}"),), platform)
     try:
         Group.open(layout, section.group, knobs)
@@ -236,7 +236,7 @@ def build_sharing(
     )
 
 
-def _shared(platform: Platform, layout: Layout, knobs: Knobs) -> None:
+def _check_shareable(platform: Platform, layout: Layout, knobs: Knobs) -> None:
     """Clusters that are exclusive cannot all be confined to the CPUs that the shield leaves to BE."""
     if len(platform.clusters) < 2:
         return

@@ -75,17 +75,17 @@ def run(description: Description, command: Sequence[str], place: Place) -> int:
     try:
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         if (pid := os.fork()) == 0:
-            _execute_when_told(read_end, write_end, words, before, description, place)
+            _execute_when_registered(read_end, write_end, words, before, description, place)
         os.close(read_end)
         try:
-            registration = _taken_in(description, pid, place)
+            registration = _register_process(description, pid, place)
         except BaseException:
             os.close(write_end)  # without a word: it ends
             os.waitpid(pid, 0)
             raise
         os.write(write_end, b"\n")
         os.close(write_end)
-        code = _waited(pid, registration, place, blocked)
+        code = _wait_for_end(pid, registration, place, blocked)
         forget(registration, place)
         return code
     finally:
@@ -107,12 +107,12 @@ def adopt(description: Description, pid: int, place: Place) -> Registration:
     taken = next((one for one in place.registry.read().values() if one.pid == pid and one.runs()), None)
     if taken is not None:
         raise ConfigError(f"process {pid} is application {taken.key} already; `rlctl app release {taken.key}` first")
-    if why := _unfit(pid, place.state):
+    if why := _reason_unfit(pid, place.state):
         raise ConfigError(f"process {pid} is no best-effort application: it is {why}")
-    return _taken_in(description, pid, place, home_of(pid, place.layout, place.knobs))
+    return _register_process(description, pid, place, home_of(pid, place.layout, place.knobs))
 
 
-def _unfit(pid: int, state: Path) -> str:
+def _reason_unfit(pid: int, state: Path) -> str:
     """What a process is that must not be frozen with BE, or cannot; empty for any other."""
     task = read_task(pid)
     if task is not None and task.kernel_thread:
@@ -163,7 +163,7 @@ def _group_now(registration: Registration, place: Place) -> Group:
     return Group.open(place.layout, now.group, place.knobs)
 
 
-def _taken_in(description: Description, pid: int, place: Place, home: tuple[Path, ...] = ()) -> Registration:
+def _register_process(description: Description, pid: int, place: Place, home: tuple[Path, ...] = ()) -> Registration:
     """Group and registration of a process; neither if something fails, and then it is where it was."""
     before = home or home_of(pid, place.layout, place.knobs)
     with contextlib.ExitStack() as failing:
@@ -183,7 +183,7 @@ def _taken_in(description: Description, pid: int, place: Place, home: tuple[Path
     return registration
 
 
-def _execute_when_told(
+def _execute_when_registered(
     read_end: int,
     write_end: int,
     words: Sequence[str],
@@ -216,7 +216,7 @@ def _environment(description: Description, pid: int, place: Place) -> Mapping[st
     }
 
 
-def _waited(pid: int, registration: Registration, place: Place, blocked: set[signal.Signals]) -> int:
+def _wait_for_end(pid: int, registration: Registration, place: Place, blocked: set[signal.Signals]) -> int:
     """Pass signals on until the child ends; its exit code. Once it was told to end it is thawed until it has.
 
     A deferred application would not hear of it, and a service freezes it again at its next tick. What SIGHUP and SIGINT

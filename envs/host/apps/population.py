@@ -103,9 +103,9 @@ class Population:
         if check:
             self._check_at = self._clock() + CHECK_SECONDS
         registered = {one.group: one for one in self._registry.read().values()}
-        paths = dict(self._found(registered))
+        paths = dict(self._application_groups(registered))
         if check:
-            self._empty = frozenset(path for path in paths if not self._populated(path, registered.get(path)))
+            self._empty = frozenset(path for path in paths if not self._has_processes(path, registered.get(path)))
         self.left = frozenset(
             name for name, member in self.members.items() if not self._stays(member, paths, registered)
         )
@@ -144,7 +144,7 @@ class Population:
         old, path = member.group, f"{self._parent.name}/{cluster}/{member.name}"
         target: Group | None = None
         try:
-            target = self._opened_or_made(path)
+            target = self._open_or_make(path)
             self._remember(target, ours=True)
             move_all(old, target)
             self._registry.add(registration := registration.model_copy(update={"group": path}))
@@ -165,7 +165,7 @@ class Population:
         self._events.tell("application-moved", f"{member.name} is in cluster {cluster} now", logging.INFO)
         return True
 
-    def _found(self, registered: Mapping[str, Registration]) -> Iterator[tuple[str, str]]:
+    def _application_groups(self, registered: Mapping[str, Registration]) -> Iterator[tuple[str, str]]:
         """Paths of the applications' groups, each with its cluster; one that is just being made waits for a look."""
         directory = self._parent.directories[0]
         above = [(f"{self._parent.name}/{one}", one, directory / one) for one in self._clusters]
@@ -181,7 +181,7 @@ class Population:
                 yield path, cluster
         self._unsure = frozenset(unsure)
 
-    def _populated(self, path: str, registration: Registration | None) -> bool:
+    def _has_processes(self, path: str, registration: Registration | None) -> bool:
         """Somebody is in it. Of a registered application that has ended, group and registration are removed."""
         try:
             group = Group.open(self._parent.layout, path, self._unjournalled)
@@ -233,7 +233,7 @@ class Population:
                 instead[own] = original
         self._knobs.remember(files, instead)
 
-    def _opened_or_made(self, path: str) -> Group:
+    def _open_or_make(self, path: str) -> Group:
         layout = self._parent.layout
         try:
             return Group.open(layout, path, self._knobs)  # left by a move that was not completed

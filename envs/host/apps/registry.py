@@ -111,7 +111,7 @@ class Registry:
             with contextlib.suppress(OSError):
                 path.unlink()
 
-    def tell(self, key: str, line: str) -> None:
+    def write_mode(self, key: str, line: str) -> None:
         """Put an application's mode where it can read it; what cannot be written is not."""
         with contextlib.suppress(OSError):
             _replace(self.mode_file(key), line)
@@ -140,7 +140,7 @@ class Registry:
         registered = {}
         for name in names[:MOST_APPLICATIONS]:
             try:
-                one = _loaded(self.directory / name)
+                one = _load(self.directory / name)
             except (ConfigError, PermissionMissing) as error:
                 if self._refused.get(name) != str(error):
                     self._refused[name] = str(error)
@@ -152,7 +152,7 @@ class Registry:
         return registered
 
 
-def _loaded(path: Path) -> Registration | None:
+def _load(path: Path) -> Registration | None:
     """One file; None if it is gone."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
@@ -164,13 +164,13 @@ def _loaded(path: Path) -> Registration | None:
         raise ConfigError(f"cannot be read: {error.strerror}", path) from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_MAY_WRITE:
         raise PermissionMissing(f"{path}: others than root may write it: it does not count; chown root, chmod 644")
-    registration = validated(Registration, _parsed(content, path), path)
+    registration = validated(Registration, _parse(content, path), path)
     if path.name != f"{registration.key}{_SUFFIX}" or ".." in Path(registration.group).parts:
         raise ConfigError(f"is not the registration of {registration.key}", path)
     return registration
 
 
-def _parsed(content: bytes, path: Path) -> Any:
+def _parse(content: bytes, path: Path) -> Any:
     if len(content) > MOST_BYTES:
         raise ConfigError(f"is longer than {MOST_BYTES} bytes", path)
     try:

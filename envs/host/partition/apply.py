@@ -28,7 +28,7 @@ from rlctl.envs.host.partition.record import (
     plan_entry,
     stage_entry,
 )
-from rlctl.envs.host.partition.undo import signals_waiting, undo_locked
+from rlctl.envs.host.partition.undo import defer_signals, undo_locked
 
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
 
@@ -92,7 +92,7 @@ def apply(
             made = _Builder(site, journal, mover, say).build()
             journal.record([stage_entry(Stage.STANDING)])
         except (RlctlError, OSError, KeyboardInterrupt):
-            with signals_waiting():
+            with defer_signals():
                 journal.close()
                 problems = undo_locked(state_dir, kernel, proc).failed
                 for line in ("what was done is taken back", *problems):  # afterwards: whoever reads may have left

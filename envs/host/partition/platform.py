@@ -95,7 +95,7 @@ def load_platform(
         HostError: This host cannot be divided, or sysfs tells nothing.
     """
     if file is None:
-        return discovered(within=within, cpus=cpus, sys=sys)
+        return discover_platform(within=within, cpus=cpus, sys=sys)
     path = shipped_or_own(file, "platform", "platform")
     data, lines = load_yaml(path)
     description = validated(PlatformFile, data, path, lines)
@@ -105,7 +105,7 @@ def load_platform(
     return description.platform(within, f"as {path} says")
 
 
-def discovered(*, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS) -> Platform:
+def discover_platform(*, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS) -> Platform:
     """The platform as the topology suggests it.
 
     Clusters are the NUMA nodes; of one node the groups of CPUs that share a last-level cache; of one cache all. The

@@ -67,7 +67,7 @@ class Undone:
 
 
 @contextlib.contextmanager
-def signals_waiting() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Signals that end or interrupt this process do so afterwards: a second Ctrl-C would leave a host divided.
 
     By handlers and no mask: Python runs them in the main thread, whichever thread the kernel gives the signal to.

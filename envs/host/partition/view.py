@@ -72,7 +72,7 @@ def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
     return ""
 
 
-def left_behind(
+def tasks_outside(
     mounts: Mapping[Path, Path], layout: Layout, kernel: Kernel, choice: Choice, proc: Path
 ) -> tuple[list[Left], list[tuple[Path, int]]]:
     """Tasks outside of both partitions, in the hierarchies that restrict.

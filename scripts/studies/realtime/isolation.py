@@ -185,12 +185,12 @@ class CellResult:
         return {"average_us": float(latencies.mean()), **tails, "max_us": float(latencies.max())}
 
     def allocation(self) -> dict[str, float]:
-        """What rlctl did: ticks with BE suspended, and those over the target, in percent; empty without rlctl."""
+        """Ticks of rlctl with BE suspended, and those over the target, in percent; empty without rlctl."""
         ticks = [tick for run in self.runs for tick in run.ticks]
         if not ticks:
             return {}
         slacks = [tick.telemetry.slack_ratio for tick in ticks]
-        over = sum(slack is None or slack < 0.0 for slack in slacks)  # who was not heard of held nothing
+        over = sum(slack is None or slack < 0.0 for slack in slacks)  # without a latency no target was held
         frozen = sum(tick.before.frozen for tick in ticks)
         return {"be_frozen_percent": 100.0 * frozen / len(ticks), "over_target_percent": 100.0 * over / len(ticks)}
 
@@ -230,8 +230,20 @@ class Outcome:
 
     def table(self) -> str:
         """A row for each cell, below the header."""
-        header = ("load", "condition", "wake-ups", "avg", "p99", "p99.9", "max", "work/s", "work %")
-        return render([header, *(self._row(cell) for cell in self.plan.cells)])
+        rows: list[tuple[str, ...]] = [
+            ("load", "condition", "wake-ups", "avg", "p99", "p99.9", "max", "work/s", "work %")
+        ]
+        results = self.results
+        for cell in self.plan.cells:
+            if (result := results.get(cell)) is None:
+                rows.append((cell.load, cell.condition, "missing" if cell in self.missing else "0", *["-"] * 6))
+                continue
+            figures, percent = result.figures(), self.work_percent(cell)
+            tails = [f"{figures[name]:.0f}" for name in ("p99_us", "p999_us", "max_us")]
+            work = "-" if cell.load is Load.NONE else f"{result.work_rate:.0f}"
+            shown = [str(len(result.latencies_us)), f"{figures['average_us']:.1f}", *tails, work]
+            rows.append((cell.load, cell.condition, *shown, "-" if percent is None else f"{percent:.1f}"))
+        return render(rows)
 
     def notes(self) -> list[str]:
         """Lines for the foot of the table: missing cells, rlctl's settings, remarks, and why it is incomplete."""
@@ -250,31 +262,18 @@ class Outcome:
             "host": dict(self.host),
             "remarks": list(self.remarks),
             "interrupted": self.interrupted,
-            "cells": [self._cell_as_json(cell) for cell in self.plan.cells],
+            "cells": [self._cell_as_json(cell, self.results.get(cell)) for cell in self.plan.cells],
         }
 
-    def _row(self, cell: Cell) -> tuple[str, ...]:
-        result = self.results.get(cell)
-        if result is None:
-            return (cell.load, cell.condition, "missing" if cell in self.missing else "0", *["-"] * 6)
-        figures = result.figures()
-        percent = self.work_percent(cell)
-        return (
-            cell.load,
-            cell.condition,
-            str(len(result.latencies_us)),
-            f"{figures['average_us']:.1f}",
-            *(f"{figures[name]:.0f}" for name in ("p99_us", "p999_us", "max_us")),
-            "-" if cell.load is Load.NONE else f"{result.work_rate:.0f}",
-            "-" if percent is None else f"{percent:.1f}",
-        )
-
-    def _cell_as_json(self, cell: Cell) -> dict[str, object]:
+    def _cell_as_json(self, cell: Cell, result: CellResult | None) -> dict[str, object]:
         named: dict[str, object] = {"condition": str(cell.condition), "load": str(cell.load)}
-        result = self.results.get(cell)
         if result is None:
             return {**named, "wake_ups": 0, "missing": self.missing.get(cell, self.interrupted)}
         percent = self.work_percent(cell)
+        each = [
+            {**_rounded(CellResult((run,)).figures()), "work_per_second": round(run.work_rate, 2)}
+            for run in result.runs
+        ]
         return {
             **named,
             "wake_ups": len(result.latencies_us),
@@ -282,10 +281,7 @@ class Outcome:
             "work_per_second": round(result.work_rate, 2),
             "work_percent": None if percent is None else round(percent, 2),
             **_rounded(result.allocation()),
-            "runs": [
-                {**_rounded(CellResult((run,)).figures()), "work_per_second": round(run.work_rate, 2)}
-                for run in result.runs
-            ],
+            "runs": each,
             "histogram_us": {str(latency): count for latency, count in result.histogram_us.items()},
         }
 

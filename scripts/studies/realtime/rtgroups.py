@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.partition.apply import apply
 from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.undo import signals_waiting, undo
+from rlctl.envs.host.partition.undo import defer_signals, undo
 from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from rlctl.envs.testbed.janitor import Janitor
 
@@ -143,7 +143,7 @@ class Rig:
             try:
                 yield
             finally:
-                with signals_waiting():
+                with defer_signals():
                     if failed := undo(state_dir, kernel=kernel).failed:
                         log.error("rlctl partition undo --state %s: %s", state_dir, failed[0])
         finally:

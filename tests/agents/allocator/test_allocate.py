@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.allocator import Weights, allocate, stretched
+from rlctl.agents.allocator import Weights, allocate, stretch_placements
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 from rlctl.envs.errors import ConfigError
 
@@ -69,7 +69,7 @@ def test_the_order_of_the_input_does_not_matter(data: st.DataObject, scenes: Sce
     placements = allocate(applications, clusters, budget)
     again = allocate(data.draw(st.permutations(applications)), data.draw(st.permutations(clusters)), budget)
     assert again == placements
-    assert stretched(again, applications[::-1], clusters[::-1], budget) == stretched(
+    assert stretch_placements(again, applications[::-1], clusters[::-1], budget) == stretch_placements(
         placements, applications, clusters, budget
     )
 
@@ -134,7 +134,7 @@ def has_memory_for(
 def test_stretching_takes_from_nobody_and_leaves_nothing_that_fits(data: st.DataObject, scenes: Scenes) -> None:
     applications, clusters, budget = data.draw(scenes)
     placements = allocate(applications, clusters, budget)
-    wider = stretched(placements, applications, clusters, budget)
+    wider = stretch_placements(placements, applications, clusters, budget)
     check(wider, applications, clusters, budget)
     assert wider.keys() == placements.keys()
     for name, one in placements.items():
@@ -234,7 +234,7 @@ def test_what_is_left_goes_to_the_higher_priority_up_to_its_threads() -> None:
     ]
     nodes = (Cluster("host", frozenset(range(8)), 8.0),)
     for budget, shares in ((1.5, (1.0, 0.5)), (2.8, (2.0, 0.8)), (3.0, (2.0, 1.0)), (6.0, (5.0, 1.0))):
-        wider = stretched(allocate(applications, nodes, budget), applications, nodes, budget)
+        wider = stretch_placements(allocate(applications, nodes, budget), applications, nodes, budget)
         assert (wider["first"].cpus, wider["second"].cpus) == pytest.approx(shares)
 
 
@@ -242,5 +242,5 @@ def test_equals_grow_in_proportion_to_their_modes_within_their_clusters() -> Non
     applications = [job("a", 1.0), job("b", 2.0), job("c", 1.0)]
     placements = {"a": Placement(0, "n1", 1.0), "b": Placement(0, "n1", 2.0), "c": Placement(0, "n2", 1.0)}
     nodes = [Cluster("n1", frozenset(range(4)), 3.6), Cluster("n2", frozenset(range(4)), 4.0)]
-    wider = stretched(placements, applications, nodes, 6.0)
+    wider = stretch_placements(placements, applications, nodes, 6.0)
     assert {name: one.cpus for name, one in wider.items()} == pytest.approx({"a": 1.2, "b": 2.4, "c": 2.4})

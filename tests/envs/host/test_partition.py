@@ -27,7 +27,7 @@ from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.record import FOLDER, Stage, read_record
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.envs.host.partition.view import left_behind, missing, rows
+from rlctl.envs.host.partition.view import missing, rows, tasks_outside
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.meddling import Meddling
 
@@ -159,7 +159,7 @@ def test_who_stays_is_told_with_the_reason(machine: Machine) -> None:
     assert set(machine.where(20).values()) == {"db"}, "another program's group is left alone"
     recorded = read_record(machine.state, machine.fake.proc)
     assert recorded is not None
-    left, groups = left_behind(recorded.mounts, machine.layout, machine.fake, Choice(), machine.fake.proc)
+    left, groups = tasks_outside(recorded.mounts, machine.layout, machine.fake, Choice(), machine.fake.proc)
     assert {one.tid for one in left} == {2, 3}
     assert {(group.name, count) for group, count in groups} == {("db", 1)}
 

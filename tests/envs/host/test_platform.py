@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.partition.platform import discovered, load_platform
+from rlctl.envs.host.partition.platform import discover_platform, load_platform
 
 CAPTURED = Path(__file__).parents[2] / "fixtures/platform/opteron-8378.txt"
 MB = 1 << 20
@@ -131,7 +131,7 @@ def test_an_unknown_name_lists_the_shipped_ones() -> None:
 
 
 def test_numa_nodes_are_the_clusters_and_the_host_has_one_core_in_eight(opteron: Path) -> None:
-    platform = discovered(sys=opteron)
+    platform = discover_platform(sys=opteron)
     assert platform.host_cpus == {0, 4}
     assert [(one.name, sorted(one.cpus), sorted(one.memory_nodes)) for one in platform.clusters] == [
         ("node0", [8, 12], [0]),
@@ -143,7 +143,7 @@ def test_numa_nodes_are_the_clusters_and_the_host_has_one_core_in_eight(opteron:
 
 
 def test_two_cpus_are_one_each(tmp_path: Path) -> None:
-    platform = discovered(sys=small(tmp_path, "0,1"))
+    platform = discover_platform(sys=small(tmp_path, "0,1"))
     assert platform.host_cpus == {0}
     assert platform.clusters == (Cluster("all", frozenset({1}), 1.0),)
     shipped = load_platform("two-core", sys=tmp_path)
@@ -152,7 +152,7 @@ def test_two_cpus_are_one_each(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("nodes", [True, False])
 def test_without_numa_the_caches_are_the_clusters(tmp_path: Path, nodes: bool) -> None:
-    platform = discovered(sys=small(tmp_path, "0,1,2,3", "4,5,6,7", nodes=nodes))
+    platform = discover_platform(sys=small(tmp_path, "0,1,2,3", "4,5,6,7", nodes=nodes))
     assert [(one.name, sorted(one.cpus)) for one in platform.clusters] == [
         ("cache0", [1, 2, 3]),
         ("cache1", [4, 5, 6, 7]),
@@ -160,11 +160,11 @@ def test_without_numa_the_caches_are_the_clusters(tmp_path: Path, nodes: bool) -
 
 
 def test_the_host_gets_both_threads_of_its_core(tmp_path: Path) -> None:
-    assert discovered(sys=small(tmp_path, "0,1,2,3", siblings=2)).host_cpus == {0, 1}
+    assert discover_platform(sys=small(tmp_path, "0,1,2,3", siblings=2)).host_cpus == {0, 1}
 
 
 def test_a_single_core_is_divided_by_its_threads_and_says_so(tmp_path: Path) -> None:
-    platform = discovered(sys=small(tmp_path, "0,1", siblings=2))
+    platform = discover_platform(sys=small(tmp_path, "0,1", siblings=2))
     assert platform.host_cpus == {0}
     assert platform.mdev_cpus == {1}
     assert "which both partitions share" in platform.why
@@ -172,7 +172,7 @@ def test_a_single_core_is_divided_by_its_threads_and_says_so(tmp_path: Path) -> 
 
 def test_of_a_group_that_has_some_cpus_only_these_are_divided(opteron: Path, tmp_path: Path) -> None:
     """A container's, of which /sys tells nothing."""
-    platform = discovered(within="box", cpus=frozenset({2, 3, 6}), sys=opteron)
+    platform = discover_platform(within="box", cpus=frozenset({2, 3, 6}), sys=opteron)
     assert platform.host_cpus == {2}
     assert [(one.name, sorted(one.cpus)) for one in platform.clusters] == [("node2", [6]), ("node3", [3])]
     assert platform.cluster_group("node3") == "box/rlctl-mdev/node3"
@@ -183,7 +183,7 @@ def test_of_a_group_that_has_some_cpus_only_these_are_divided(opteron: Path, tmp
 
 def test_one_cpu_cannot_be_divided(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="one CPU cannot be divided"):
-        discovered(sys=small(tmp_path, "0"))
+        discover_platform(sys=small(tmp_path, "0"))
 
 
 PLAIN = (
@@ -217,7 +217,7 @@ def test_whatever_the_topology_every_cpu_is_in_one_part(
     folder = tmp_path_factory.mktemp("sys")
     if len(seen) < 2:
         return
-    platform = discovered(sys=small(folder, *groups))
+    platform = discover_platform(sys=small(folder, *groups))
     parts = [platform.host_cpus, *(one.cpus for one in platform.clusters)]
     assert sum(map(len, parts)) == len(seen)
     assert frozenset().union(*parts) == seen == platform.host_cpus | platform.mdev_cpus

@@ -11,7 +11,7 @@ import pytest
 from rlctl.envs.errors import CgroupBusy, CgroupGone, HostError
 from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.apps.groups import make_group, move_all, return_home
-from rlctl.envs.host.apps.launch import Place, _taken_in, release
+from rlctl.envs.host.apps.launch import Place, _register_process, release
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -116,7 +116,7 @@ def test_a_process_that_cannot_be_registered_is_back_where_it_was_and_its_group_
     (tmp_path / "file").write_text("")
     place = Place(fake.layout, "be", Registry(tmp_path / "file/apps"), knobs=Knobs(None, fake.kernel))
     with pytest.raises(HostError, match="cannot register"):
-        _taken_in(Description(name="app", modes=(Mode(cpus=1.0, threads=1),)), os.getpid(), place)
+        _register_process(Description(name="app", modes=(Mode(cpus=1.0, threads=1),)), os.getpid(), place)
     assert (fake.layout.mounts["cpu"].path / "cgroup.procs").read_text().split() == [str(os.getpid())]
     assert not list(fake.kernel.root.rglob("*:app"))
 

@@ -96,9 +96,9 @@ def test_a_later_process_of_the_same_number_is_another():
 
 def test_the_mode_of_an_application_is_replaced_as_a_whole(registry):
     registry.add(a_registration())
-    registry.tell("1:x", "mode 0 threads 1 millicpus 1 memory 0\n")
+    registry.write_mode("1:x", "mode 0 threads 1 millicpus 1 memory 0\n")
     before = registry.mode_file("1:x").stat().st_ino
-    registry.tell("1:x", "mode 1 threads 1 millicpus 1 memory 0\n")
+    registry.write_mode("1:x", "mode 1 threads 1 millicpus 1 memory 0\n")
     assert registry.mode_file("1:x").stat().st_ino != before
     assert registry.mode_file("1:x").stat().st_mode & 0o777 == 0o644
     registry.remove("1:x")
