@@ -214,7 +214,7 @@ class LiveHost:
     def peopled(self) -> bool:
         """Whether a process is in one of BE's groups, or below; also where a group does not let it be seen."""
         try:
-            return any(group.peopled() for group in self.actuator.groups)
+            return any(group.has_processes() for group in self.actuator.groups)
         except RlctlError:  # a group that vanished meanwhile, which the next look does not have
             return True
 

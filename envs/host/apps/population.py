@@ -185,7 +185,7 @@ class Population:
         """Somebody is in it. Of a registered application that has ended, group and registration are removed."""
         try:
             group = Group.open(self._parent.layout, path, self._unjournalled)
-            if group.peopled():
+            if group.has_processes():
                 return True
             if registration is not None and not registration.runs():
                 group.remove(0.0)

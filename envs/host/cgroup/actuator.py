@@ -142,6 +142,7 @@ class BeActuator:
         self._report_ceilings(share, seen, wanted)
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
+        # What counts is what the kernel says afterwards, not what was written.
         seen = self._read_back(seen, wanted, steps, outcome)
         _raise_first(outcome, [error for now in seen.values() for error in now.errors])
         return self._in_force(seen)
@@ -157,6 +158,7 @@ class BeActuator:
             HostError: Their originals could not be journalled; they then are not under control.
             RlctlError: They are under control, but not all is safe yet; the next `apply` tries again.
         """
+        # A group that was made anew has its predecessor's name and none of its limits.
         names = {group.name for group in groups}
         for old in [group for group in self.groups if group.name in names]:
             self._members.forget(old)
@@ -238,6 +240,7 @@ class BeActuator:
         errors: list[RlctlError] = []
         lc = self.lc.cpu if self.lc is not None and self._weight is Weight.EQUAL else None
         for group in groups:
+            # Weights are relative: "equal" is what the LC has, whatever that is (cgroup-v2.rst, "Weights").
             if (cpu := group.cpu) is None or self._weight is None or group not in self._members.known:
                 continue
             try:
@@ -312,6 +315,7 @@ class BeActuator:
 
     def _report_ceilings(self, share: Quota, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
         """Report once that a group above is tighter than what BE could have; siblings are reported together."""
+        # The tightest quota on the way to the root is enforced, and CPUs are those that all above have too.
         for group, now in seen.items():
             quota, cpus = wanted[group].quota, wanted[group].cpus
             if quota is not None and now.ceiling_cpus < share.cpus:
@@ -349,6 +353,7 @@ def _check(groups: Sequence[Group], order: Sequence[int], limits: Limits) -> Non
 
 
 def _check_apart(groups: Sequence[Group]) -> None:
+    # One budget would be divided twice: what limits the outer group limits the inner one as well.
     owners: dict[Path, Group] = {}
     for group in groups:
         for path in group.directories:

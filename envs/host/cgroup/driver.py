@@ -240,6 +240,7 @@ class FreezerDriver(ABC):
         """
         if self._knobs.dry_run or not (frozen or self.waits_for_thaw):
             return True
+        # Polled: neither version tells of it in a way that one can wait for in so short a time.
         deadline = time.monotonic() + timeout_seconds
         while self.frozen() != frozen:
             if time.monotonic() >= deadline:

@@ -88,8 +88,10 @@ def emergency_plan(
     kernel = _RecordingKernel(knobs.kernel)
     recorded = Knobs(None, kernel)
     there = [group.using(recorded) for group in groups if group.exists()]
+    # As many parts as there are groups now; whatever vanishes meanwhile leaves BE with less, not more.
     share = Quota.of_cpus(limits.safe.quota_cpus / max(len(there), 1), period_us)
     cpus = frozenset(order[: limits.safe.cpuset_cpus])
+    # The freeze of all groups comes first: it needs no room above or below.
     for group in there:
         if group.freezer is not None:
             group.freezer.order(True)

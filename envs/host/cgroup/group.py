@@ -65,6 +65,7 @@ class Group:
             PermissionMissing: Not root.
             ConfigError: No usable name.
         """
+        # `..` would lead out of the hierarchy.
         parts = Path(name.strip("/")).parts
         if not parts or ".." in parts:
             raise ConfigError(f"{name!r} names no control group below the root")
@@ -108,6 +109,7 @@ class Group:
             HostError: There is no such process.
             ConfigError: It is in no group of its own.
         """
+        # A process is in one group of each hierarchy; all of v2 is one (cgroup-v2.rst, "Organizing Processes").
         inside = memberships(pid, proc)
         where = {
             controller: Path(inside.get("" if mount.version == 2 else controller.v1_name, "").lstrip("/"))
@@ -211,6 +213,7 @@ class Group:
             CgroupRejected: A real-time process may not join (v1 with RT_GROUP_SCHED).
             CgroupError: The process has ended.
         """
+        # The whole process at once, in each hierarchy by itself: in between it is in some groups and not in others.
         for directory in self.directories:
             self._knobs.poke(directory / "cgroup.procs", str(pid))
 
@@ -218,7 +221,7 @@ class Group:
         """Processes in the group and in those below, in whichever of its hierarchies."""
         return frozenset().union(*self._pids())
 
-    def peopled(self) -> bool:
+    def has_processes(self) -> bool:
         """Whether a process is in it or in a group below; zombies do not count."""
         return any(True for _ in self._pids_in(self.directories[0]))
 
@@ -256,6 +259,7 @@ class Group:
         if not isinstance(self.freezer, FreezerV1):
             return 0
         directory = self.paths[Controller.FREEZER]
+        # Attaching thaws a task whose new group is not frozen (kernel/cgroup/legacy_freezer.c, freezer_attach).
         pids = list(self._pids_in(directory))
         for pid in pids[first : first + KILLED_AT_ONCE]:
             if has_pending_kill(pid):
@@ -358,6 +362,7 @@ def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
 
 def _remove_tree(kernel: Kernel, group: Path) -> OSError | None:
     """Remove a group, its descendants first; what stands in the way, if anything."""
+    # rmdir of a group that has children or tasks is refused (cgroup-v2.rst, "Basic Operations").
     for one in tree(kernel, group):
         try:
             kernel.remove_group(one)

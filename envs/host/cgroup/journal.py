@@ -158,6 +158,7 @@ def open_regular(path: Path, flags: int) -> int:
         ConfigError: It is another kind of file.
         OSError: As `os.open`.
     """
+    # A link could lead to any file of root's, and opening a FIFO waits for its other end (open(2), fifo(7)).
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
@@ -208,6 +209,7 @@ def append(file: int, data: bytes, at_bytes: int) -> None:
     """Write behind the end of a file; all of it is on the disk when this returns, and nothing of it when it raises."""
     try:
         _write_whole(file, data, at_bytes)
+        # Only then may the kernel file be written: after a power failure the original is known.
         os.fdatasync(file)
     except OSError:
         with contextlib.suppress(OSError):  # what is not surely there must not be read as if it were
@@ -216,6 +218,7 @@ def append(file: int, data: bytes, at_bytes: int) -> None:
 
 
 def _try_lock(file: int) -> bool:
+    # The kernel lets go of it when the last descriptor closes, however the process ends (flock(2)).
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -332,6 +335,7 @@ class Journal:
         Raises:
             HostError: They could not be stored.
         """
+        # Those that wait come first: the file keeps the order of the first writes.
         pending = [*self.held, *entries]
         try:
             self._append(b"".join(entry.to_line() for entry in pending), hold=hold)
@@ -466,6 +470,7 @@ class Journal:
             failing.callback(fresh.unlink, missing_ok=True)
             failing.callback(os.close, file)
             _write_whole(file, data, 0)
+            # The content before the name: a crash in between leaves the old journal, whole (rename(2), fsync(2)).
             os.fsync(file)
             os.replace(fresh, self.state_dir / JOURNAL)
             failing.pop_all()
@@ -502,6 +507,7 @@ def archive(state_dir: Path, name: str) -> str:
 
 def sync_directory(directory: Path) -> None:
     """Make a new or changed name in a directory durable."""
+    # fsync of a file says nothing of its name (fsync(2), "NOTES").
     file = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

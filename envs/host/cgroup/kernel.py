@@ -101,6 +101,7 @@ class KernelFiles:
 
     def write(self, path: Path, text: str) -> None:
         """Hand the kernel a value: the file is neither made nor truncated. EXDEV: it is none of the kernel's."""
+        # No link is followed: BE's owner may have put one where a knob was.
         file = self._open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             self._check(os.fstat(file).st_dev, path)
@@ -156,6 +157,7 @@ class KernelFiles:
 
 def _content(file: int) -> str:
     """All that is in an open file now."""
+    # At offset 0 a kernfs file is made anew (fs/seq_file.c); later parts belong to that same look.
     data = part = os.pread(file, READ_BYTES, 0)
     while len(part) == READ_BYTES and len(data) < MOST_BYTES:
         part = os.pread(file, READ_BYTES, len(data))

@@ -77,6 +77,7 @@ class Knobs:
 
     def original(self, path: Path) -> str | None:
         """What the group that is there now had in this file before our first write; None if never written."""
+        # By identity, not by path: a group made anew under an old name has originals of its own.
         identity = self._identity(path.parent) if self._originals else None
         entry = None if identity is None else self._originals.get((path.name, identity))
         return None if entry is None else entry.original
@@ -108,6 +109,7 @@ class Knobs:
         """
         if self.dry_run:
             return
+        # All in one record: each costs an fsync, of some milliseconds on a disk.
         new = []
         for path in [path for path in paths if self.original(path) is None]:
             try:
@@ -146,6 +148,7 @@ class Knobs:
         if self.dry_run:
             _would_write(path, text)
             return
+        # In one write and without truncation: kernfs takes each write as a whole value (kernel/cgroup, fs/kernfs).
         with refusing(path, f"write {text.strip()!r}"):
             self.kernel.write(path, text)
         self._written[path] = text

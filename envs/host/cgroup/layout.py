@@ -75,6 +75,7 @@ class Layout:
     @classmethod
     def detect(cls, root: Path = SYS_CGROUP, proc: Path = Path("/proc")) -> Layout:
         """Look at the mounts; `root` stands for /sys/fs/cgroup, as a captured tree lies elsewhere."""
+        # A hierarchy may be mounted in several places; all show the same groups, and the first is the usual one.
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):
             first.setdefault(name, mount)
@@ -146,6 +147,7 @@ def _below(mount_point: Path, root: Path) -> Path | None:
 
 
 def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Mount | None:
+    # A controller is in one hierarchy at a time: one that v1 has is not in cgroup2 (cgroup-v2.rst, "Mounting").
     unified = first.get("unified")
     if name is not Controller.PRESSURE and name.v1_name in first:
         return first[name.v1_name]

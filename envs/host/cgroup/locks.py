@@ -128,10 +128,12 @@ class Claims:
             raise
 
     def _take(self, group: Group) -> None:
+        # Shared above, exclusive here: two groups of one parent are two services', but one within the other is not.
         for knob in _knobs(group):
             for above in _above(knob):
                 self._lock(above, fcntl.LOCK_SH, f"{group.name} lies within {above.parent}, which")
             self._lock(knob, fcntl.LOCK_EX, group.name)
+        # A crashed one has no locks any more, but its settings are still in force.
         for directory in group.relatives():
             if (holder := other_holder(directory, self._state_dir)) is not None:
                 raise HostError(
@@ -167,7 +169,7 @@ class Claims:
             )
 
     def _mark(self, directory: Path) -> None:
-        there = marked(directory)
+        there = read_mark(directory)
         # Where the state directory was moved its originals are ours.
         if there not in (None, self._state_dir.absolute()) and not holds(self._state_dir, directory):
             named = shown(str(there))[:MOST_NAME]  # anybody who may write the group's directory has written it
@@ -207,7 +209,7 @@ def mark(directory: Path, state_dir: Path) -> None:
         os.setxattr(directory, ATTRIBUTE, os.fsencode(state_dir.absolute()))
 
 
-def marked(directory: Path) -> Path | None:
+def read_mark(directory: Path) -> Path | None:
     """The state directory that a group's mark names, believed or not."""
     try:
         name = os.getxattr(directory, ATTRIBUTE)
@@ -218,7 +220,7 @@ def marked(directory: Path) -> Path | None:
 
 def other_holder(directory: Path, state_dir: Path) -> Path | None:
     """Another state directory than this one that has a group's originals; None if none has."""
-    there = marked(directory)
+    there = read_mark(directory)
     if there is None or identity_of(there) == identity_of(state_dir):
         return None
     return there if holds(there, directory) else None
@@ -242,6 +244,6 @@ def unmark(directories: Iterable[Path], state_dir: Path) -> None:
             return
     ours = identity_of(state_dir)
     for directory in directories:
-        if (there := marked(directory)) is not None and identity_of(there) == ours:
+        if (there := read_mark(directory)) is not None and identity_of(there) == ours:
             with contextlib.suppress(OSError):
                 os.removexattr(directory, ATTRIBUTE)

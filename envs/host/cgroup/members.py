@@ -124,6 +124,7 @@ class Members:
 
     def look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
         """Read groups; one that vanished is dropped, and what is left of it is read in its place."""
+        # Siblings share their ancestors' quotas: read once for all.
         seen: dict[Group, Seen] = {}
         ceilings: dict[str, float] = {}
         for group in groups:
@@ -156,6 +157,7 @@ class Members:
             safe_part: What rlctl's own watchdog writes to a group.
         """
         for group, member in tuple(self.known.items()):
+            # What we wrote last is the only memory of who wrote: the kernel keeps none.
             left, now = member.left, seen[group].settings
             if left is None or self._knobs.dry_run or not left.changes(now):
                 continue

@@ -121,6 +121,7 @@ def restore(
 def _restore_locked(
     state_dir: Path, kernel: Kernel, boot: str, held: Sequence[Entry], patience_seconds: float
 ) -> RestoreReport:
+    # Inode numbers and groups do not outlive a boot: what an old journal names is others' by now.
     recorded = load(state_dir)
     if recorded.entries and not recorded.is_of(boot):
         note = f"the journal is of an earlier boot, whose groups are gone: {_set_aside(state_dir, OBSOLETE)}"

@@ -37,6 +37,7 @@ def find_rivals(group: Group, lc: Group) -> Rivals | None:
     """Where the weights of a BE group and the LC meet; None where a CPU hierarchy has not both of them."""
     if group.cpu is None or lc.cpu is None:
         return None
+    # The first level at which the two paths differ is where the scheduler chooses between them.
     ours, theirs = group.cpu.group.parts, lc.cpu.group.parts
     common = next((depth for depth, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), None)
     if common is None:  # one holds the other
@@ -54,6 +55,7 @@ def effective_share(groups: Sequence[Group], lc: Group) -> float | None:
     for rivals in filter(None, (find_rivals(group, lc) for group in groups)):
         of_be, _ = weights.setdefault(rivals.be.group.parent, ({}, _weight(rivals.lc)))
         of_be[rivals.be.group] = _weight(rivals.be)
+    # share = w_BE / (w_BE + w_LC) while both want the CPU (sched-design-CFS.rst); groups of BE side by side add up.
     both = [(sum(of_be.values()), against) for of_be, against in weights.values()]
     return max((ours / (ours + against) for ours, against in both if ours + against), default=None)
 
@@ -70,6 +72,7 @@ def set_above(groups: Sequence[Group], lc: Group, weight: Weight, knobs: Knobs) 
         if rivals.own:
             continue
         top, native = rivals.be, rivals.be.weights[weight]
+        # A low weight of a group with others in it would starve those too: theirs is not ours to lower.
         alone = _holds_only(knobs, top.group, ours)
         if weight.is_least and alone:
             if _weight(top) > native:  # an operator's cpu.idle stays
@@ -95,6 +98,7 @@ def _holds_only(knobs: Knobs, top: Path, ours: set[Path]) -> bool:
         group = left.pop()
         if group in ours:
             continue
+        # A leaf without processes counts as another's: whoever made it may start something there at any time.
         children = child_groups(knobs, group)
         try:
             if not children or knobs.read(group / "cgroup.procs").split():

@@ -309,16 +309,16 @@ def test_a_group_with_tasks_is_not_removed(bench: Bench) -> None:
 
 def test_a_group_is_peopled_while_a_process_is_in_it_or_below(bench: Bench) -> None:
     group = bench.group()
-    assert not group.peopled()
+    assert not group.has_processes()
     child = bench.group(f"{group.name}/child")
-    assert not group.peopled()
+    assert not group.has_processes()
     pid = bench.task()
     child.attach(pid)
-    assert group.peopled()
+    assert group.has_processes()
     assert group.pids() == {pid}, "as of a pod, whose processes are in its containers' groups"
-    assert child.peopled()
+    assert child.has_processes()
     bench.end_tasks()
-    assert not group.peopled()
+    assert not group.has_processes()
 
 
 def test_a_group_that_exists_is_not_taken_for_ours(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.locks import ATTRIBUTE, Claims, marked
+from rlctl.envs.host.cgroup.locks import ATTRIBUTE, Claims, read_mark
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
@@ -96,9 +96,9 @@ def test_while_the_originals_are_not_back_no_other_state_directory_gets_the_grou
             second.take(group)
         with Claims(real.state_dir) as same:  # who was refused locks nobody out
             same.take(group)
-    assert marked(group.directories[0]) == real.state_dir, "the originals are still there, and nowhere else"
+    assert read_mark(group.directories[0]) == real.state_dir, "the originals are still there, and nowhere else"
     assert real.restore().ok
-    assert [marked(directory) for directory in group.directories] == [None for _ in group.directories]
+    assert [read_mark(directory) for directory in group.directories] == [None for _ in group.directories]
     with Claims(tmp_path / "other") as second:
         second.take(group)
 
@@ -140,7 +140,7 @@ def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name, cap
     os.setxattr(group.directories[0], ATTRIBUTE, name)
     with Claims(tmp_path) as claims:
         claims.take(group)
-        assert marked(group.directories[0]) == tmp_path
+        assert read_mark(group.directories[0]) == tmp_path
     assert all(line.isprintable() and len(line) < 400 for line in caplog.messages)
 
 
