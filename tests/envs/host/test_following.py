@@ -377,6 +377,7 @@ def test_two_candidates_for_the_lc_are_none(fake: Bench, monkeypatch: pytest.Mon
     assert run.telemetry.lc_alive == Value(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_groups_that_come_and_go_leave_nothing_open(real: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(real, monkeypatch, "batch-1")

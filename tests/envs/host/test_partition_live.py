@@ -29,7 +29,7 @@ from rlctl.envs.host.partition.undo import Undone, undo
 from tests.doubles.meddling import dying
 from tests.waiting import until
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 Bench = Any
 SLEEPER = "import time; print(flush=True); time.sleep(600)"

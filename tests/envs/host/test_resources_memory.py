@@ -246,6 +246,7 @@ while True:
 """Takes more than `memory.high`, beyond which the kernel makes it wait the longer the more it takes."""
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(real: Bench, tmp_path: Path) -> None:
     """A limited group of the test's own; PSI is that of a cgroup2 group with the same process."""

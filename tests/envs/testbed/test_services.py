@@ -94,6 +94,7 @@ def test_service_runs_in_its_group_and_answers(be_launcher: Launcher, group: Gro
     service.ready()
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
 def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher: Launcher) -> None:
@@ -110,6 +111,7 @@ def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher:
     assert all(re.fullmatch(LOG_PATTERN, line) for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launcher) -> None:
     ended = Script("fake", "echo bind: no way >&2; exit 1")
@@ -123,6 +125,7 @@ def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launch
         hung.await_that(lambda: False, "answer", 0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_socket_path_that_is_too_long_is_told(tmp_path: Path) -> None:
     needs("memcached")
@@ -132,6 +135,7 @@ def test_socket_path_that_is_too_long_is_told(tmp_path: Path) -> None:
         Memcached().start(Launcher(deep))
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
 def test_memcached_has_memory_for_all_of_its_items_and_threads_for_all_of_its_cpus(launcher: Launcher) -> None:
@@ -144,6 +148,7 @@ def test_memcached_has_memory_for_all_of_its_items_and_threads_for_all_of_its_cp
     assert stats.misses == 0
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
 def test_knee_search_drives_a_real_service(launcher: Launcher) -> None:

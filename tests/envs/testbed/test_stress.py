@@ -123,6 +123,7 @@ def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launch
     assert rates[0] / 3 < rates[1] < rates[0] * 3
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.host
 def test_frozen_from_the_start_it_has_done_nothing(be_launcher: Launcher, group: Group) -> None:
@@ -152,6 +153,7 @@ def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
     assert set(work.by_stressor) == {"memory": {"stream"}, "mixed": {"cpu", "stream"}}[kind]
 
 
+@pytest.mark.slow
 @installed
 @pytest.mark.host
 def test_hung_or_killed_it_is_an_error_and_gone(launcher: Launcher) -> None:

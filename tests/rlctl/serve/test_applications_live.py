@@ -157,6 +157,7 @@ def test_an_application_runs_in_its_group_with_its_environment_and_its_exit_code
     assert scene.registry.read() == {}
 
 
+@pytest.mark.slow
 def test_an_application_has_the_signals_and_the_threads_of_any_program(scene):
     program = "yes | head -1; echo ${OPENBLAS_NUM_THREADS-all}; grep SigIgn /proc/self/status"
     out, _ = scene.launch("plain", "sh", "-c", program).communicate(timeout=PATIENCE_SECONDS)
@@ -165,6 +166,7 @@ def test_an_application_has_the_signals_and_the_threads_of_any_program(scene):
     assert not int(ignored.split()[1], 16) & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
 def test_what_cannot_be_executed_ends_as_in_a_shell(scene, command, code):
     process = scene.launch("broken", command)
@@ -173,6 +175,7 @@ def test_what_cannot_be_executed_ends_as_in_a_shell(scene, command, code):
     assert scene.registry.read() == {}
 
 
+@pytest.mark.slow
 def test_signals_are_passed_on_even_to_one_that_is_frozen_and_again_at_each_tick(scene):
     words = "trap 'sleep 0.5; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
     process = scene.launch("patient", "sh", "-c", words)
@@ -209,12 +212,14 @@ def test_a_process_is_adopted_listed_and_returned_to_where_it_was(scene):
         worker.wait()
 
 
+@pytest.mark.slow
 def test_a_process_that_is_not_there_is_told(scene):
     answer = scene.app("adopt", scene.describe("nobody"), 2**22 + 1)
     assert answer.returncode == 75
     assert "No such process" in answer.stderr
 
 
+@pytest.mark.slow
 def test_whoever_could_not_be_given_back_is_not_adopted(scene):
     (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
     serve = scene.start("serve", "--config", scene.config)
@@ -229,6 +234,7 @@ def test_whoever_could_not_be_given_back_is_not_adopted(scene):
     serve.communicate(timeout=PATIENCE_SECONDS)
 
 
+@pytest.mark.slow
 def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
     for priority, name in enumerate(("one", "two", "three")):
         scene.launch(name, priority=priority)
@@ -273,6 +279,7 @@ def knobs(groups):
     }
 
 
+@pytest.mark.slow
 def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
@@ -301,6 +308,7 @@ def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there
         assert scene.registry.read() == {}
 
 
+@pytest.mark.slow
 def test_the_worst_of_two_lcs_rules_be(scene):
     layout = Layout.detect()
     said, be = scene.config.read_text().split("be:\n", 1)

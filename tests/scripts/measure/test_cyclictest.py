@@ -13,7 +13,7 @@ from rlctl.envs.testbed.launch import Launcher
 from scripts.studies.realtime.cyclictest import Cyclictest
 from tests.waiting import until
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 
 @pytest.fixture

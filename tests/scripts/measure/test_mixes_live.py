@@ -13,7 +13,7 @@ import pytest
 from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.slow]
 SCRIPT = Path(__file__).parents[3] / "scripts/measure"
 
 TINY = """

@@ -100,6 +100,7 @@ def group():
     made.remove()
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_a_run_is_counted_from_its_begin_to_its_end(group):
     """What perf counts of the group agrees with what the kernel counts for its only process."""

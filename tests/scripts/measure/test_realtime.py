@@ -179,6 +179,7 @@ def test_a_tiny_matrix_for_real(tmp_path, measure):
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("cyclictest")
 def test_nothing_is_left_of_one_that_was_killed(tmp_path):

@@ -18,6 +18,7 @@ from tests.waiting import until
 
 pytestmark = [
     pytest.mark.host,
+    pytest.mark.slow,
     pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler"),
 ]
 

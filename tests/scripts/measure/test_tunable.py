@@ -10,7 +10,7 @@ from scripts.studies.mixes.tunable import build_tunable, parse_result, tunable_c
 from tests.waiting import PATIENCE_SECONDS
 
 WORKLOADS = ("datapar", "pipeline")
-pytestmark = pytest.mark.host
+pytestmark = [pytest.mark.host, pytest.mark.slow]
 
 
 def run(*words, check=True, **environment):

@@ -166,6 +166,7 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
     until(lambda: loops() <= before)
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -> None:
     with loop_device(lambda: _filled(launcher.folder / "volume"), 0) as volume:
@@ -178,6 +179,7 @@ def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -
             job.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("server")
 def test_postgresql_commits_what_the_generator_sends_and_leaves_nothing(be_launcher: Launcher, group: Group) -> None:

@@ -126,6 +126,7 @@ def test_a_link_is_in_namespaces_of_its_own_and_gone_afterwards(tools: None, lau
     assert names() == before
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(tools: None, launcher: Launcher) -> None:
     config = LinkConfig(rates=((0.0, 40.0), (1.0, 160.0)))
@@ -176,6 +177,7 @@ def test_a_ceiling_holds_an_upload_whose_use_of_the_link_is_measured(tools: None
     assert 15.0 < work.rate * 8e-6 < 48.0
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_an_upload_that_died_is_an_error(tools: None, launcher: Launcher) -> None:
     with Link(CREDITS, launcher) as link:
@@ -190,6 +192,7 @@ def test_an_upload_that_died_is_an_error(tools: None, launcher: Launcher) -> Non
                 job.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.host
 def test_what_the_kernel_refuses_is_told(tools: None, monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
     one = Namespace("test")
@@ -240,6 +243,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
     sweep(tmp_path / "state")
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.parametrize("keeper", ["keeper", "none"])
 def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path, keeper: str) -> None:
@@ -256,6 +260,7 @@ def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path
     until(lambda: not populated(*namespaces) and not list(state.glob("testbed-*")))
 
 
+@pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.parametrize("seconds", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2])
 def test_whenever_its_owner_is_killed_nobody_is_left_in_a_namespace(tools: None, state: Path, seconds: float) -> None:
