@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -30,7 +29,6 @@ from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
-from rlctl.agents.served.network import NO_RUNTIME
 from rlctl.envs.errors import BundleError, PolicyError, meant
 from rlctl.envs.evidence import LADDER
 from rlctl.envs.observation import MOST_PRICE
@@ -335,8 +333,6 @@ def lacking(name: str) -> str:
     """
     if name not in LEARNED:
         return ""
-    if find_spec("onnxruntime") is None:
-        return NO_RUNTIME
     folder = folder_of(name)
     if (folder / bundle.CARD).exists():
         return ""

@@ -30,7 +30,7 @@ COMMANDS = {
     "dataset": "make a Minari dataset of logs or simulated hosts, for `rlctl train --offline`",
     "tune": "search hyperparameters and shield margins with Ray, QoS first",
     "evaluate": "score a bundle on the evaluation suite",
-    "export": "turn a trained model into a bundle: ONNX and a card, no pickle",
+    "export": "turn a trained model into a bundle: weights and a card, no pickle",
     "merge": "make one bundle that answers the mean of several",
     "sign": "sign a bundle with an Ed25519 key",
     "inspect": "show a bundle's card, and what its policy does over load and slack",
@@ -57,9 +57,18 @@ COMMANDS = {
 """Commands and their one-line help, in the order of `rlctl --help`. Each lives in the module of its name under
 rlctl.commands, or in that of its family, and is imported only when it is called."""
 
-FAMILIES: dict[str, str] = {"why": "log", "top": "log", "learn-load": "log"} | dict.fromkeys(
-    ("pause", "resume", "limit", "release"), "operator"
-)
+FAMILIES: dict[str, str] = {
+    "pause": "operator",
+    "resume": "operator",
+    "limit": "operator",
+    "release": "operator",
+    "export": "bundle",
+    "merge": "bundle",
+    "sign": "bundle",
+    "why": "log",
+    "top": "log",
+    "learn-load": "log",
+}
 """The module under rlctl.commands of each command that shares one with others."""
 
 GONE: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""Settings that every floor's tests share, and bundles written byte by byte: without torch and the onnx package."""
+"""Settings that every floor's tests share, and bundles made without torch."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,6 @@ import shutil
 import signal
 import struct
 import tempfile
-from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -106,66 +105,17 @@ def cyclictest():
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _varint(value):
-    more = []
-    while value > 0x7F:
-        more.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*more, value])
-
-
-def field(number, value):
-    """One protobuf field: an int as varint, a float as fixed32, all else by its length."""
-    if isinstance(value, float):
-        return _varint(number << 3 | 5) + struct.pack("<f", value)
-    if isinstance(value, int):
-        return _varint(number << 3) + _varint(value)
-    data = value.encode() if isinstance(value, str) else value
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def tensor(name, array, more=b""):
-    array = np.asarray(array, np.float32)
-    sides = b"".join(field(1, side) for side in array.shape)
-    return sides + field(2, 1) + field(8, name) + field(9, array.tobytes()) + more
-
-
-def port(name, sides, kind=1):
-    shape = b"".join(field(1, field(2, side) if isinstance(side, str) else field(1, side)) for side in sides)
-    return field(1, name) + field(2, field(1, field(1, kind) + field(2, shape)))
-
-
-def node(operator, inputs, output, more=b""):
-    read = b"".join(field(1, name) for name in inputs)
-    return read + field(2, output) + field(4, operator) + more
-
-
-def model(nodes, tensors, inputs, outputs, *, opset=17, domain="", in_graph=b"", more=b""):
-    parts = ((1, nodes), (5, tensors), (11, inputs), (12, outputs))
-    graph = b"".join(field(number, one) for number, many in parts for one in many)
-    graph += field(2, "policy") + in_graph
-    return field(1, 8) + field(8, field(1, domain) + field(2, opset)) + field(7, graph) + more
-
-
-def linear(weight, bias, **changes):
-    """logits = weight @ observation + bias, with weight of shape (moves, size)."""
-    moves, size = np.shape(weight)
-    transposed = field(5, field(1, "transB") + field(3, 1) + field(20, 2))
-    gemm = node("Gemm", ("observation", "w", "b"), "logits", transposed)
-    given = {
-        "nodes": [gemm],
-        "tensors": [tensor("w", weight), tensor("b", bias)],
-        "inputs": [port("observation", ("n", size))],
-        "outputs": [port("logits", ("n", moves))],
-    }
-    return model(**{**given, **changes})
-
-
 @pytest.fixture(scope="session")
-def onnx_writer():
-    """The functions above."""
-    made = (field, tensor, port, node, model, linear)
-    return SimpleNamespace(**{one.__name__: one for one in made})
+def linear():
+    """Makes networks of one layer, see `linear_network`."""
+    return linear_network
+
+
+def linear_network(weight, bias):
+    """A network of one layer: logits = weight @ observation + bias, with weight of shape (moves, size)."""
+    from rlctl.agents.served.network import Network
+
+    return Network((np.asarray(weight, np.float32),), (np.asarray(bias, np.float32),), "tanh")
 
 
 @pytest.fixture(scope="session")
@@ -186,7 +136,7 @@ def make_bundle():
         for place, move in enumerate(MOVES):
             if move.quota_ratio is not None and not move.frozen:
                 weight[place, slack], bias[place] = 2.0 * move.quota_ratio, -(move.quota_ratio**2)
-        return linear(weight, bias)
+        return linear_network(weight, bias)
 
     def make(folder, *, policy=None, lags=LAGS, name="tiny", **parts):
         plant = TrainedOn(profile="thesis-host", digest="0" * 12, weight=Weight.MINIMUM, work=0.12, hosts=4)

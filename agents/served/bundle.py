@@ -1,8 +1,8 @@
-"""A deployable policy: a folder with `policy.onnx` (the network, logits only) and `card.json` (what its numbers mean).
+"""A deployable policy: a folder with `weights.npz` (the network) and `card.json` (what its numbers mean).
 
 Whatever does not fit is refused before the network runs: a file that is damaged or was changed, another observation
-or action table than this rlctl's, an operator that no policy needs, and where only signed bundles are wanted, one
-that is not. Each file is read once: what was verified is what runs. Nothing here unpickles, and nothing imports torch.
+or action table than this rlctl's, and where only signed bundles are wanted, one that is not. Each file is read once:
+what was verified is what runs. Nothing here unpickles, and nothing imports torch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl import __version__
-from rlctl.agents.served.card import ActionTable, Card, CardParts, Graph, ObservationTable, Port, Score
-from rlctl.agents.served.network import first_line, logits_of
-from rlctl.agents.served.onnx_graph import MOST_FILE_BYTES, GraphError, read_graph
+from rlctl.agents.served.card import ActionTable, Card, CardParts, NetworkTable, ObservationTable, Score
+from rlctl.agents.served.network import MOST_FILE_BYTES, Network, NetworkError, as_file, first_line, read_network
 from rlctl.agents.served.signature import SignatureError, check, statement
 from rlctl.agents.served.signature import sign as signature_of
 from rlctl.envs.actions import MOVES
@@ -31,9 +30,9 @@ from rlctl.envs.observation import LAGS
 from rlctl.envs.whole_file import whole
 from rlctl.envs.yaml_edge import validated
 
-POLICY, CARD, SIGNATURE = "policy.onnx", "card.json", "bundle.sig"
+WEIGHTS, CARD, SIGNATURE = "weights.npz", "card.json", "bundle.sig"
 
-MOST_BYTES = {POLICY: MOST_FILE_BYTES, CARD: 1 << 20, SIGNATURE: 1 << 16}
+MOST_BYTES = {WEIGHTS: MOST_FILE_BYTES, CARD: 1 << 20, SIGNATURE: 1 << 16}
 """Beyond it a file is no policy of ours: those that ship are many times smaller."""
 
 ANEW = "export it again with this rlctl, or use the rlctl that made it"
@@ -45,7 +44,7 @@ class Bundle:
 
     folder: Path
     card: Card
-    policy: bytes
+    network: Network
 
     def logits(self, observations: NDArray[np.float32]) -> NDArray[np.float32]:
         """How good each move is, the best one highest.
@@ -57,12 +56,12 @@ class Bundle:
             float32, shape (len(MOVES),) or (n, len(MOVES)).
 
         Raises:
-            BundleError: Another shape, or the network does not run.
+            BundleError: Another shape.
         """
         size = self.card.observation.size
         if observations.ndim not in (1, 2) or observations.shape[-1] != size:
             raise BundleError(f"{self.card.name}: sees {size} numbers, not an array of shape {observations.shape}")
-        logits = logits_of(self.policy, np.atleast_2d(observations).astype(np.float32, copy=False))
+        logits = self.network.logits(np.atleast_2d(observations).astype(np.float32, copy=False))
         return logits if observations.ndim == 2 else logits[0]
 
 
@@ -70,19 +69,19 @@ def load(path: Path, trusted: Sequence[Path] = ()) -> Bundle:
     """A bundle, verified as in `read`, its network run once.
 
     Raises:
-        BundleError: Something in it is not as it must be, or onnxruntime is not installed.
+        BundleError: Something in it is not as it must be.
         PermissionMissing: A file may not be read.
     """
-    card, policy = read(path, trusted)
-    bundle = Bundle(path.resolve(), card, policy)
+    card, network = read(path, trusted)
+    bundle = Bundle(path.resolve(), card, network)
     logits = bundle.logits(np.zeros((1, card.observation.size), np.float32))
     if logits.shape != (1, len(MOVES)) or not np.isfinite(logits).all():
-        raise BundleError("does not answer with a finite number for each move; " + ANEW, path / POLICY)
+        raise BundleError("does not answer with a finite number for each move; " + ANEW, path / WEIGHTS)
     return bundle
 
 
-def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
-    """The card and the bytes of policy.onnx, verified; needs no onnxruntime and runs nothing.
+def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, Network]:
+    """The card and the network, verified; runs nothing.
 
     Args:
         trusted: Files with public keys, of which one must have signed the bundle; without any it need not be signed.
@@ -92,22 +91,23 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, bytes]:
         ConfigError: A file of trusted keys is none.
         PermissionMissing: A file may not be read.
     """
-    card_json, policy = _file(path, CARD), _file(path, POLICY)
+    card_json, weights = _file(path, CARD), _file(path, WEIGHTS)
     if trusted:
-        _check_signature(path, statement(card_json, policy), trusted)
+        _check_signature(path, statement(card_json, weights), trusted)
     card = _card(card_json, path / CARD)
     _check_tables(card, path / CARD)
-    digest = hashlib.sha256(policy).hexdigest()
+    digest = hashlib.sha256(weights).hexdigest()
     if digest != card.policy_sha256:
         raise BundleError(
             f"has sha256 {digest[:12]}..., the card says {card.policy_sha256[:12]}...: damaged or replaced; copy the "
             "bundle again",
-            path / POLICY,
+            path / WEIGHTS,
         )
-    if _graph(policy, path / POLICY) != card.graph:
-        raise BundleError("graph: is not what policy.onnx holds; " + ANEW, path / CARD)
-    _check_ports(card, path / POLICY)
-    return card, policy
+    network = _network(weights, path / WEIGHTS)
+    if _table(network) != card.network:
+        raise BundleError(f"network: is not what {WEIGHTS} holds; {ANEW}", path / CARD)
+    _check_layers(card, path / WEIGHTS)
+    return card, network
 
 
 def sign(path: Path, key: Path) -> Card:
@@ -117,37 +117,41 @@ def sign(path: Path, key: Path) -> Card:
         BundleError: It is no valid bundle, or changed meanwhile.
         ConfigError: The key cannot be used.
     """
-    card, policy = read(path)
-    card_json = _file(path, CARD)
-    if _card(card_json, path / CARD) != card:
+    card, _ = read(path)
+    card_json, weights = _file(path, CARD), _file(path, WEIGHTS)
+    if _card(card_json, path / CARD) != card or hashlib.sha256(weights).hexdigest() != card.policy_sha256:
         raise BundleError("changed while it was read; sign it when it is done", path)
-    _write(path / SIGNATURE, signature_of(statement(card_json, policy), key))
+    _write(path / SIGNATURE, signature_of(statement(card_json, weights), key))
     return card
 
 
-def save(path: Path, name: str, parts: CardParts, policy: bytes) -> Card:
+def save(path: Path, name: str, parts: CardParts, network: Network) -> Card:
     """Write a bundle; files of these names are replaced. The card comes last, so a half-written one is refused.
 
     Raises:
         BundleError: Network or card would not load again.
     """
+    try:
+        weights = as_file(network)
+    except NetworkError as error:
+        raise BundleError(f"{error}; {ANEW}", path / WEIGHTS) from error
     data = parts.model_dump(mode="json") | {
-        "schema": 1,
+        "schema": 2,
         "name": name,
         "created": datetime.now(UTC).date().isoformat(),
         "rlctl_version": __version__,
         "observation": ObservationTable.here(parts.lags).model_dump(mode="json"),
         "action": ActionTable.here().model_dump(mode="json"),
         "masked": True,
-        "policy_sha256": hashlib.sha256(policy).hexdigest(),
-        "graph": _graph(policy, path / POLICY).model_dump(mode="json"),
+        "policy_sha256": hashlib.sha256(weights).hexdigest(),
+        "network": _table(network).model_dump(mode="json"),
     }
     card = _validated(data, path / CARD)
     _check_tables(card, path / CARD)
-    _check_ports(card, path / POLICY)
+    _check_layers(card, path / WEIGHTS)
     path.mkdir(parents=True, exist_ok=True)
     (path / SIGNATURE).unlink(missing_ok=True)
-    _write(path / POLICY, policy)
+    _write(path / WEIGHTS, weights)
     _write(path / CARD, _as_json(card))
     return card
 
@@ -171,7 +175,7 @@ def _check_signature(path: Path, signed: bytes, trusted: Sequence[Path]) -> None
     try:
         check(signed, _file(path, SIGNATURE), trusted)
     except SignatureError as error:
-        why = f"is no signature of these files by a trusted key ({error}); copy the bundle again, or `rlctl sign` it"
+        why = f"is not a signature of these files by a trusted key ({error}); copy the bundle again, or `rlctl sign` it"
         raise BundleError(why, path / SIGNATURE) from error
 
 
@@ -179,7 +183,7 @@ def _card(data: bytes, file: Path) -> Card:
     try:
         return _validated(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"is no JSON: {first_line(error)}; copy the bundle again", file) from error
+        raise BundleError(f"is not JSON: {first_line(error)}; copy the bundle again", file) from error
 
 
 def _validated(data: object, file: Path) -> Card:
@@ -197,7 +201,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _file(folder: Path, name: str) -> bytes:
@@ -209,27 +213,33 @@ def _file(folder: Path, name: str) -> bytes:
         # a pipe must not hold us up
         with open(file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise BundleError("is no file; copy the bundle again", file)
+                raise BundleError("is not a regular file; copy the bundle again", file)
             data = stream.read(most + 1)
     except PermissionError as error:
         raise PermissionMissing(f"{file}: may not be read; run as a user who may, or change its mode") from error
     except (OSError, RuntimeError) as error:  # a link to itself is a RuntimeError
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         inside = folder / "bundle"  # as a training run has it
-        way_out = (
-            f"did you mean {inside}?" if (inside / name).exists() else f"a bundle is a folder with {POLICY} and {CARD}"
-        )
+        way_out = f"a bundle is a folder with {WEIGHTS} and {CARD}"
+        if (inside / name).exists():
+            way_out = f"did you mean {inside}?"
+        elif (folder / "policy.onnx").exists():
+            way_out = "this is a bundle of an earlier version: export its model again, `rlctl export MODEL.zip`"
         raise BundleError(f"cannot be read: {why}; {way_out}", file) from error
     if len(data) > most:
         raise BundleError(f"has more than {most >> 20} MB, which no policy needs; {ANEW}", file)
     return data
 
 
-def _graph(policy: bytes, file: Path) -> Graph:
+def _network(weights: bytes, file: Path) -> Network:
     try:
-        return read_graph(policy)
-    except GraphError as error:
+        return read_network(weights)
+    except NetworkError as error:
         raise BundleError(f"{error}; {ANEW}", file) from error
+
+
+def _table(network: Network) -> NetworkTable:
+    return NetworkTable(layers=network.layers, activation=network.activation)
 
 
 def _check_tables(card: Card, file: Path) -> None:
@@ -262,19 +272,11 @@ def _difference(theirs: object, ours: object) -> str:
     return f"row {row} is ({theirs[row]}), here it is ({ours[row]})"
 
 
-def _check_ports(card: Card, file: Path) -> None:
-    for kind, ports, width in (
-        ("input", card.graph.inputs, card.observation.size),
-        ("output", card.graph.outputs, len(card.action.moves)),
-    ):
-        if len(ports) != 1:
-            raise BundleError(f"has {len(ports)} {kind}s, a policy has one; {ANEW}", file)
-        if ports[0].shape != (None, width):
-            raise BundleError(f"{kind} {_shape(ports[0])} is not (n, {width}); {ANEW}", file)
-
-
-def _shape(port: Port) -> str:
-    return f"({', '.join('n' if side is None else str(side) for side in port.shape)})"
+def _check_layers(card: Card, file: Path) -> None:
+    """Make sure that the network takes an observation and answers with a number for each move."""
+    layers, size, moves = card.network.layers, card.observation.size, len(card.action.moves)
+    if (layers[0], layers[-1]) != (size, moves):
+        raise BundleError(f"has {layers[0]} inputs and {layers[-1]} outputs, not {size} and {moves}; {ANEW}", file)
 
 
 def _as_json(card: Card) -> bytes:

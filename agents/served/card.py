@@ -139,7 +139,7 @@ class Training(_Strict):
         seed: Seed of the learner.
         code: Commit or version of rlctl.
         training_id: sha256 over the configuration of the run.
-        members: Where several runs were merged, the sha256 of each policy.onnx; then timesteps and seconds are sums.
+        members: Where several runs were merged, the sha256 of each policy; then timesteps and seconds are sums.
         search: The search that the run won; None for one that was not searched.
     """
 
@@ -169,20 +169,16 @@ class Score(_Strict):
     seeds: int = Field(ge=1)
 
 
-class Port(_Strict):
-    """An input or output of the graph; None is the number of observations."""
+class NetworkTable(_Strict):
+    """The network in weights.npz.
 
-    name: str
-    shape: Tuple[int | None]
+    Attributes:
+        layers: Numbers of inputs, hidden units and outputs in order.
+        activation: Function between the layers, one of `rlctl.agents.served.network.ACTIVATIONS`.
+    """
 
-
-class Graph(_Strict):
-    """Contents of policy.onnx, read from the file itself."""
-
-    opset: int
-    inputs: Tuple[Port]
-    outputs: Tuple[Port]
-    operators: Tuple[str]
+    layers: Tuple[int]
+    activation: str
 
 
 class CardParts(_Strict):
@@ -214,11 +210,11 @@ class Card(CardParts):
         rlctl_version: Version of rlctl that exported it.
         observation, action: Meaning of the network's inputs and outputs.
         masked: It was trained to choose among the moves that the shield lets through.
-        policy_sha256: Hash of policy.onnx.
-        graph: Contents of policy.onnx.
+        policy_sha256: Hash of weights.npz.
+        network: Shape of the network in it.
     """
 
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_version: Literal[2] = Field(alias="schema")
     name: Name
     created: Annotated[date, Field(strict=False)]
     rlctl_version: str
@@ -226,7 +222,7 @@ class Card(CardParts):
     action: ActionTable
     masked: Literal[True]
     policy_sha256: Sha256
-    graph: Graph
+    network: NetworkTable
 
     @model_validator(mode="after")
     def _one_history(self) -> Card:

@@ -172,7 +172,7 @@ class LearnedPolicy(Policy):
     def remarks(self) -> tuple[str, ...]:
         """Which network it is, and where it is not used as it was trained."""
         card = self.bundle.card
-        remarks = [f"{card.algorithm}, policy.onnx {card.policy_sha256[:12]}, exported {card.created}"]
+        remarks = [f"{card.algorithm}, weights.npz {card.policy_sha256[:12]}, exported {card.created}"]
         if not self.shielded:
             remarks.append("without shield and mask")
         if self._tick_seconds != card.tick_seconds:

@@ -1,50 +1,233 @@
-"""The network of a policy: ONNX files run by onnxruntime, which is imported when the first one runs."""
+"""The network of a policy: a chain of dense layers, kept as `weights.npz` and run by NumPy.
+
+The file is a zip archive of `weight0.npy`, `bias0.npy` and so on, float32 in C order and stored uncompressed, and
+`activation.npy`, the name of the function between the layers in ASCII; a policy that learned on normalised
+observations has `input_mean`, `input_scale` and `input_clip` too. It is read here member by member, each against
+the size that it claims: no file, whoever wrote it, can run code, open another file, or fill the memory.
+"""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.errors import BundleError
+Array = NDArray[np.float32]
 
-NO_RUNTIME = "learned policies need onnxruntime: pip install 'rlctl[serve]'"
+MOST_WIDE = 4096
+"""Longest side of a weight matrix."""
+
+MOST_LAYERS = 16
+MOST_FILE_BYTES = 4 << 20
+"""Largest file: the networks that ship are many times smaller."""
 
 MOST_LETTERS = 200
 """Characters of a library's error that a message takes."""
 
 
-def logits_of(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Run a network that `read_graph` takes once for some observations, float32 of shape (n, size).
+def _elu(x: Array) -> Array:
+    return np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0)))
+
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {
+        "tanh": np.tanh,
+        "relu": lambda x: np.maximum(x, np.float32(0.0)),
+        "leaky_relu": lambda x: np.maximum(x, np.float32(0.01) * x),
+        "elu": _elu,
+        "sigmoid": lambda x: np.float32(0.5) + np.float32(0.5) * np.tanh(np.float32(0.5) * x),
+    }
+)
+"""Functions between dense layers, with the constants that PyTorch gives them."""
+
+
+class NetworkError(ValueError):
+    """The weights do not make a policy's network; the text goes on from "weights.npz ..."."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputScaling:
+    """What a policy that learned on normalised observations does first: clip((x - mean) * scale), float32.
+
+    Attributes:
+        mean, scale: Shape (inputs,).
+        clip: Shape (1,); the largest magnitude that is let through.
+    """
+
+    mean: Array
+    scale: Array
+    clip: Array
+
+    def apply(self, observations: Array) -> Array:
+        """The observations, shape (n, inputs), as the first layer sees them."""
+        return np.asarray(np.clip((observations - self.mean) * self.scale, -self.clip[0], self.clip[0]), np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Dense layers, with one activation after each but the last.
+
+    Attributes:
+        weights: float32, shape (outputs, inputs) each; the inputs of a layer are the outputs of the one before.
+        biases: float32, shape (outputs,) each.
+        activation: One of ACTIVATIONS.
+        scaling: What happens to an observation before the first layer; None for nothing.
+    """
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    activation: str
+    scaling: InputScaling | None = None
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Numbers of inputs, hidden units and outputs in order, such as (136, 64, 64, 18)."""
+        return (self.weights[0].shape[1], *(len(bias) for bias in self.biases))
+
+    def logits(self, observations: Array) -> Array:
+        """Outputs of the last layer, shape (n, outputs), of observations of shape (n, inputs)."""
+        activate = ACTIVATIONS[self.activation]
+        *hidden, last = zip(self.weights, self.biases, strict=True)
+        values = observations if self.scaling is None else self.scaling.apply(observations)
+        with np.errstate(all="ignore"):  # an answer that is not finite is refused by whoever asked
+            for weight, bias in hidden:
+                values = activate(values @ weight.T + bias)
+            weight, bias = last
+            return values @ weight.T + bias
+
+
+def mean_network(members: Sequence[Network]) -> Network:
+    """The network that answers the mean of the members' outputs: their hidden layers stand beside one another.
 
     Raises:
-        BundleError: It does not run, or onnxruntime is not installed.
+        NetworkError: The members differ in inputs, outputs, activation or number of layers, or one normalises its
+            observations.
     """
-    session = _session(policy)
-    try:
-        (logits,) = session.run(None, {session.get_inputs()[0].name: observations})
-    except Exception as error:
-        raise BundleError(f"policy.onnx does not run: {first_line(error)}") from error
-    return np.asarray(logits, np.float32)
+    first, count = members[0], len(members)
+    if any(member.scaling is not None for member in members):
+        raise NetworkError("that normalise their observations cannot be merged")
+    for other in members[1:]:
+        if (other.activation, len(other.weights)) != (first.activation, len(first.weights)) or (
+            other.layers[0] != first.layers[0] or other.layers[-1] != first.layers[-1]
+        ):
+            raise NetworkError(f"of {other.layers} {other.activation} and {first.layers} {first.activation} differ")
+    columns = [[member.weights[place] for member in members] for place in range(len(first.weights))]
+    biases = [np.concatenate([member.biases[place] for member in members]) for place in range(len(first.biases) - 1)]
+    if len(columns) == 1:
+        weights = [np.mean(columns[0], axis=0)]
+    else:
+        weights = [np.vstack(columns[0]), *map(_diagonal, columns[1:-1]), np.hstack(columns[-1]) / np.float32(count)]
+    biases.append(np.mean([member.biases[-1] for member in members], axis=0))
+    return Network(tuple(map(_as_float32, weights)), tuple(map(_as_float32, biases)), first.activation)
 
 
-@lru_cache(maxsize=8)
-def _session(policy: bytes) -> Any:
-    """The session of a network, one for each process: benchmarks build a policy for every host."""
+def _diagonal(blocks: Sequence[Array]) -> Array:
+    """One matrix with the given ones along its diagonal and zeros elsewhere."""
+    whole = np.zeros((sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks)), np.float32)
+    row = column = 0
+    for block in blocks:
+        whole[row : row + len(block), column : column + block.shape[1]] = block
+        row, column = row + len(block), column + block.shape[1]
+    return whole
+
+
+def _as_float32(values: NDArray[np.floating]) -> Array:
+    return np.ascontiguousarray(values, np.float32)
+
+
+def as_file(network: Network) -> bytes:
+    """The bytes of weights.npz; the same network gives the same bytes.
+
+    Raises:
+        NetworkError: `read_network` would refuse them.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {"activation": np.frombuffer(network.activation.encode(), np.uint8)}
+    for place, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        arrays[f"weight{place}"], arrays[f"bias{place}"] = _as_float32(weight), _as_float32(bias)
+    if network.scaling is not None:
+        scaling = network.scaling
+        arrays |= {"input_mean": scaling.mean, "input_scale": scaling.scale, "input_clip": scaling.clip}
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # type: ignore[arg-type]
+    data = file.getvalue()
+    read_network(data)
+    return data
+
+
+def read_network(data: bytes) -> Network:
+    """The network in the bytes of weights.npz.
+
+    Raises:
+        NetworkError: It is damaged, too large, or not a chain of dense layers.
+    """
+    if len(data) > MOST_FILE_BYTES:
+        raise NetworkError(f"has more than {MOST_FILE_BYTES >> 20} MB, which no policy needs")
     try:
-        import onnxruntime
-    except ImportError as error:
-        raise BundleError(NO_RUNTIME) from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised; lines of its own would tell them a second time
-    try:
-        # A fallback would only try the same again, and print that on stdout.
-        return onnxruntime.InferenceSession(policy, options, providers=["CPUExecutionProvider"], enable_fallback=0)
-    except Exception as error:  # its errors share no base of their own
-        raise BundleError(f"policy.onnx is no network that runs: {first_line(error)}") from error
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = archive.infolist()
+            if len(members) > 2 * MOST_LAYERS + 4:
+                raise NetworkError(f"has {len(members)} arrays; a policy has at most {MOST_LAYERS} layers")
+            arrays = {one.filename.removesuffix(".npy"): _array(archive, one) for one in members}
+    except NetworkError:
+        raise
+    except Exception as error:  # zipfile and NumPy's header reader raise whatever a damaged file leads them to
+        raise NetworkError(f"is damaged, or not an archive of arrays: {first_line(error)}") from error
+    return _checked(arrays)
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[np.generic]:
+    """One array, whose header claims just as much as there is."""
+    if member.compress_type != zipfile.ZIP_STORED or member.file_size > MOST_FILE_BYTES:
+        raise NetworkError(f"holds {member.filename!r:.60} compressed, or too large; arrays are stored as they are")
+    with archive.open(member) as stream:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise NetworkError(f"holds {member.filename!r:.60}, which is not an array of format 1.0")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        content = stream.read()
+    if dtype not in (np.dtype("<f4"), np.dtype("u1")) or fortran or len(shape) > 2:
+        raise NetworkError(f"holds {member.filename!r:.60} of type {dtype} and shape {shape}; weights are float32")
+    if any(not 0 < side <= MOST_WIDE for side in shape) or len(content) != dtype.itemsize * int(np.prod(shape)):
+        raise NetworkError(f"holds {member.filename!r:.60} of shape {shape} with {len(content)} bytes")
+    return np.frombuffer(content, dtype).reshape(shape)
+
+
+def _checked(arrays: Mapping[str, NDArray[np.generic]]) -> Network:
+    name = arrays.get("activation")
+    activation = bytes(name.tobytes()).decode("ascii", "replace") if name is not None and name.dtype == np.uint8 else ""
+    if activation not in ACTIVATIONS:
+        raise NetworkError(f"has the activation {activation!r:.40}; known are {', '.join(ACTIVATIONS)}")
+    scaling = {name: arrays[name] for name in ("input_mean", "input_scale", "input_clip") if name in arrays}
+    arrays = {name: array for name, array in arrays.items() if name not in scaling}
+    count, odd = divmod(len(arrays) - 1, 2)
+    wanted = [f"{kind}{place}" for place in range(count) for kind in ("weight", "bias")]
+    if odd or not count or {*arrays} != {"activation", *wanted}:
+        raise NetworkError("does not hold a weight and a bias for each layer")
+    weights = tuple(arrays[f"weight{place}"] for place in range(count))
+    biases = tuple(arrays[f"bias{place}"] for place in range(count))
+    inputs = weights[0].shape[-1]
+    for place, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+        if weight.dtype != np.float32 or bias.dtype != np.float32 or weight.ndim != 2 or bias.shape != weight.shape[:1]:
+            raise NetworkError(f"has a layer {place} of shapes {weight.shape} and {bias.shape}, which do not fit")
+        if weight.shape[1] != inputs:
+            raise NetworkError(f"has a layer {place} with {weight.shape[1]} inputs behind {inputs} outputs")
+        inputs = len(bias)
+    return Network(weights, biases, activation, _scaling(scaling, weights[0].shape[1]))  # type: ignore[arg-type]
+
+
+def _scaling(arrays: Mapping[str, NDArray[np.generic]], inputs: int) -> InputScaling | None:
+    if not arrays:
+        return None
+    shapes = {name: array.shape for name, array in arrays.items() if array.dtype == np.float32}
+    if shapes != {"input_mean": (inputs,), "input_scale": (inputs,), "input_clip": (1,)}:
+        raise NetworkError(
+            f"has a scaling of inputs of shapes {list(shapes.values())}, which do not fit {inputs} inputs"
+        )
+    return InputScaling(arrays["input_mean"], arrays["input_scale"], arrays["input_clip"])  # type: ignore[arg-type]
 
 
 def first_line(error: BaseException) -> str:

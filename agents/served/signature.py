@@ -34,7 +34,7 @@ class SignatureError(ValueError):
 def statement(card: bytes, policy: bytes) -> bytes:
     """The text that is signed: the hashes of both files, a line for each."""
     hashes = (hashlib.sha256(card).hexdigest(), hashlib.sha256(policy).hexdigest())
-    return "rlctl bundle 1\ncard.json {}\npolicy.onnx {}\n".format(*hashes).encode()
+    return "rlctl bundle 1\ncard.json {}\nweights.npz {}\n".format(*hashes).encode()
 
 
 def sign(text: bytes, key: Path) -> bytes:

@@ -1,37 +1,30 @@
 """From a model of Stable-Baselines3 to a bundle, verified before anything is written.
 
-The layers are written as ONNX one by one and not traced: the same weights give the same bytes, and a layer that would
-be something else than dense or an activation is told by its name. A quantile network's mean is folded into its last
-layer.
+The layers are read one by one: the same weights give the same bytes, and a layer that is not dense or an activation is
+refused by its name. A quantile network's mean is folded into its last layer; the statistics
+of Stable-Baselines3's VecNormalize go before the first one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import torch
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 from sb3_contrib import QRDQN, MaskablePPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
-from rlctl import __version__
 from rlctl.agents.served.bundle import save
 from rlctl.agents.served.card import Card, CardParts, ObservationTable
-from rlctl.agents.served.network import logits_of
-from rlctl.agents.served.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.network import Array, InputScaling, Network, NetworkError, as_file
 from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
-
-OPSET, IR_VERSION = 17, 8
-"""Old enough for any onnxruntime from 1.12 on."""
 
 FEWEST = 1000
 """Observations that the network is compared on."""
@@ -42,30 +35,30 @@ TOLERANCE = 1e-4
 ALGORITHMS = {one.__name__: one for one in (PPO, MaskablePPO, DQN, QRDQN)}
 """Learners whose models can be exported."""
 
-Array = NDArray[np.float32]
-
-_ACTIVATIONS: Mapping[type[nn.Module], tuple[str, Callable[[Any], dict[str, float]]]] = {
-    nn.Tanh: ("Tanh", lambda _: {}),
-    nn.ReLU: ("Relu", lambda _: {}),
-    nn.Sigmoid: ("Sigmoid", lambda _: {}),
-    nn.LeakyReLU: ("LeakyRelu", lambda layer: {"alpha": float(layer.negative_slope)}),
-    nn.ELU: ("Elu", lambda layer: {"alpha": float(layer.alpha)}),
+_ACTIVATIONS: dict[type[nn.Module], str] = {
+    nn.Tanh: "tanh",
+    nn.ReLU: "relu",
+    nn.Sigmoid: "sigmoid",
+    nn.LeakyReLU: "leaky_relu",
+    nn.ELU: "elu",
 }
+_OWN_CONSTANTS = {nn.LeakyReLU: ("negative_slope", 0.01), nn.ELU: ("alpha", 1.0)}
 
 
-def export(model: Any, out: Path, *, name: str, card: CardParts, observations: Array) -> Card:
+def export(model: Any, out: Path, *, name: str, card: CardParts, observations: Array, normalizer: Any = None) -> Card:
     """Turn a model into a bundle; what is in the folder by its names is replaced.
 
     Args:
         model: Of one of ALGORITHMS, with a dense network.
         observations: float32, shape (n, size) with n >= FEWEST, as recorded from hosts: the network must choose as the
             model does on every one of them.
+        normalizer: The VecNormalize under which the model learned; the network then does what it does to observations.
 
     Raises:
         BundleError: The model is of another kind, does not fit rlctl's observations and moves, or the network and the
             model disagree. Nothing is written then.
     """
-    policy = as_onnx(model)
+    network = network_of_model(model)
     _check_spaces(model, card)
     size = model.observation_space.shape[0]
     if observations.shape[1:] != (size,) or len(observations) < FEWEST or observations.dtype != np.float32:
@@ -73,58 +66,70 @@ def export(model: Any, out: Path, *, name: str, card: CardParts, observations: A
             f"observations of shape {observations.shape} and type {observations.dtype}: give {FEWEST} or more of "
             f"{size} numbers each, float32"
         )
-    _compare(model, policy, observations)
-    return save(out, name, card, policy)
+    shown: Array = observations
+    if normalizer is not None:
+        scaling = _scaling(normalizer, size)
+        network, shown = replace(network, scaling=scaling), scaling.apply(observations)
+    _compare(model, network, observations, shown)
+    return save(out, name, card, network)
 
 
-def as_onnx(model: Any) -> bytes:
-    """The model's network as ONNX, observation (n, size) to logits (n, moves), float32; else BundleError."""
+def network_of_model(model: Any) -> Network:
+    """The model's network, observation (n, size) to logits (n, moves); else BundleError."""
     layers = _layers(model)
-    names = ["observation", *(f"layer{place}" for place in range(len(layers) - 1)), "logits"]
-    nodes, weights = [], []
-    for place, layer in enumerate(layers):
-        node, own = _node(layer, place, *names[place : place + 2])
-        nodes.append(node)
-        weights += own
-    ports = [
-        helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["n", layers[0].in_features]),
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", layers[-1].out_features]),
-    ]
-    data = to_file(helper.make_graph(nodes, "policy", ports[:1], ports[1:], weights))
+    dense, between = layers[::2], layers[1::2]
+    for layer in dense:
+        if not isinstance(layer, nn.Linear):
+            raise _unknown(layer)
+    names = {_activation(layer) for layer in between}
+    if len(names) > 1 or len(dense) != len(between) + 1:
+        raise BundleError(f"the network is not dense layers with one activation between them: {sorted(names)}")
+    network = Network(
+        tuple(_array(layer.weight) for layer in dense),
+        tuple(
+            _array(layer.bias) if layer.bias is not None else np.zeros(layer.out_features, np.float32)
+            for layer in dense
+        ),
+        names.pop() if names else "tanh",
+    )
     try:
-        read_graph(data)
-    except GraphError as error:
+        as_file(network)
+    except NetworkError as error:
         raise BundleError(f"the network {error}") from error
-    return data
+    return network
 
 
-def to_file(graph: Any) -> bytes:
-    """An ONNX file of a graph, as every bundle has it."""
-    made_by = {"producer_name": "rlctl", "producer_version": __version__, "ir_version": IR_VERSION}
-    network = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], **made_by)
-    onnx.checker.check_model(network, full_check=True)
-    data: bytes = network.SerializeToString()
-    return data
+def weights_of(model: Any) -> bytes:
+    """The bytes of weights.npz of a model; else BundleError."""
+    return as_file(network_of_model(model))
 
 
-def _node(layer: Any, place: int, taken: str, made: str) -> tuple[Any, list[Any]]:
-    """A layer as ONNX has it, between two names, and its weights."""
-    if isinstance(layer, nn.Linear):
-        names = [f"weight{place}", f"bias{place}"]
-        weights = [numpy_helper.from_array(_array(one), told) for one, told in zip(_of(layer), names, strict=True)]
-        return helper.make_node("Gemm", [taken, *names], [made], transB=1), weights
+def _activation(layer: Any) -> str:
     if type(layer) not in _ACTIVATIONS:
-        raise BundleError(
-            f"the network has a layer {type(layer).__name__}; a bundle takes Linear and "
-            f"{', '.join(one.__name__ for one in _ACTIVATIONS)}"
-        )
-    operator, constants = _ACTIVATIONS[type(layer)]
-    node = helper.make_node(operator, [taken], [made])
-    node.attribute.extend(helper.make_attribute(key, value) for key, value in constants(layer).items())
-    return node, []
+        raise _unknown(layer)
+    if type(layer) in _OWN_CONSTANTS:
+        constant, usual = _OWN_CONSTANTS[type(layer)]
+        if getattr(layer, constant) != usual:
+            raise BundleError(f"a {type(layer).__name__} with {constant}={getattr(layer, constant)}; {usual} is taken")
+    return _ACTIVATIONS[type(layer)]
 
 
-def _layers(model: Any) -> list[Any]:
+def _unknown(layer: Any) -> BundleError:
+    known = ", ".join(one.__name__ for one in _ACTIVATIONS)
+    return BundleError(f"the network has a layer {type(layer).__name__}; a bundle takes Linear and {known}")
+
+
+def _scaling(normalizer: Any, inputs: int) -> InputScaling:
+    """What VecNormalize does to observations; BundleError where its statistics are not of this model's."""
+    statistics = normalizer.obs_rms
+    if not normalizer.norm_obs or statistics.mean.shape != (inputs,):
+        raise BundleError("the statistics are not those of this model's observations")
+    scale = 1.0 / np.sqrt(statistics.var + normalizer.epsilon)
+    mean, scale, clip = (np.asarray(one, np.float32) for one in (statistics.mean, scale, [normalizer.clip_obs]))
+    return InputScaling(mean, scale, clip)
+
+
+def _layers(model: Any) -> Sequence[Any]:
     """Its dense layers and activations in order, the last one with an output for each move."""
     policy = model.policy
     if isinstance(model, PPO | MaskablePPO):
@@ -151,8 +156,8 @@ def _mean(last: nn.Linear, quantiles: int) -> nn.Linear:
     return folded
 
 
-def _of(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
-    return layer.weight, layer.bias if layer.bias is not None else torch.zeros(layer.out_features)
+def _bias(layer: nn.Linear) -> Array:
+    return np.zeros(layer.out_features, np.float32) if layer.bias is None else _array(layer.bias)
 
 
 def _array(weights: torch.Tensor) -> Array:
@@ -168,21 +173,21 @@ def _check_spaces(model: Any, card: CardParts) -> None:
         raise BundleError(f"the model answers in {model.action_space}; a bundle in Discrete({len(MOVES)})")
 
 
-def _compare(model: Any, policy: bytes, observations: Array) -> None:
-    """The network against the model, which computes on its own ways and not by the layers that were written."""
-    found = logits_of(policy, observations)
+def _compare(model: Any, network: Network, observations: Array, shown: Array) -> None:
+    """The network against the model, which computes on its own ways; `shown` is what the model sees of a host."""
+    answers = network.logits(observations)
     model.policy.set_training_mode(False)
     with torch.no_grad():
-        expected = _array(tensor_logits(model, torch.as_tensor(observations, device=model.policy.device)))
+        expected = _array(tensor_logits(model, torch.as_tensor(shown, device=model.policy.device)))
     if not np.isfinite(expected).all():
         raise BundleError("the model's own answers are not finite: its training diverged")
-    apart = float(np.abs(found - expected).max())
-    if not apart <= TOLERANCE:
+    apart = float(np.abs(answers - expected).max())
+    if not apart <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise BundleError(f"the network's logits differ from the model's by up to {apart:.3g}; nothing was written")
-    chosen, _ = model.predict(observations, deterministic=True)
+    chosen, _ = model.predict(shown, deterministic=True)
     # Between two moves that both take for equally good rounding decides, of which `predict` has more: a softmax.
-    worse = found.max(axis=1) - found[np.arange(len(found)), chosen]
-    if differing := int((worse > TOLERANCE).sum()):
+    worse = answers.max(axis=1) - answers[np.arange(len(answers)), chosen]
+    if differing := int((worse > TOLERANCE * max(1.0, float(np.abs(expected).max()))).sum()):
         raise BundleError(
             f"the network chooses otherwise than the model on {differing} of {len(observations)} observations; "
             "nothing was written"

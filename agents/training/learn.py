@@ -323,9 +323,9 @@ class _Session(BaseCallback):
     def _check_exportable(self) -> None:
         """BundleError where the network cannot become a bundle: before the budget is spent on it."""
         if self._run.export and self._has_bundle():
-            from rlctl.agents.training.export import as_onnx
+            from rlctl.agents.training.export import weights_of
 
-            as_onnx(self.model)
+            weights_of(self.model)
 
     def _has_bundle(self) -> bool:
         from rlctl.agents.training.export import ALGORITHMS

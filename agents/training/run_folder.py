@@ -45,7 +45,7 @@ MODEL, STATE, REPLAY = "model.zip", "state.json", "replay.npz"
 MOST_REPLAY_BYTES = 1 << 27
 """Of a larger replay buffer only the newest rows are kept."""
 
-LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy", "onnx", "onnxruntime")
+LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "gymnasium", "numpy")
 REPLAYED = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
 

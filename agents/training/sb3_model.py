@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecNormalize
 
 from rlctl import __version__
 from rlctl.agents.served.card import CardParts, ObservationTable, Training
@@ -51,6 +53,27 @@ def load_model(path: Path) -> Any:
         return learner.load(path, device="cpu")
     except Exception as error:  # whatever its pickles raise
         raise ConfigError(f"is no model that loads: {first_line(error)}; train it again", path) from error
+
+
+def load_normalizer(model: Path, file: Path | None) -> Any:
+    """The VecNormalize that a model was trained under; None where there was none.
+
+    Raises:
+        ConfigError: The file does not load, or none is named and the model's folder shows that there was one.
+    """
+    if file is None:
+        if beside := sorted({*model.resolve().parent.glob("*vec*normalize*.pkl")}):
+            raise ConfigError(f"lies beside {beside[0].name}: give --vec-normalize {beside[0]}", model)
+        return None
+    try:
+        with reading(file), file.open("rb") as stream:
+            normalizer = pickle.load(stream)  # noqa: S301 - like the model, a file of one's own
+        if not isinstance(normalizer, VecNormalize):
+            raise TypeError(f"it holds a {type(normalizer).__name__}")
+    except (pickle.UnpicklingError, TypeError, AttributeError, EOFError, ImportError) as error:
+        raise ConfigError(f"is not a VecNormalize that loads: {first_line(error)}", file) from error
+    normalizer.training = False
+    return normalizer
 
 
 def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:

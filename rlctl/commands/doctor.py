@@ -19,7 +19,6 @@ SERVE_NEEDS = ("cgroup cpu", "cgroup cpuset", "cgroup freezer", "state directory
 """Capabilities without which `rlctl serve` cannot run; everything else only makes it know or do less."""
 
 _EXTRAS = {
-    "onnxruntime": ("serve", "learned policies from bundles"),
     "sklearn": ("baselines", "`rlctl fit-prm`"),
     "matplotlib": ("cli", "plots of `rlctl bench --report`"),
 }

@@ -21,8 +21,8 @@ EXAMPLES = """examples:
   rlctl inspect out/my-policy --json
   rlctl inspect /var/lib/rlctl/memory.json
 
-The card is what policy.onnx was verified against. The response surface holds a load and a slack, lets the policy move
-under the shield, and shows what BE may use in the end; it needs onnxruntime (rlctl[serve]), the card does not.
+The card is what weights.npz was verified against. The response surface holds a load and a slack, lets the policy move
+under the shield, and shows what BE may use in the end.
 memory.json in the state directory of `rlctl serve` has what was learned of the host: by load the most that BE had
 while the target was kept.
 """
@@ -82,19 +82,11 @@ def _memory(path: Path, args: argparse.Namespace) -> int:
 
 
 def _surfaces(folder: Path, args: argparse.Namespace) -> list[Surface]:
-    from importlib.util import find_spec
-
-    from rlctl.agents.served import bundle, network
-    from rlctl.envs.errors import BundleError
+    from rlctl.agents.served import bundle
     from rlctl.report.response import HOSTS, surface
     from rlctl.safety.profile import load_profile
 
     shield = load_profile(args.shield)
-    if find_spec("onnxruntime") is None:
-        if args.plot:
-            raise BundleError(f"--plot: {network.NO_RUNTIME}")
-        print(f"no response surface: {network.NO_RUNTIME}", file=sys.stderr)
-        return []
     policy = bundle.load(folder)
     return [surface(policy, host, shield) for host in HOSTS]
 
@@ -111,8 +103,8 @@ def _plot(surfaces: list[Surface], card: Card, args: argparse.Namespace) -> None
 def _in_words(card: Card) -> Iterator[str]:
     seen, training = card.observation, card.training
     yield f"{card.name}: {card.algorithm}, exported {card.created} by rlctl {card.rlctl_version}"
-    yield f"policy.onnx: sha256 {card.policy_sha256}"
-    yield f"network: {' > '.join(card.graph.operators)} (opset {card.graph.opset})"
+    yield f"weights.npz: sha256 {card.policy_sha256}"
+    yield f"network: {' > '.join(map(str, card.network.layers))}, {card.network.activation}"
     history = ", ".join(f"-{lag}" if lag else "now" for lag in seen.lags)
     yield (
         f"sees: {seen.size} numbers, version {seen.version}: {len(seen.features)} features at ticks {history}, "

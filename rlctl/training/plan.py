@@ -27,7 +27,7 @@ from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.scenarios.shipped import require_distinct, sim_scenario
 from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
 
-LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib", "onnx", "onnxruntime")
+LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib")
 
 EXPLORE, EXPLORE_SLACK = 0.1, 0.5
 """On a live host: share of ticks that may try another move, and the slack from which on they may."""

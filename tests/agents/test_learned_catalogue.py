@@ -25,7 +25,6 @@ def test_learned_policies_are_listed_apart_from_managers():
 
 
 def test_a_shipped_bundle_is_built_by_its_name_with_and_without_shield(shipped):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     assert catalogue.lacking("ppo") == ""
     assert [(one.name, one.shielded) for one in map(catalogue.build, ("ppo", "ppo-bare"))] == [
         ("ppo", True),
@@ -34,27 +33,18 @@ def test_a_shipped_bundle_is_built_by_its_name_with_and_without_shield(shipped):
 
 
 def test_a_bundle_that_did_not_ship_is_told_with_the_way_out(shipped):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     with pytest.raises(BundleError, match=r"dqn-bare: this checkout has no bundle .*/dqn; make one with `rlctl train"):
         catalogue.build("dqn-bare")
 
 
-def test_without_onnxruntime_the_way_out_is_told(shipped, monkeypatch):
-    monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
-    with pytest.raises(BundleError, match=r"pip install 'rlctl\[serve\]'"):
-        catalogue.build("ppo")
-
-
 def test_a_damaged_shipped_bundle_is_not_lacking_but_wrong(shipped):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    (shipped / "configs/bundles/ppo/policy.onnx").write_bytes(b"")
+    (shipped / "configs/bundles/ppo/weights.npz").write_bytes(b"")
     assert catalogue.lacking("ppo") == ""
     with pytest.raises(BundleError, match="damaged or replaced"):
         catalogue.build("ppo")
 
 
 def test_any_bundle_is_named_by_its_folder(make_bundle, tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     folder = make_bundle(tmp_path / "mine")
     for name, shielded in ((str(folder), True), (f"{folder}/", True), (f"{folder}-bare", False)):
         policy = catalogue.build(name, time_scale=10.0)

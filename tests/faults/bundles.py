@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from rlctl.agents.served.network import Network
 from rlctl.envs.actions import MOVES
 from rlctl.envs.features import FEATURES
 from rlctl.envs.observation import LAGS
@@ -20,12 +19,6 @@ HUGE = 3e38
 
 _BREAKS = {"grows": (0.0, 0.0), "infinite": (HUGE, HUGE), "nan": (HUGE, -HUGE)}
 """By behaviour, what two equal and large numbers are weighted with in the last layer: inf + inf, inf - inf."""
-
-
-def lacking() -> str:
-    """What is not installed here to make and to run a bundle; empty if nothing."""
-    absent = [name for name in ("onnx", "onnxruntime") if importlib.util.find_spec(name) is None]
-    return f"no {' and no '.join(absent)} here" if absent else ""
 
 
 def make(behaviour: str, folder: Path) -> Path:
@@ -47,29 +40,16 @@ def make(behaviour: str, folder: Path) -> Path:
     return folder
 
 
-def _network(behaviour: str) -> bytes:
+def _network(behaviour: str) -> Network:
     """Two layers: `hidden = relu(k (load - LOAD_RATIO))`, twice; `logits = wish + hidden @ weights`."""
-    from onnx import TensorProto, helper, numpy_helper
-
     from rlctl.agents.served.card import ObservationTable
 
     size, moves = ObservationTable.here(LAGS).size, len(MOVES)
     load = FEATURES[(names := [one.name for one in FEATURES]).index("load")]
     place = size - size // len(LAGS) + names.index("load")  # in the newest frame
     seen = 2.0 * (LOAD_RATIO - load.low) / (load.high - load.low) - 1.0
-    first = np.zeros((size, 2), np.float32)
-    first[place] = 100.0
-    second = np.repeat(np.array(_BREAKS[behaviour], np.float32)[:, None], moves, axis=1)
+    first = np.zeros((2, size), np.float32)
+    first[:, place] = 100.0
+    second = np.repeat(np.array(_BREAKS[behaviour], np.float32)[None, :], moves, axis=0)
     wish = np.array([move.name == "quota-100%" for move in MOVES], np.float32)
-    tensors = {"w1": first, "b1": np.full(2, -100.0 * seen, np.float32), "w2": second, "b2": wish}
-    nodes: list[Any] = [
-        helper.make_node("Gemm", ["observation", "w1", "b1"], ["sum"]),
-        helper.make_node("Relu", ["sum"], ["hidden"]),
-        helper.make_node("Gemm", ["hidden", "w2", "b2"], ["logits"]),
-    ]
-    ports = [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["n", size])]
-    ends = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", moves])]
-    given = [numpy_helper.from_array(array, name) for name, array in tensors.items()]
-    graph = helper.make_graph(nodes, "policy", ports, ends, given)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+    return Network((first, second), (np.full(2, -100.0 * seen, np.float32), wish), "relu")

@@ -331,7 +331,7 @@ def _lc(stage: Stage) -> int:
 _SENSOR = Case("sensor", "", _to_safe(_trigger), "", _leave, endpoint=True)
 _POLICY = Case("policy", "", _to_safe(_trigger), "", _leave)
 _LEARNED = Case(
-    "learned", "", _within_verdict(_trigger), "", _leave, endpoint=True, lacks=bundles.lacking, config=_learned("grows")
+    "learned", "", _within_verdict(_trigger), "", _leave, endpoint=True, config=_learned("grows")
 )  # fmt: skip
 _HELD = Case("held", "", _unchanged(_trigger), "", _leave, counted_late=True)
 
@@ -398,8 +398,8 @@ CASES: tuple[Case, ...] = (
             act=_unchanged(lambda stage: (stage.folder / "state" / JOURNAL).unlink())),
     replace(_HELD, name="config-garbage", does="the configuration becomes garbage, then SIGHUP", says="not reloaded",
             act=_unchanged(_garbage(lambda stage: stage.folder / "serve.yaml"))),
-    replace(_HELD, name="bundle-garbage", does="policy.onnx becomes garbage, then SIGHUP; later a restart",
-            says="refused", act=_unchanged(_garbage(lambda stage: stage.folder / "bundle" / "policy.onnx")),
-            end=_starts_again, endpoint=True, lacks=bundles.lacking, config=_learned("grows")),
+    replace(_HELD, name="bundle-garbage", does="weights.npz becomes garbage, then SIGHUP; later a restart",
+            says="refused", act=_unchanged(_garbage(lambda stage: stage.folder / "bundle" / "weights.npz")),
+            end=_starts_again, endpoint=True, config=_learned("grows")),
 )  # fmt: skip
 """The matrix, in the order of issue 5."""

@@ -1,18 +1,21 @@
-"""Bundles whose author means harm: cards and networks changed, foreign operators, files beside, links, pickles.
+"""Bundles whose author means harm: cards and weights changed, arrays that claim too much, files beside, pickles.
 
 A bundle is refused in one line of ours, or taken; taken, its policy answers every observation with a move of the
 table or a refusal, and what the shield makes of it is within the shield's bounds. Nothing is unpickled or run, no file
-but the two is opened by Python, and none of the others by the runtime either (inotify).
+but the two is opened (inotify).
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import pickle
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from rlctl.agents.served import bundle, network
+from rlctl.agents.served import bundle
 from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.served.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.network import Network, NetworkError, as_file, read_network
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.observation import Observer
@@ -31,7 +34,6 @@ from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from tests.conftest import field, linear, model, node, port, tensor
 from tests.fuzz import inputs
 from tests.fuzz.engine import Case, Target, refusal
 from tests.fuzz.shielded import LIMITS
@@ -39,21 +41,15 @@ from tests.fuzz.watch import Touched, guarded
 
 SIZE, WIDTH = ObservationTable.here((0,)).size, len(MOVES)
 _RNG = np.random.default_rng(0)
-_INPUT, _OUTPUT = [port("observation", ("n", SIZE))], [port("logits", ("n", WIDTH))]
-
-
-def _deep() -> bytes:
-    """Two layers, as the shipped ones have."""
-    transposed = field(5, field(1, "transB") + field(3, 1) + field(20, 2))
-    nodes = [
-        node("Gemm", ("observation", "w", "b"), "h", transposed), node("Tanh", ("h",), "t"),
-        node("Gemm", ("t", "v", "c"), "logits", transposed),
-    ]  # fmt: skip
-    shapes = {"w": (8, SIZE), "b": (8,), "v": (WIDTH, 8), "c": (WIDTH,)}
-    return model(nodes, [tensor(name, _RNG.normal(size=shape)) for name, shape in shapes.items()], _INPUT, _OUTPUT)
-
-
-NETWORKS = (_deep(), linear(_RNG.normal(size=(WIDTH, SIZE)), np.zeros(WIDTH)))
+_SOUND = (
+    Network(
+        (_RNG.normal(size=(8, SIZE)).astype(np.float32), _RNG.normal(size=(WIDTH, 8)).astype(np.float32)),
+        (np.zeros(8, np.float32), np.zeros(WIDTH, np.float32)),
+        "tanh",
+    ),
+    Network((_RNG.normal(size=(WIDTH, SIZE)).astype(np.float32),), (np.zeros(WIDTH, np.float32),), "relu"),
+)
+NETWORKS = tuple(as_file(one) for one in _SOUND)
 
 
 def _card() -> dict[str, Any]:
@@ -64,70 +60,52 @@ def _card() -> dict[str, Any]:
     run = Training(total_timesteps=1, wall_seconds=1.0, seed=1, code="x", training_id="0" * 64)
     parts = CardParts(algorithm="PPO", tick_seconds=1.0, lags=(0,), plants=(plant,), training=run)
     with tempfile.TemporaryDirectory() as folder:
-        bundle.save(Path(folder) / "b", "tiny", parts, NETWORKS[0])
+        bundle.save(Path(folder) / "b", "tiny", parts, _SOUND[0])
         return dict(json.loads((Path(folder) / "b/card.json").read_text()))
 
 
 CARD = _card()
 CARD_TEXT = json.dumps(CARD, indent=1).encode()
 
-_OPERATORS = st.sampled_from(
-    ["Gemm", "MatMul", "Add", "Tanh", "Relu", "Identity", "Sigmoid", "Elu", "LeakyRelu", "Loop", "If", "Scan", "PyOp",
-     "Reshape", "Concat", "Expand", "ConstantOfShape", "RandomNormal", "Softmax", "Cast", ""]
-)  # fmt: skip
-_NAMES = st.sampled_from(["observation", "logits", "w", "b", "h", "t", "v", "c", "", "nowhere", "/etc/passwd"])
-_SIDES = st.sampled_from([0, 1, 2, 8, SIZE, WIDTH, 1024, 1025, 2**31, 2**63 - 1, 2**64 - 1])
-_OUTSIDE = st.sampled_from(["../outside", "outside.bin", "beside.bin", "/etc/passwd"])
+_SIDES = st.sampled_from([0, 1, 2, 8, SIZE, WIDTH, 4096, 4097, 2**31, 2**63 - 1])
+_NUMBERS = st.sampled_from([0.1, 0.0, np.nan, np.inf, 3e38])
+_TYPES = st.sampled_from(["<f4", "<f4", "<f4", "<f8", ">f4", "<i4", "|O", "|V8", "u1"])
+_NAMES = st.sampled_from(
+    ["weight0", "bias0", "weight1", "bias1", "activation", "../outside", "/etc/passwd", "weight-1", "w" * 300, ""]
+)
+
+
+def _header(shape: tuple[int, ...], kind: str, fortran: bool) -> bytes:
+    """The beginning of a .npy member, which may claim anything."""
+    text = f"{{'descr': '{kind}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 @st.composite
-def _attributes(draw: st.DrawFn) -> bytes:
-    kinds = (
-        lambda: field(1, draw(_NAMES)) + field(3, draw(st.integers(0, 2**64 - 1))) + field(20, 2),
-        lambda: field(1, "transB") + field(3, draw(st.integers(0, 2))) + field(20, 2),
-        lambda: field(1, "alpha") + field(2, draw(st.sampled_from([1.0, 0.0, float("nan"), 1e38]))) + field(20, 1),
-        lambda: field(1, "body") + field(draw(st.sampled_from([4, 5, 6, 10, 11])), b"") + field(20, 5),
-    )
-    return b"".join(field(5, kinds[draw(st.integers(0, 3))]()) for _ in range(draw(st.integers(0, 2))))
-
-
-@st.composite
-def _tensors(draw: st.DrawFn) -> bytes:
+def _members(draw: st.DrawFn) -> tuple[str, bytes]:
+    name, number = draw(_NAMES), draw(_NUMBERS)
     shape = draw(st.sampled_from([(8, SIZE), (8,), (WIDTH, 8), (WIDTH,), (WIDTH, SIZE), (1, 1), (0,), (SIZE, 8)]))
-    array = np.full(shape, draw(st.sampled_from([0.1, 0.0, np.nan, np.inf, 3e38])), np.float32)
-    if draw(st.integers(0, 4)):
-        return tensor(draw(_NAMES), array)
-    sides = b"".join(field(1, draw(_SIDES)) for _ in range(draw(st.integers(0, 3))))
-    outside = field(13, field(1, "location") + field(2, draw(_OUTSIDE))) + field(14, 1)
-    raw = field(9, draw(st.binary(max_size=40)))
-    return (
-        sides + field(2, draw(st.integers(0, 16))) + field(8, draw(_NAMES)) + draw(st.sampled_from([outside, raw, b""]))
-    )
+    content = np.full(shape, number, np.float32).tobytes()
+    if draw(st.integers(0, 2)) == 0:  # claims and content need not agree
+        shape = tuple(draw(st.lists(_SIDES, max_size=3)))
+        header = _header(shape, draw(_TYPES), draw(st.booleans()))
+        return name, header + draw(st.sampled_from([content, b"", b"\x80\x04."]))
+    return name, _header(shape, "<f4", False) + content
 
 
 @st.composite
-def _graphs(draw: st.DrawFn) -> bytes:
+def _archives(draw: st.DrawFn) -> bytes:
     """A network put together from parts that may or may not fit."""
-    if draw(st.integers(0, 3)) == 0:  # a sound chain of odd operators
-        chain = [draw(_OPERATORS) for _ in range(draw(st.integers(1, 4)))]
-        nodes = [
-            node("Gemm", ("observation", "w", "b"), "h0", field(5, field(1, "transB") + field(3, 1) + field(20, 2)))
-        ]
-        nodes += [node(name, (f"h{n}",), f"h{n + 1}") for n, name in enumerate(chain)]
-        nodes += [node("Identity", (f"h{len(chain)}",), "logits")]
-        weights = [tensor("w", np.ones((WIDTH, SIZE))), tensor("b", np.zeros(WIDTH))]
-        return model(nodes, weights, _INPUT, _OUTPUT)
-    nodes = [
-        node(
-            draw(_OPERATORS), [draw(_NAMES) for _ in range(draw(st.integers(0, 3)))], draw(_NAMES), draw(_attributes())
-        )
-        for _ in range(draw(st.integers(1, 4)))
-    ]
-    tensors = [draw(_tensors()) for _ in range(draw(st.integers(0, 3)))]
-    ports = st.tuples(_NAMES, st.lists(st.one_of(_SIDES, st.just("n")), max_size=3)).map(lambda one: port(*one))
-    sides_in, sides_out = (draw(st.one_of(st.just(sound), st.lists(ports, max_size=2))) for sound in (_INPUT, _OUTPUT))
-    opset, domain = draw(st.sampled_from([17, 13, 8, 0, 10**6])), draw(st.sampled_from(["", "", "", "com.microsoft"]))
-    return model(nodes, tensors, sides_in, sides_out, opset=opset, domain=domain)
+    activation = draw(st.sampled_from([b"tanh", b"relu", b"os.system", b""]))
+    members = [("activation", _header((len(activation),), "|u1", False) + activation)]
+    members += draw(st.lists(_members(), max_size=5))
+    file = io.BytesIO()
+    compression = draw(st.sampled_from([zipfile.ZIP_STORED] * 4 + [zipfile.ZIP_DEFLATED]))
+    with warnings.catch_warnings(), zipfile.ZipFile(file, "w", compression) as archive:
+        warnings.simplefilter("ignore")  # one name twice is what is tried
+        for name, content in members:
+            archive.writestr(f"{name}.npy", content)
+    return file.getvalue()
 
 
 class _Harm:
@@ -142,24 +120,24 @@ HARMFUL: Mapping[str, bytes] = {
     "policy.pkl": pickle.dumps(_Harm()), "model.zip": b"PK\x03\x04", "data.pkl": pickle.dumps(_Harm()),
     "__init__.py": f"import os; os.mkdir({MARK!r})".encode(),
     "sitecustomize.py": f"import os; os.mkdir({MARK!r})".encode(),
-    "beside.bin": struct.pack("<8f", *range(8)), "policy.onnx.data": b"\0" * 64, "card.json.part": b"{",
+    "beside.bin": struct.pack("<8f", *range(8)), "card.json.part": b"{",
 }  # fmt: skip
 
-_network = st.one_of(inputs.texts(NETWORKS), _graphs(), _graphs(), st.sampled_from(NETWORKS))
+_network = st.one_of(inputs.texts(NETWORKS), _archives(), _archives(), st.sampled_from(NETWORKS))
 _card_text = st.one_of(
     inputs.texts((CARD_TEXT,)), inputs.altered([CARD]).map(lambda one: json.dumps(one).encode()), st.just(CARD_TEXT)
 )
 CASES = st.one_of(
-    st.fixed_dictionaries({"policy.onnx": _network, "fits": st.just(b"1")}),
-    st.fixed_dictionaries({"policy.onnx": _network, "fits": st.just(b"1")}),
-    st.fixed_dictionaries({"card.json": _card_text, "policy.onnx": st.sampled_from(NETWORKS)}),
-    st.fixed_dictionaries({"card.json": _card_text, "policy.onnx": _network}),
+    st.fixed_dictionaries({"weights.npz": _network, "fits": st.just(b"1")}),
+    st.fixed_dictionaries({"weights.npz": _network, "fits": st.just(b"1")}),
+    st.fixed_dictionaries({"card.json": _card_text, "weights.npz": st.sampled_from(NETWORKS)}),
+    st.fixed_dictionaries({"card.json": _card_text, "weights.npz": _network}),
     st.fixed_dictionaries(
         {
-            "card.json": st.just(CARD_TEXT), "policy.onnx": st.just(NETWORKS[0]),
-            "link": st.sampled_from([b"policy.onnx", b"card.json"]),
+            "card.json": st.just(CARD_TEXT), "weights.npz": st.just(NETWORKS[0]),
+            "link": st.sampled_from([b"weights.npz", b"card.json"]),
             "to": st.sampled_from(
-                [b"../outside", b"policy.pkl", b"card.json", b"policy.onnx", b".", b"..", b"/dev/zero"]
+                [b"../outside", b"policy.pkl", b"card.json", b"weights.npz", b".", b"..", b"/dev/zero"]
             ),
         }
     ),
@@ -175,7 +153,6 @@ def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
     outside.write_bytes(NETWORKS[0])
     for name, data in HARMFUL.items():
         (home / name).write_bytes(data)
-    network.logits_of(NETWORKS[0], np.zeros((1, SIZE), np.float32))  # imports the runtime
     touched = Touched([outside, *(home / name for name in HARMFUL if name != "policy.pkl")])
     with contextlib.chdir(folder):
 
@@ -193,10 +170,10 @@ def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
 
 
 def _lay_out(home: Path, case: Case) -> None:
-    for name in ("card.json", "policy.onnx"):
+    for name in ("card.json", "weights.npz"):
         with contextlib.suppress(FileNotFoundError):
             (home / name).unlink()
-        (home / name).write_bytes(_fitting(case["policy.onnx"]) if name not in case else case[name])
+        (home / name).write_bytes(_fitting(case["weights.npz"]) if name not in case else case[name])
     if "link" in case:
         link = home / case["link"].decode()
         link.unlink()
@@ -206,8 +183,9 @@ def _lay_out(home: Path, case: Case) -> None:
 def _fitting(policy: bytes) -> bytes:
     """A card that says of a network what is so, as its author would see to."""
     card = {**CARD, "policy_sha256": hashlib.sha256(policy).hexdigest()}
-    with contextlib.suppress(GraphError):
-        card["graph"] = read_graph(policy).model_dump(mode="json")
+    with contextlib.suppress(NetworkError):
+        network = read_network(policy)
+        card["network"] = {"layers": network.layers, "activation": network.activation}
     return json.dumps(card).encode()
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents.served import network
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupError, ConfigError
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -42,8 +41,6 @@ TARGETS = ("configuration", "bundles", "perf", "latency", "cgroup", "ticklog")
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_some_dozen_inputs_break_nothing(target, tmp_path):
-    if target == "bundles":
-        pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     command = [sys.executable, SCRIPT, target, "--inputs", "60", "--json", tmp_path / "out", "--keep", tmp_path]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -254,11 +251,3 @@ def test_a_journal_with_a_damaged_header_still_brings_the_originals_back(tmp_pat
     assert "line 1 is unreadable" in str(report)
     with Journal.open(tmp_path / "state", kernel.proc) as journal:
         assert journal.entries, "a controller that starts keeps the originals too"
-
-
-def test_a_network_whose_names_are_no_text_is_refused_without_a_word_on_stdout(tmp_path, onnx_writer, capfd):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-    nodes = [onnx_writer.node("Relu", (), "logits", onnx_writer.field(1, b"\xf3x"))]
-    with pytest.raises(ConfigError):
-        network.logits_of(onnx_writer.linear([[1.0]], [0.0], nodes=nodes), None)
-    assert capfd.readouterr().out == ""

@@ -27,7 +27,6 @@ def scenario():
 
 @pytest.fixture(scope="module")
 def folder(make_bundle, tmp_path_factory):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     return make_bundle(tmp_path_factory.mktemp("bundle"))
 
 

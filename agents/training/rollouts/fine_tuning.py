@@ -27,8 +27,8 @@ from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import head_of, save, share_gradients
-from rlctl.agents.training.export import as_onnx
 from rlctl.agents.training.export import export as export_model
+from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.live.bounded import Bounds, Step
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning
 from rlctl.agents.training.rollouts.segment_env import OneHost, SegmentEnv
@@ -289,7 +289,7 @@ class _Session:
     def _measured(self, name: str) -> Phase:
         """The policy as it is served: its best move alone."""
         phase = self._begin(name, exploring=False)
-        self._env.publish(as_onnx(self.learner))
+        self._env.publish(weights_of(self.learner))
         self._env.segment(self._task.evaluation_ticks, epsilon=0.0)
         return phase
 

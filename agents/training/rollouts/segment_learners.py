@@ -21,7 +21,7 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.type_aliases import RolloutReturn
 
-from rlctl.agents.training.export import as_onnx
+from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.rollouts.segments import Segment, Transitions, advantages, transitions
 from rlctl.envs.errors import ConfigError
 
@@ -44,7 +44,7 @@ class _OnPolicy:
         """One rollout, whoever it comes from."""
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        env.publish(as_onnx(self))
+        env.publish(weights_of(self))
         segments: list[Segment] = []
         for segment in env.rollout(n_rollout_steps * env.num_envs, n_rollout_steps, masked=self.masked):
             if segment is not None:
@@ -111,7 +111,7 @@ class _OffPolicy:
         """As many transitions as the recipe wants between two rounds of updates, or as come at once."""
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        env.publish(as_onnx(self))
+        env.publish(weights_of(self))
         got, learning_starts = 0, given.get("learning_starts", 0)
         wanted = train_freq.frequency * env.num_envs
         epsilon = 1.0 if self.num_timesteps < learning_starts else self.exploration_rate

@@ -2,11 +2,11 @@
 
     worker = Worker(partial(SimRunning, groups, lags, first_seed), seed=3)
     print(worker.begin())
-    segment = worker.segment(Orders(version=7, steps=16), onnx_bytes)
+    segment = worker.segment(Orders(version=7, steps=16), weights)
     worker.close()
 
-It runs where the testbed is, as a Ray actor or not. It needs onnxruntime and neither torch nor Stable-Baselines3, and
-unpickles no model: the network that it gets is a `policy.onnx`, checked as that of a bundle.
+It runs where the testbed is, as a Ray actor or not. It needs neither torch nor Stable-Baselines3, and unpickles no
+model: the network that it gets is a `weights.npz`, checked as that of a bundle.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
-from rlctl.agents.served.network import logits_of
-from rlctl.agents.served.onnx_graph import GraphError, read_graph
+from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.agents.training.host_groups import Happened, HostGroups, Stepped
 from rlctl.agents.training.host_kinds import Group
 from rlctl.agents.training.rollouts.segments import Orders, Segment, choose
@@ -116,27 +115,26 @@ class Worker:
     def __init__(self, start: Callable[[], Running], seed: int) -> None:
         self._start, self._dice = start, np.random.default_rng(seed)
         self._running: Running | None = None
-        self._checked = b""
 
     def begin(self) -> Ready:
         """Start the hosts, and say how many; RlctlError where they cannot be started."""
         self._running = self._start()
         return Ready(self._running.count, self._running.tick_seconds)
 
-    def segment(self, orders: Orders, policy: bytes) -> Segment:
+    def segment(self, orders: Orders, weights: bytes) -> Segment:
         """Act for some control periods; PolicyError where the network is none or not finite; or a live host's error."""
         assert self._running is not None, "begin() comes first"
-        self._check(policy)
+        network = self._network_of(weights)
         try:
-            return self._acted(self._running, orders, policy)
+            return self._acted(self._running, orders, network)
         finally:
             self._running.stand_still()
 
-    def _acted(self, running: Running, orders: Orders, policy: bytes) -> Segment:
-        seen, rows, masks = [running.go_on(orders, lambda shown: _finite(policy, shown))], [], []
+    def _acted(self, running: Running, orders: Orders, network: Network) -> Segment:
+        seen, rows, masks = [running.go_on(orders, lambda shown: _finite(network, shown))], [], []
         for _ in range(orders.steps):
             allowed = running.allowed()
-            moves, log_probs = choose(_finite(policy, seen[-1]), self._dice, allowed, running.epsilon())
+            moves, log_probs = choose(_finite(network, seen[-1]), self._dice, allowed, running.epsilon())
             stepped, actions = running.step(moves)
             seen.append(stepped.observations)
             rows.append((actions, log_probs, stepped.rewards, stepped.done, stepped.finals))
@@ -163,17 +161,15 @@ class Worker:
         if running is not None:
             running.close()
 
-    def _check(self, policy: bytes) -> None:
-        if policy != self._checked:
-            try:
-                read_graph(policy)
-            except GraphError as error:
-                raise BundleError(f"the learner's network {error}") from error
-            self._checked = policy
+    def _network_of(self, weights: bytes) -> Network:
+        try:
+            return read_network(weights)
+        except NetworkError as error:
+            raise BundleError(f"the learner's network {error}") from error
 
 
-def _finite(policy: bytes, observations: NDArray[np.float32]) -> NDArray[np.float32]:
-    logits = logits_of(policy, observations)
+def _finite(network: Network, observations: NDArray[np.float32]) -> NDArray[np.float32]:
+    logits = network.logits(observations)
     if not np.isfinite(logits).all():
         raise PolicyError("the network's answers are not finite: its training diverged")
     return logits

@@ -137,8 +137,7 @@ def test_a_manager_without_a_batch_version_is_asked_host_by_host():
         bed.apply(proposed, shielded=False)
 
 
-def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(make_bundle, onnx_writer, tmp_path):
-    pytest.importorskip("onnxruntime")
+def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(make_bundle, linear, tmp_path):
     from rlctl.agents.served.card import ObservationTable
     from rlctl.envs.actions import MOVES
     from rlctl.envs.features import FRAME_SIZE
@@ -147,7 +146,7 @@ def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(make_bund
     weight, end = np.zeros((len(MOVES), ObservationTable.here(LAGS).size)), FRAME_SIZE * len(LAGS)
     weight[:, end - 1] = 3e38  # the latency's age, -1 where there is none: -3e38, and twice that is no number
     weight[:, end - 2] = -3e38  # the flag of be_cpus, which is always there
-    bundle = make_bundle(tmp_path / "bad", policy=onnx_writer.linear(weight, np.zeros(len(MOVES))))
+    bundle = make_bundle(tmp_path / "bad", policy=linear(weight, np.zeros(len(MOVES))))
     bed = Bed()
     policy = batch_policy(f"{bundle}", bed.hosts.limits, TICK_SECONDS)
     answer = policy.act(bed.seen(masked=True))

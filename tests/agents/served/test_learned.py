@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
 from rlctl.agents.served import bundle
@@ -43,10 +41,10 @@ def nearest(slack):
     return [place for place, _ in sorted(TARGETS, key=lambda target: abs(target[1] - slack))]
 
 
-def constant(make_bundle, onnx_writer, folder, bias):
+def constant(make_bundle, linear, folder, bias):
     """A policy whose logits are the same whatever it sees."""
     size = bundle.ObservationTable.here(LAGS).size
-    return make_bundle(folder, policy=onnx_writer.linear(np.zeros((len(MOVES), size)), bias))
+    return make_bundle(folder, policy=linear(np.zeros((len(MOVES), size)), bias))
 
 
 def test_it_moves_by_what_it_sees(loaded):
@@ -148,6 +146,6 @@ def test_it_serves_hosts_of_any_size_under_the_shield(limits, loaded):
     assert min(current.quota_cpus, current.cpuset_cpus) / limits.cpus > 0.6
 
 
-def test_ties_go_to_the_first_move(make_bundle, onnx_writer, tmp_path):
-    policy = LearnedPolicy(bundle.load(constant(make_bundle, onnx_writer, tmp_path / "c", np.zeros(len(MOVES)))))
+def test_ties_go_to_the_first_move(make_bundle, linear, tmp_path):
+    policy = LearnedPolicy(bundle.load(constant(make_bundle, linear, tmp_path / "c", np.zeros(len(MOVES)))))
     assert policy.act(seen(0.5)) == 0

@@ -50,7 +50,7 @@ def refused(folder, trusted, *parts):
 def test_a_bundle_that_a_trusted_key_signed_is_taken(signed, keys):
     (_, ours), (_, theirs) = keys
     assert bundle.read(signed, [theirs, ours])[0].name == "tiny"
-    refused(signed, theirs, "bundle.sig: is no signature of these files by a trusted key", "ssh-keygen says")
+    refused(signed, theirs, "bundle.sig: is not a signature of these files by a trusted key", "ssh-keygen says")
 
 
 def test_an_unsigned_bundle_is_refused_only_where_signed_ones_are_wanted(make_bundle, tmp_path, keys):
@@ -61,7 +61,7 @@ def test_an_unsigned_bundle_is_refused_only_where_signed_ones_are_wanted(make_bu
 
 def test_files_that_were_swapped_after_signing_are_refused(signed, make_bundle, tmp_path, keys):
     other = make_bundle(tmp_path / "other", algorithm="DQN")
-    for name in (bundle.POLICY, bundle.CARD):
+    for name in (bundle.WEIGHTS, bundle.CARD):
         kept = (signed / name).read_bytes()
         (signed / name).write_bytes((other / name).read_bytes() + b" ")
         refused(signed, keys[0][1], "no signature of these files")
@@ -72,10 +72,10 @@ def test_files_that_were_swapped_after_signing_are_refused(signed, make_bundle, 
 
 def test_what_was_verified_is_what_is_loaded(signed, keys, monkeypatch):
     """Somebody who puts another network there while the signature is looked at comes too late."""
-    policy, verify = (signed / bundle.POLICY).read_bytes(), signature.check
+    policy, verify = (signed / bundle.WEIGHTS).read_bytes(), signature.check
 
     def swap_then_verify(*words):
-        (signed / bundle.POLICY).write_bytes(b"another network")
+        (signed / bundle.WEIGHTS).write_bytes(b"another network")
         verify(*words)
 
     monkeypatch.setattr(bundle, "check", swap_then_verify)
@@ -92,7 +92,7 @@ def test_new_scores_take_the_signature_away(signed, keys):
 def test_a_signature_for_another_purpose_is_none(signed, keys):
     (private, public), _ = keys
     words = ["ssh-keygen", "-Y", "sign", "-q", "-f", private, "-n", "git"]
-    said = statement((signed / bundle.CARD).read_bytes(), (signed / bundle.POLICY).read_bytes())
+    said = statement((signed / bundle.CARD).read_bytes(), (signed / bundle.WEIGHTS).read_bytes())
     (signed / bundle.SIGNATURE).write_bytes(subprocess.run(words, input=said, capture_output=True, check=True).stdout)
     refused(signed, public, "no signature of these files")
 
@@ -147,13 +147,12 @@ def test_without_the_tool_the_way_out_is_told(keys, monkeypatch):
 
 
 def test_the_command_signs_and_the_configuration_asks_for_it(make_bundle, tmp_path, keys, capsys, serve_config):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     folder = make_bundle(tmp_path / "tiny")
     config = serve_config(tmp_path, folder, keys[0][1])
     assert main(["config", "check", str(config)]) == 78
     assert "is not signed" in capsys.readouterr().err
     assert main(["sign", str(folder), "--key", str(keys[0][0])]) == 0
-    assert "bundle.sig: tiny, policy.onnx" in capsys.readouterr().out
+    assert "bundle.sig: tiny, weights.npz" in capsys.readouterr().out
     assert main(["config", "check", str(config)]) == 0
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
-pytest.importorskip("onnx", reason="needs rlctl[train]")
 
 import torch
 from sb3_contrib import QRDQN, MaskablePPO
 from stable_baselines3 import DQN, PPO
+from stable_baselines3.common.vec_env import VecNormalize
 from torch import nn
 
 from rlctl.agents.served import bundle
-from rlctl.agents.training.export import FEWEST, as_onnx, export
+from rlctl.agents.training.export import FEWEST, export, weights_of
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.run_folder import begin
@@ -86,7 +86,7 @@ def test_a_model_without_history(tmp_path):
 def test_the_same_weights_give_the_same_bytes_and_learning_goes_on_as_if_nobody_had_asked(learner, settings):
     model = trained(learner, settings)
     before = torch.get_rng_state()
-    assert as_onnx(model) == as_onnx(model)
+    assert weights_of(model) == weights_of(model)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -129,8 +129,8 @@ def test_a_layer_that_no_bundle_takes_is_refused_by_name(observations, tmp_path)
 
 
 def test_a_network_that_is_too_wide_is_refused(observations, tmp_path):
-    model = trained(network={"net_arch": [2048]})
-    refused(model, tmp_path / "b", observations, "weights of shape [2048")
+    model = trained(network={"net_arch": [5000]})
+    refused(model, tmp_path / "b", observations, "of shape (5000")
 
 
 def test_a_network_that_is_too_large_is_refused(observations, tmp_path):
@@ -151,7 +151,7 @@ def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys
     model.save(tmp_path / "model.zip")
     words = ["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]
     assert main(words) == 0
-    assert "mine, DQN, policy.onnx" in capsys.readouterr().out
+    assert "mine, DQN, weights.npz" in capsys.readouterr().out
     card = bundle.load(tmp_path / "mine").card
     assert (card.name, card.training.total_timesteps, card.training.seed) == ("mine", model.num_timesteps, 1)
     assert card.training.hyperparameters["gamma"] == 0.99
@@ -159,6 +159,32 @@ def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys
     assert "give --force to replace it" in capsys.readouterr().err
     assert main([*words, "--force", "--name", "dqn"]) == 0
     assert bundle.load(tmp_path / "mine").card.name == "dqn"
+
+
+def test_statistics_of_vecnormalize_are_folded_in(tmp_path, capsys):
+    env = VecNormalize(SimVecEnv(SimHostVectorEnv(4)))
+    model = PPO("MlpPolicy", env, seed=1, device="cpu", **ON_POLICY).learn(400)
+    model.save(tmp_path / "model.zip")
+    env.save(str(tmp_path / "vecnormalize.pkl"))
+    words = ["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]
+    assert main(words) == 78
+    assert "give --vec-normalize" in capsys.readouterr().err
+    assert main([*words, "--vec-normalize", str(tmp_path / "vecnormalize.pkl")]) == 0
+    seen = recorded(LAGS, FEWEST)
+    env.training = False
+    expected, _ = model.predict(env.normalize_obs(seen).astype(np.float32), deterministic=True)
+    agreed = bundle.load(tmp_path / "mine").logits(seen).argmax(axis=1) == expected
+    assert agreed.mean() > 0.99
+
+
+def test_the_onnx_file_answers_as_the_bundle(tmp_path, observations):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="not installed here")
+    trained().save(tmp_path / "model.zip")
+    file = tmp_path / "policy.onnx"
+    assert main(["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine"), "--onnx", str(file)]) == 0
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (answers,) = session.run(None, {"observation": observations})
+    assert np.allclose(answers, bundle.load(tmp_path / "mine").logits(observations), atol=1e-4)
 
 
 def test_a_model_in_the_folder_of_its_run_is_exported_with_the_history_that_it_learned_with(tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
-pytest.importorskip("onnx", reason="needs rlctl[train]")
 
 import torch
 import yaml

@@ -5,9 +5,8 @@ import contextlib
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-
 from rlctl.agents.served.card import ObservationTable
+from rlctl.agents.served.network import as_file
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.worker import Worker
@@ -38,16 +37,16 @@ def begun():
     stack.close()
 
 
-def prefers(onnx_writer, name):
+def prefers(linear, name):
     size = ObservationTable.here(LAGS).size
     bias = np.zeros(len(MOVES))
     bias[NAMES.index(name)] = 5.0
-    return onnx_writer.linear(np.zeros((len(MOVES), size)), bias)
+    return as_file(linear(np.zeros((len(MOVES), size)), bias))
 
 
-def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun, onnx_writer):
+def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun, linear):
     worker, bed = begun(FakePlant(LIMITS, loads=(0.2,)))
-    policy = prefers(onnx_writer, "quota-11%")
+    policy = prefers(linear, "quota-11%")
     one = worker.segment(Orders(4, 40, epsilon=0.05), policy)
     assert one.observations.shape[:2] == (41, 1)
     assert not one.dones.any()
@@ -57,17 +56,17 @@ def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun,
     assert worker.segment(Orders(5, 4), policy).log_probs.shape == (4, 1)
 
 
-def test_without_slack_there_is_one_move_whose_probability_is_one(begun, onnx_writer):
+def test_without_slack_there_is_one_move_whose_probability_is_one(begun, linear):
     worker, _ = begun(FakePlant(LIMITS, loads=(0.2,)), Bounds(0.0, 0.0))
-    one = worker.segment(Orders(1, 10, masked=True), prefers(onnx_writer, "quota-11%"))
+    one = worker.segment(Orders(1, 10, masked=True), prefers(linear, "quota-11%"))
     assert (one.masks.sum(axis=2) == 1).all()
     assert not one.log_probs.any()
 
 
-def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, onnx_writer):
+def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, linear):
     plant = FakePlant(LIMITS, loads=(0.2,), tick_seconds=0.01)
     worker, _ = begun(plant)
-    policy, steps = prefers(onnx_writer, "quota-11%"), []
+    policy, steps = prefers(linear, "quota-11%"), []
     worker._running.note = steps.append
     worker.segment(Orders(1, 10), policy)
     until(lambda: worker._running._attended._acted)
@@ -78,7 +77,7 @@ def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun,
     assert [place for place, one in enumerate(steps) if one.begins] == [0, 10], "a dataset cuts its episodes there"
 
 
-def test_closing_ends_be_and_a_host_that_fails_says_so(begun, onnx_writer):
+def test_closing_ends_be_and_a_host_that_fails_says_so(begun, linear):
     plant = FakePlant(LIMITS)
     worker, bed = begun(plant)
 
@@ -87,7 +86,7 @@ def test_closing_ends_be_and_a_host_that_fails_says_so(begun, onnx_writer):
 
     plant.apply = gone
     with pytest.raises(HostError, match="is gone"):
-        worker.segment(Orders(1, 3), prefers(onnx_writer, "quota-11%"))
+        worker.segment(Orders(1, 3), prefers(linear, "quota-11%"))
     worker.close()
     worker.close()
     assert bed.diary[-2:] == ["stop BE", "gone"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 import ray
 
 from rlctl.agents.served.card import ObservationTable
+from rlctl.agents.served.network import as_file
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
@@ -49,7 +49,7 @@ def groups():
 
 
 @pytest.fixture
-def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
+def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
     """A live testbed on a node of its own, once five of its transitions have come; with what runs for it."""
     monkeypatch.chdir(tmp_path)
     node, others = ray_processes.to(0).add(resources={"testbed": 1, "live": 1}), groups()
@@ -62,7 +62,7 @@ def bed(plan, ray_processes, onnx_writer, tmp_path, monkeypatch):
     with connected(ray_processes.address) as cluster:
         beds = Testbeds(cluster, planned, Tally(), PATIENCE_SECONDS, said.append)
         size = ObservationTable.here(LAGS).size
-        policy = ray.put(onnx_writer.linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
+        policy = ray.put(as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES)))))
         until(lambda: beds.arrivals(0.5) or list(beds) or said)
         assert list(beds), said
         (one,) = beds

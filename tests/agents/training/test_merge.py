@@ -3,7 +3,6 @@
 import pytest
 
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
-pytest.importorskip("onnx", reason="needs rlctl[train]")
 
 import numpy as np
 from stable_baselines3 import DQN, PPO

@@ -185,7 +185,7 @@ def test_the_card_says_which_sensors_the_hosts_lacked(tmp_path):
 
 def test_the_same_seed_learns_the_same(tmp_path):
     one, other = (learn_offline(task(tmp_path / name, n_updates=20)) for name in ("a", "b"))
-    assert (one.bundle / "policy.onnx").read_bytes() == (other.bundle / "policy.onnx").read_bytes()
+    assert (one.bundle / "weights.npz").read_bytes() == (other.bundle / "weights.npz").read_bytes()
 
 
 def test_moves_that_the_shield_bars_are_neither_feared_nor_hoped_for(tmp_path):

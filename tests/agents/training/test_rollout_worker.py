@@ -5,9 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-
 from rlctl.agents.served.card import ObservationTable
+from rlctl.agents.served.network import as_file, read_network
 from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.segments import Orders, transitions
@@ -25,9 +24,9 @@ def groups():
 
 
 @pytest.fixture
-def policy(onnx_writer):
+def policy(linear):
     rng = np.random.default_rng(0)
-    return onnx_writer.linear(rng.normal(size=(len(MOVES), SIZE)), rng.normal(size=len(MOVES)))
+    return as_file(linear(rng.normal(size=(len(MOVES), SIZE)), rng.normal(size=len(MOVES))))
 
 
 @pytest.fixture
@@ -59,17 +58,15 @@ def test_segments_follow_one_another_as_steps_of_the_same_hosts_do(worker, polic
 
 
 def test_moves_are_the_policys_and_masked_ones_are_never_made(worker, policy):
-    from rlctl.agents.served.network import logits_of
-
     one = worker.segment(Orders(1, 6, epsilon=0.0, masked=True), policy)
     shown = transitions(one)
-    logits = np.where(one.masks.reshape(-1, len(MOVES)), logits_of(policy, shown.observations), -np.inf)
+    logits = np.where(one.masks.reshape(-1, len(MOVES)), read_network(policy).logits(shown.observations), -np.inf)
     assert np.array_equal(shown.actions, logits.argmax(axis=1))
     assert worker.segment(Orders(1, 6), policy).masks is None
 
 
-def test_a_network_that_is_none_or_has_diverged_is_refused(worker, onnx_writer):
+def test_a_network_that_is_none_or_has_diverged_is_refused(worker, linear):
     with pytest.raises(BundleError, match="the learner's network"):
         worker.segment(Orders(1, 1), b"\x80\x04pickle")
     with pytest.raises(PolicyError, match="not finite"):
-        worker.segment(Orders(1, 1), onnx_writer.linear(np.full((len(MOVES), SIZE), np.nan), np.zeros(len(MOVES))))
+        worker.segment(Orders(1, 1), as_file(linear(np.full((len(MOVES), SIZE), np.nan), np.zeros(len(MOVES)))))

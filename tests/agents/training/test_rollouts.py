@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
-pytest.importorskip("onnx", reason="needs rlctl[train]")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[distributed]'")
 
 import torch

@@ -7,8 +7,6 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.cli import main
 
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
-
 BRIEF = ["bench", "--scenario", "diurnal", "--seeds", "2", "--duration", "30"]
 
 
@@ -43,7 +41,7 @@ def test_worker_processes_load_it_themselves_and_verify_finds_the_same(mine, tmp
     assert "equal" in capsys.readouterr().out
 
 
-def test_verify_notices_another_policy_in_the_same_folder(mine, make_bundle, onnx_writer, tmp_path, capsys):
+def test_verify_notices_another_policy_in_the_same_folder(mine, make_bundle, linear, tmp_path, capsys):
     import numpy as np
 
     from rlctl.agents.served.card import ObservationTable
@@ -52,7 +50,7 @@ def test_verify_notices_another_policy_in_the_same_folder(mine, make_bundle, onn
 
     out = tmp_path / "result.json"
     assert main([*BRIEF, "--jobs", "1", "--managers", str(mine), "--json", str(out)]) == 0
-    idle = onnx_writer.linear(np.zeros((len(MOVES), ObservationTable.here(LAGS).size)), np.zeros(len(MOVES)))
+    idle = linear(np.zeros((len(MOVES), ObservationTable.here(LAGS).size)), np.zeros(len(MOVES)))
     make_bundle(mine, policy=idle)
     assert main(["bench", "verify", str(out), "--jobs", "1"]) == 1
     assert "remarks" in capsys.readouterr().out
@@ -77,15 +75,6 @@ def test_all_leaves_out_what_this_checkout_lacks(plant, capsys, monkeypatch, tmp
     assert plant == "host" or "left out cpu-idle" in absent
     listed = next(line for line in lines if "managers none, weights" in line)
     assert "ppo" not in listed
-
-
-def test_without_onnxruntime_all_says_so_once(capsys, monkeypatch):
-    monkeypatch.setattr(catalogue, "find_spec", lambda name: None)
-    assert main(["bench", "--dry-run", "--managers", "all"]) == 0
-    said = "left out ppo, dqn: learned policies need onnxruntime"
-    assert said in capsys.readouterr().err
-    assert main(["bench", "--dry-run", "--managers", "ppo"]) == 78
-    assert "pip install 'rlctl[serve]'" in capsys.readouterr().err
 
 
 def test_all_takes_those_that_ship_and_not_their_bare_twins(make_bundle, capsys, monkeypatch, tmp_path):

@@ -405,7 +405,6 @@ def test_on_ray_logs_and_shields_are_read_here(tmp_path, capsys, monkeypatch, ra
 
 def test_a_bundle_by_a_relative_path_is_none_that_nodes_have(capsys, monkeypatch):
     pytest.importorskip("ray")
-    pytest.importorskip("onnxruntime")
     monkeypatch.chdir(Path(__file__).parents[3] / "configs")
     assert main(["advise", "a", "b", "--policies", "bundles/ppo", "--ray", "10.0.0.1:6379"]) == 78
     assert "give the path at which every node has it" in capsys.readouterr().err

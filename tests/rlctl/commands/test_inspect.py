@@ -1,14 +1,11 @@
 """What `rlctl inspect` says of a bundle, in words, in JSON and as a figure."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 
 from rlctl.cli import main
-
-pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
 
 
 def test_the_card_and_the_surface_are_readable(make_bundle, tmp_path, capsys):
@@ -56,20 +53,9 @@ def test_the_surfaces_are_drawn(make_bundle, tmp_path, capsys):
 
 def test_a_bundle_that_would_not_be_served_is_not_shown(make_bundle, tmp_path, capsys):
     folder = make_bundle(tmp_path / "tiny")
-    (folder / "policy.onnx").write_bytes(b"")
+    (folder / "weights.npz").write_bytes(b"")
     assert main(["inspect", str(folder)]) == 78
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
     assert "damaged or replaced" in err
-
-
-def test_without_onnxruntime_there_is_the_card_and_no_surface(make_bundle, tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    folder = str(make_bundle(tmp_path / "tiny"))
-    assert main(["inspect", folder]) == 0
-    out, err = capsys.readouterr()
-    assert "tiny: PPO" in out
-    assert "no response surface" in err
-    assert "rlctl[serve]" in err
-    assert main(["inspect", folder, "--plot", str(tmp_path / "x.png")]) == 78

@@ -65,7 +65,6 @@ def test_the_hash_tells_constants_apart_and_looks_behind_a_fallback():
 
 
 def test_a_learned_policy_is_known_by_its_network():
-    pytest.importorskip("onnxruntime")
     try:
         ppo = catalogue.build("ppo")
     except BundleError as error:  # not shipped, or made for another rlctl

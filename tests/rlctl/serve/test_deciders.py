@@ -96,7 +96,6 @@ def test_a_mistake_in_its_options_is_found_at_the_start_and_not_when_it_is_neede
 
 @pytest.mark.parametrize("end", VARIANTS)
 def test_what_is_for_benchmarks_only_decides_on_no_host(end, make_bundle, tmp_path):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     plain, odd = make_bundle(tmp_path / "tiny"), make_bundle(tmp_path / f"odd{end}")
     for name in ("ppo", str(plain)):
         with pytest.raises(PolicyError, match=f"{end}' is for benchmarks only; take '{name}'"):
@@ -106,7 +105,6 @@ def test_what_is_for_benchmarks_only_decides_on_no_host(end, make_bundle, tmp_pa
 
 
 def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     policy = build_policy(PolicySection(name=str(make_bundle(tmp_path / "tiny"))))
     chain = with_fallback(policy, FallbackSection(name="feedforward"), 1.0)
     assert isinstance(chain, Fallback)
@@ -115,7 +113,6 @@ def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):
 
 
 def test_a_shield_that_training_never_had_is_told(make_bundle, tmp_path):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     usual, other = (Shield(load_profile(name), Limits(2)) for name in ("responsive", "heracles"))
     host = TrainedOn(
         profile="thesis-host", digest="0" * 12, weight=Weight.EQUAL, work=0.1, hosts=1,

@@ -19,7 +19,7 @@ from tests.doubles.tick_logs import read_ticks
 def configured(make_bundle, serve_yaml, tmp_path):
     """A configuration with a bundle whose network is damaged, and what else it says."""
     folder = make_bundle(tmp_path / "tiny")
-    (folder / "policy.onnx").write_bytes(b"garbage")
+    (folder / "weights.npz").write_bytes(b"garbage")
 
     def write(more=""):
         return serve_yaml("policy: {name: frozen}", f"policy: {{name: {folder}}}\n{more}")

@@ -22,7 +22,7 @@ needs_minari = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("minari", "h5py")), reason="needs rlctl[data]"
 )
 needs_training = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")),
+    any(importlib.util.find_spec(name) is None for name in ("torch", "sb3_contrib")),
     reason="needs rlctl[train]",
 )
 RECORD = ("dataset", "record", "--scenario", "two-core", "--duration", "20", "--managers", "feedforward,greedy-shield")

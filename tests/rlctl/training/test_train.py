@@ -19,7 +19,7 @@ from rlctl.training.plan import TrainingOptions, new_folder, new_plan, resumed_p
 from tests.doubles.command import refused
 
 needs_training = pytest.mark.skipif(
-    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
+    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib")), reason="needs rlctl[train]"
 )
 
 
@@ -65,7 +65,6 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     ],
 )
 def test_what_cannot_be_scored_is_told_before_anything_runs(words, told, make_bundle, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("onnxruntime", reason="needs rlctl[serve]")
     monkeypatch.setattr("rlctl.commands.evaluate.run_sim", lambda *_: pytest.fail("something ran"))
     refused(capsys, 78, ["evaluate", str(make_bundle(tmp_path / "mine")), "--jobs", "1", *words], told)
 

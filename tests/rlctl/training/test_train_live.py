@@ -24,7 +24,7 @@ from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 
 needs_training = pytest.mark.skipif(
-    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib", "onnx")), reason="needs rlctl[train]"
+    any(util.find_spec(name) is None for name in ("torch", "sb3_contrib")), reason="needs rlctl[train]"
 )
 LIMITS = Limits(cpus=2)
 
