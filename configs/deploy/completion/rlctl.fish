@@ -51,7 +51,7 @@ function _shtab_rlctl_using
 end
 
 set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --namespace --node --offline --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --why --windows --within --workers
+set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --namespace --node --offline --onnx --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -196,12 +196,14 @@ complete -c rlctl -n '_shtab_rlctl_using evaluate' -l jobs -x -d 'processes (def
 complete -c rlctl -n '_shtab_rlctl_using evaluate' -l write-card -d 'put the scores into the bundle'"'"'s card.json'
 complete -c rlctl -n '_shtab_rlctl_using evaluate' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'everything as JSON; without FILE to stdout'
 complete -c rlctl -n '_shtab_rlctl_using evaluate; and test $_shtab_rlctl_npos -eq 0' -ka "(string split ' ' 'ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful'; __fish_complete_directories (commandline -ct))" -d 'the bundle'"'"'s folder'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a export -d 'turn a trained model into a bundle: ONNX and a card, no pickle'
+complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a export -d 'turn a trained model into a bundle: weights and a card, no pickle'
 complete -c rlctl -n '_shtab_rlctl_using export' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using export' -l out -xka "(__fish_complete_directories)" -d 'the bundle'"'"'s folder'
 complete -c rlctl -n '_shtab_rlctl_using export' -l name -x -d 'what the policy is called (default: the folder'"'"'s name)'
-complete -c rlctl -n '_shtab_rlctl_using export' -l lags -x -d 'ticks back that it sees, oldest first (default: its run'"'"'s, else rlctl'"'"'s own)'
 complete -c rlctl -n '_shtab_rlctl_using export' -l force -d 'replace a bundle that is there'
+complete -c rlctl -n '_shtab_rlctl_using export' -l lags -x -d 'ticks back that it sees, oldest first (default: its run'"'"'s, else rlctl'"'"'s own)'
+complete -c rlctl -n '_shtab_rlctl_using export' -l vec-normalize -xka "(__fish_complete_path (commandline -ct))" -d 'the VecNormalize that the model was trained under; its statistics are folded into the network'
+complete -c rlctl -n '_shtab_rlctl_using export' -l onnx -xka "(__fish_complete_path (commandline -ct))" -d 'write the network as ONNX too, for other programs'
 complete -c rlctl -n '_shtab_rlctl_using export; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'PPO, MaskablePPO, DQN or QRDQN; one of your own'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a merge -d 'make one bundle that answers the mean of several'
 complete -c rlctl -n '_shtab_rlctl_using merge' -s h -l help -d 'show this help message and exit'

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlctl.agents.served import bundle, signature
+from rlctl.agents.served.network import as_file
 from rlctl.agents.served.signature import SignatureError, check, sign, statement
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError, ConfigError
@@ -64,10 +65,10 @@ def test_files_that_were_swapped_after_signing_are_refused(signed, make_bundle, 
     for name in (bundle.WEIGHTS, bundle.CARD):
         kept = (signed / name).read_bytes()
         (signed / name).write_bytes((other / name).read_bytes() + b" ")
-        refused(signed, keys[0][1], "no signature of these files")
+        refused(signed, keys[0][1], "not a signature of these files")
         (signed / name).write_bytes(kept)
     (other / bundle.SIGNATURE).write_bytes((signed / bundle.SIGNATURE).read_bytes())
-    refused(other, keys[0][1], "no signature of these files")
+    refused(other, keys[0][1], "not a signature of these files")
 
 
 def test_what_was_verified_is_what_is_loaded(signed, keys, monkeypatch):
@@ -79,9 +80,9 @@ def test_what_was_verified_is_what_is_loaded(signed, keys, monkeypatch):
         verify(*words)
 
     monkeypatch.setattr(bundle, "check", swap_then_verify)
-    assert bundle.read(signed, [keys[0][1]])[1] == policy
+    assert as_file(bundle.read(signed, [keys[0][1]])[1]) == policy
     monkeypatch.undo()
-    refused(signed, keys[0][1], "no signature of these files")
+    refused(signed, keys[0][1], "not a signature of these files")
 
 
 def test_new_scores_take_the_signature_away(signed, keys):
@@ -94,7 +95,7 @@ def test_a_signature_for_another_purpose_is_none(signed, keys):
     words = ["ssh-keygen", "-Y", "sign", "-q", "-f", private, "-n", "git"]
     said = statement((signed / bundle.CARD).read_bytes(), (signed / bundle.WEIGHTS).read_bytes())
     (signed / bundle.SIGNATURE).write_bytes(subprocess.run(words, input=said, capture_output=True, check=True).stdout)
-    refused(signed, public, "no signature of these files")
+    refused(signed, public, "not a signature of these files")
 
 
 @given(data=st.binary(max_size=300), at=st.integers(0, 300), whole=st.booleans())

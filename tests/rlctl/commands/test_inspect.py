@@ -12,7 +12,7 @@ def test_the_card_and_the_surface_are_readable(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "tiny"))]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    for said in ("tiny: PPO, exported", "network: Gemm (opset 17)", "slack, latency", ": keep, ", "seed 1"):
+    for said in ("tiny: PPO, exported", "network: 136 > 35, tanh", "slack, latency", ": keep, ", "seed 1"):
         assert said in out
     assert "on 4 x thesis-host (000000000000), BE weight minimum, no shield" in out
     assert "1 shared CPU, BE at equal weight" in out
@@ -24,7 +24,7 @@ def test_a_policy_that_follows_the_slack_is_shown_to_do_so(make_bundle, tmp_path
     assert main(["inspect", str(make_bundle(tmp_path / "tiny")), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["card"]["name"] == "tiny"
-    assert said["card"]["schema"] == 1
+    assert said["card"]["schema"] == 2
     for one in said["response"]:
         loads, slacks = np.array(one["load_ratio"]), np.array(one["slack_ratio"])
         share = np.array(one["be_share"])
