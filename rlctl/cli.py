@@ -73,10 +73,14 @@ FAMILIES: dict[str, str] = {
 
 GONE: dict[str, str] = {
     "approve": "review changes in the repository of the configuration; `rlctl pause --show` prints what holds BE",
+    "shadow report --profile": "name the profile in a scenario and run `rlctl bench`",
+    "shadow report --seeds": "use `rlctl bench --seeds`",
+    "shadow report --config": "use `rlctl bench`, which takes policies with their options",
+    "shadow report --report": "use --json FILE, and redirect stdout for the tables",
     "measure": "use `scripts/measure mix`, `burst` or `cyclictest` in rlctl's source tree, with the same options",
     "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
 }
-"""What to use instead of each command that was removed."""
+"""What to use instead of each command that was removed, and of each option, with the words before it."""
 
 EXAMPLES = """examples:
   rlctl doctor
@@ -104,7 +108,10 @@ class _Parser(argparse.ArgumentParser):
         """Refuse what is unknown here, where the command's own options are known, rather than at the top."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown and self._subparsers is None:
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, 1)
+            option = unknown[0].partition("=")[0]
+            if instead := GONE.get(f"{self.prog.removeprefix('rlctl ')} {option}"):
+                self.error(f"{option} was removed: {instead}")
+            near = difflib.get_close_matches(option, self._option_string_actions, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return parsed, unknown

@@ -12,11 +12,12 @@ EXAMPLES = """examples:
   rlctl shadow watch /var/log/rlctl --policy ppo --policy feedforward
   rlctl shadow report /var/log/rlctl                           # what `watch` wrote beside the log
   rlctl shadow report /var/log/rlctl --policy ppo,feedforward  # or ask about what the log still has
-  rlctl shadow report --shadow /var/log/rlctl-shadow/shadow.jsonl --profile host.yaml --gate --report out/
+  rlctl shadow report --shadow /var/log/rlctl-shadow/shadow.jsonl --gate
 
 `watch` follows the tick log in a process of its own: nothing that it or its policies do reaches the loop that acts.
-`report` compares the shadows with who acted; --profile, from `rlctl calibrate`, closes the loop in the simulator;
---gate turns it all into yes (exit code 0: at least one may be promoted) or no (1), with every reason.
+`report` compares the shadows with the acting policy; --gate turns it into yes (exit code 0: at least one may be
+promoted) or no (1), with every reason. What their moves would do to the LC's latency the log does not say: compare
+them on a profile of the host, from `rlctl calibrate`, with `rlctl bench`.
 """
 
 
@@ -58,17 +59,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_policy(which, required=False)
     which.add_argument("--shadow", type=Path, metavar="FILE", help="what `watch` wrote; default: beside LOG")
     parser.add_argument(
-        "--profile", metavar="NAME|FILE", help="the host in the simulator, from `rlctl calibrate --out`"
-    )
-    parser.add_argument("--seeds", type=positive_int, default=8, metavar="N", help="simulated runs; default: 8")
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="the serve configuration, for the acting policy's options"
-    )
-    parser.add_argument(
         "--gate", nargs="?", const="-", metavar="FILE", help="yes or no; without FILE by the gate that ships"
     )
     add_json(parser, "all of it")
-    parser.add_argument("--report", type=Path, metavar="DIR", help="write table, figures and JSON here")
 
 
 def _add_policy(parser: argparse._ActionsContainer, *, required: bool) -> None:

@@ -23,8 +23,7 @@ class Subject:
     """What all ticks of a report have in common.
 
     Attributes:
-        target_seconds: Target of the LC's tail latency, of several the first one's; None when the log does not say.
-        targets: Of several LCs all of them by name, as the log has it; empty of one.
+        targets: Targets of the tail latency of the first LC and of all by name, as the log has them.
         shadows: For each shadow by name its digest, and whether it is learned.
     """
 
@@ -33,9 +32,8 @@ class Subject:
     profile: Profile
     limits: Limits
     tick_seconds: float
-    target_seconds: float | None
     shadows: Mapping[str, tuple[str, bool]]
-    targets: Mapping[str, object]
+    targets: tuple[object, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +189,8 @@ def _subject(header: Mapping[str, Any]) -> Subject | None:
         return None
     if limits is None or profile is None or period is None or not shadows:
         return None
-    said = header.get("target_seconds")
-    target = float(said) if isinstance(said, (int, float)) and 0.0 < said < math.inf else None
-    targets = header.get("targets_seconds")
-    several = targets if isinstance(targets, dict) and len(targets) > 1 else {}
-    return Subject(acting, its_hash, profile, limits, period, target, shadows, several)
+    targets = header.get("target_seconds"), header.get("targets_seconds")
+    return Subject(acting, its_hash, profile, limits, period, shadows, targets)
 
 
 def _or_nan(value: float | None) -> float:

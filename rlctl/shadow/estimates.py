@@ -1,4 +1,4 @@
-"""What the log alone can tell of a shadow: shares, BE's gain, and violations by matching.
+"""What the log alone can tell of a shadow: shares, and BE's gain.
 
 Ticks are autocorrelated: what held in one tick mostly holds in the next. So no interval here counts ticks. The log is
 cut into blocks, longer than what guards and managers remember, and the intervals come from the spread between blocks:
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.arrays import Array
 from rlctl.shadow.columns import Columns, ShadowColumns
 from rlctl.statistics.intervals import Estimate, clustered_share, student_t
 
@@ -23,14 +23,6 @@ BLOCK_SECONDS = 300.0
 """The longest cool-down that ships (Heracles, Hybrid PRM as published)."""
 
 APART_SECONDS = 10.0
-
-MATCH_TICKS = 10
-"""How long a shadow must have agreed with the acting policy for a window to count as its own: the queue, BE's own
-quota and the LC's latency have forgotten by then what was before (backlogs drain within seconds at any load that the
-guards allow)."""
-
-LEAST_WINDOWS = 600
-"""Below it the log does not allow an estimate: even no violation at all would leave an upper bound above 5 %."""
 
 BOUND_RATIO = 0.9
 """BE that uses more of what it may is taken to have been held by the quota: it would have used more."""
@@ -50,23 +42,6 @@ class Gain:
     points: Estimate
     assumed_percent: float
     ticks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """Violations in the windows in which a shadow agreed with the acting policy.
-
-    Attributes:
-        windows: Windows before which the two had agreed for `MATCH_TICKS` ticks.
-        matched_percent: Share of these among all measured windows.
-        violation_percent: Share of these that missed the target; None where they are too few.
-        why_not: Why there is no such share; empty where there is one.
-    """
-
-    windows: int
-    matched_percent: float
-    violation_percent: Estimate | None
-    why_not: str = ""
 
 
 def blocks_of(columns: Columns) -> Blocks:
@@ -129,42 +104,6 @@ def be_gain(columns: Columns, shadow: ShadowColumns) -> Gain | None:
     assumed = (held & (got > had)) | (~running & (got > 0.0))
     estimate = mean_over_blocks(points, blocks_of(columns)[after])
     return Gain(estimate, 100.0 * float(assumed.mean()), len(points))
-
-
-def matching(columns: Columns, shadow: ShadowColumns) -> Matching:
-    """Violations in the windows that the shadow would have made itself.
-
-    The acting policy is deterministic: what the shadow would rather have done was never tried, no importance weight
-    exists, and of such windows the log says nothing. It does of windows before which both would have had the same in
-    force for `MATCH_TICKS` ticks: there the shadow's window would have been the very one that was measured.
-
-    This is biased, for agreement is not random. Policies agree where the choice is easy (BE frozen at a high load, or
-    free at a low one) and part where it is hard. So a high share speaks against a shadow, a low one hardly for it; the
-    windows that matter are judged in the simulator only.
-    """
-    measured = np.isfinite(columns.met)
-    streak = _streaks(shadow.same, columns.follows)
-    matched = np.zeros(columns.ticks, bool)
-    matched[1:] = columns.follows[1:] & (streak[:-1] >= MATCH_TICKS)
-    matched &= measured
-    windows = int(matched.sum())
-    percent = 100.0 * windows / max(int(measured.sum()), 1)
-    if windows < LEAST_WINDOWS:
-        why = f"{windows} windows that both would have made, {LEAST_WINDOWS} are needed"
-        return Matching(windows, percent, None, why)
-    missed = np.where(matched, 1.0 - columns.met, np.nan)
-    apart = max(MATCH_TICKS, APART_SECONDS / columns.subject.tick_seconds)
-    return Matching(windows, percent, share_over_blocks(missed, blocks_of(columns), apart))
-
-
-def _streaks(same: Flags, follows: Flags) -> NDArray[np.int64]:
-    """For each tick how many in a row, up to it, were the same; a gap ends a row."""
-    lengths = np.zeros(len(same), np.int64)
-    length = 0
-    for place, (is_same, goes_on) in enumerate(zip(same.tolist(), follows.tolist(), strict=True)):
-        length = (length * goes_on + 1) * is_same
-        lengths[place] = length
-    return lengths
 
 
 def _spread(values: Array, blocks: Blocks) -> tuple[float, float, int]:

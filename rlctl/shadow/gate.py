@@ -13,6 +13,9 @@ from pydantic import Field, model_validator
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.shadow.report import Report, ShadowFigures
 
+SIMULATE = "compare policies on a profile of this host with `rlctl bench`"
+"""What says how a shadow's moves would change the LC's latency: the log does not."""
+
 
 class LoadSection(Strict):
     """Where the load must have been.
@@ -34,32 +37,6 @@ class LoadSection(Strict):
         return self
 
 
-class ViolationsSection(Strict):
-    """How many more violations than the acting policy's, upper 95 % bounds, in points.
-
-    Attributes:
-        most_more_points: Of all windows.
-        needs_matching: Refuse where the log allows no estimate by matching.
-    """
-
-    most_more_points: float = Field(ge=0.0)
-    needs_matching: bool
-
-
-class SimulatorSection(Strict):
-    """Whether, and how near to the log, the simulator must be.
-
-    Attributes:
-        needed: Refuse without a simulated run.
-        most_violations_off_points: Between the acting policy's violations in the log and in the simulator.
-        most_be_off_points: Between its BE in the log and in the simulator.
-    """
-
-    needed: bool
-    most_violations_off_points: float = Field(gt=0.0)
-    most_be_off_points: float = Field(gt=0.0)
-
-
 class Gate(Strict):
     """Bounds on a shadow that may be promoted; `configs/shadow/gate.yaml` says what each is for.
 
@@ -77,8 +54,16 @@ class Gate(Strict):
     most_override_percent: float = Field(ge=0.0, le=100.0)
     most_drift_percent: float = Field(ge=0.0, le=100.0)
     least_be_gain_points: float
-    violations: ViolationsSection
-    simulator: SimulatorSection
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_old_section(cls, data: object) -> object:
+        """Refuse a section that was removed: a bound that nothing checks would look like a check."""
+        if isinstance(data, dict):
+            for section in ("violations", "simulator"):
+                if section in data:
+                    raise ValueError(f"`{section}` was removed: {SIMULATE}; remove the section from the gate")
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +96,6 @@ def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
         ),
         *_drift(gate, figures),
         *_gain(gate, figures),
-        *_matching(gate.violations, report, figures),
-        *_simulated(gate, report, name),
     )
 
 
@@ -141,40 +124,6 @@ def _gain(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
         yield Check(False, "BE's gain is not known: BE's use was never measured", math.nan, bound)
     else:
         yield _least("BE's gain by the log, lower bound", figures.be_gain_points.points.ci95[0], bound, "points")
-
-
-def _matching(section: ViolationsSection, report: Report, figures: ShadowFigures) -> Iterator[Check]:
-    violations = figures.matching.violation_percent
-    if violations is None or report.violation_percent is None:
-        why = figures.matching.why_not or "no window was measured"
-        passed = not section.needs_matching
-        rest = "; not asked for by this gate" if passed else ""
-        text = f"violations by matching: the log does not allow an estimate ({why}){rest}"
-        yield Check(passed, text, math.nan, section.most_more_points)
-    else:
-        more = violations.ci95[1] - report.violation_percent.mean
-        yield _most("violations by matching more than acting, upper bound", more, section.most_more_points, "points")
-
-
-def _simulated(gate: Gate, report: Report, name: str) -> Iterator[Check]:
-    bound, simulation = gate.simulator, report.simulation
-    if simulation is None:
-        passed = not bound.needed
-        yield Check(passed, f"not judged in the simulator: {report.not_simulated}", math.nan, math.nan)
-        return
-    own, acting = simulation.shadows[name], simulation.acting
-    most_off = bound.most_violations_off_points, bound.most_be_off_points
-    for what, off, most in zip(("violations", "BE's use"), report.off_points(acting), most_off, strict=True):
-        yield _most(f"simulator off the log in {what}, acting policy", abs(off), most, "points")
-    if own.failed:
-        yield Check(False, f"failed in {own.failed} simulated ticks (> 0)", own.failed, 0.0)
-    overridden = own.overridden.ci95[1]
-    yield _most("overridden in the simulator, upper bound", overridden, gate.most_override_percent, "% of the ticks")
-    more = own.more_violations(acting).t95[1]
-    most = gate.violations.most_more_points
-    yield _most("violations in the simulator more than acting, upper bound", more, most, "points")
-    gain = own.more_be(acting).t95[0]
-    yield _least("BE's gain in the simulator, lower bound", gain, gate.least_be_gain_points, "points")
 
 
 def _most(what: str, figure: float, bound: float, unit: str) -> Check:

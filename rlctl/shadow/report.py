@@ -1,4 +1,4 @@
-"""The figures of a shadow report: each shadow against the acting policy, by the log and in the simulator."""
+"""The figures of a shadow report: each shadow against the acting policy, by the log."""
 
 from __future__ import annotations
 
@@ -15,14 +15,11 @@ from rlctl.shadow.columns import Columns, ShadowColumns
 from rlctl.shadow.estimates import (
     APART_SECONDS,
     Gain,
-    Matching,
     be_gain,
     blocks_of,
-    matching,
     mean_over_blocks,
     share_over_blocks,
 )
-from rlctl.shadow.twin import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
@@ -78,7 +75,6 @@ class ShadowFigures:
     first_failure: str
     drift_percent: Estimate | None
     be_gain_points: Gain | None
-    matching: Matching
     guards: Mapping[str, int]
 
 
@@ -91,8 +87,6 @@ class Report:
         violation_percent: Share of the measured windows that missed the target; None when none was measured.
         be_percent: BE's use in percent of its CPUs; None when it was never measured.
         override_percent: Share of ticks in which the shield overrode the acting policy.
-        simulation: All policies in the simulator; None when there is none.
-        not_simulated: Why there is none; empty when there is one.
     """
 
     source: str
@@ -109,47 +103,14 @@ class Report:
     override_percent: Estimate
     load_bands: tuple[Band, ...]
     shadows: Mapping[str, ShadowFigures]
-    simulation: Simulation | None = None
-    not_simulated: str = ""
-
-    def off_points(self, acting: SimulatedRun) -> tuple[float, float]:
-        """Points of violations and of BE's use that the acting policy's run has more than the log; NaN if unknown."""
-        return _off(acting.violations, self.violation_percent), _off(acting.be, self.be_percent)
 
     def as_json(self) -> dict[str, object]:
         """Everything as plain data; what is not known is null."""
-        by_log = {
-            name: value for name, value in _fields(self).items() if not name.endswith(("simulation", "simulated"))
-        }
-        return {"schema": 1, **by_log, "simulator": self._simulation_as_json()}
-
-    def _simulation_as_json(self) -> dict[str, object]:
-        simulation = self.simulation
-        if simulation is None:
-            return {"ran": False, "why": self.not_simulated}
-        violations, be = self.off_points(simulation.acting)
-        return {
-            "ran": True,
-            "profile": simulation.profile.name,
-            "profile_digest": simulation.profile.digest,
-            "seeds": simulation.seeds,
-            "remarks": list(simulation.remarks),
-            "violations_off_points": _plain(violations),
-            "be_off_points": _plain(be),
-            "acting": _run_as_json(simulation.acting),
-            "shadows": {
-                name: _run_as_json(run)
-                | {
-                    "more_violation_points": run.more_violations(simulation.acting).as_json(),
-                    "be_gain_points": run.more_be(simulation.acting).as_json(),
-                }
-                for name, run in simulation.shadows.items()
-            },
-        }
+        return {"schema": 2, **_fields(self)}
 
 
-def report_of(columns: Columns, source: str, simulation: Simulation | None, not_simulated: str) -> Report:
-    """The report on watched ticks, at least one; without a simulation `not_simulated` says why there is none."""
+def report_of(columns: Columns, source: str) -> Report:
+    """The report on watched ticks, at least one."""
     blocks, apart = blocks_of(columns), APART_SECONDS / columns.subject.tick_seconds
 
     def share(flags: Flags) -> Estimate:
@@ -167,7 +128,6 @@ def report_of(columns: Columns, source: str, simulation: Simulation | None, not_
             first_failure=one.first_failure,
             drift_percent=share(one.strange) if columns.subject.shadows[name][1] else None,
             be_gain_points=be_gain(columns, one),
-            matching=matching(columns, one),
             guards=one.guards,
         )
 
@@ -188,8 +148,6 @@ def report_of(columns: Columns, source: str, simulation: Simulation | None, not_
         override_percent=share(columns.overridden),
         load_bands=tuple(_band(columns, low, high) for low, high in itertools.pairwise(BANDS)),
         shadows={name: figures(name, one) for name, one in columns.shadows.items()},
-        simulation=simulation,
-        not_simulated=not_simulated,
     )
 
 
@@ -212,10 +170,6 @@ def _percent(values: Array) -> float:
     return 100.0 * float(values.mean()) if len(values) else math.nan
 
 
-def _off(simulated: Estimate, logged: Estimate | None) -> float:
-    return math.nan if logged is None else simulated.mean - logged.mean
-
-
 def _fields(figures: DataclassInstance) -> dict[str, object]:
     """The fields of a dataclass as plain data, by their names."""
     return {field.name: _plain(getattr(figures, field.name)) for field in fields(figures)}
@@ -234,16 +188,7 @@ def _plain(value: object) -> object:
             return {name: _plain(one) for name, one in value.items()}
         case tuple():
             return [_plain(one) for one in value]
-        case Band() | ShadowFigures() | Matching():
+        case Band() | ShadowFigures():
             return _fields(value)
         case _:
             return value
-
-
-def _run_as_json(run: SimulatedRun) -> dict[str, object]:
-    return {
-        "violation_percent": run.violations.as_json(),
-        "be_percent": run.be.as_json(),
-        "override_percent": run.overridden.as_json(),
-        "failed": run.failed,
-    }

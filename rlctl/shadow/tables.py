@@ -9,12 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from rlctl.agents.catalogue import label
 from rlctl.envs.errors import shown
 from rlctl.report.table import render, span
-from rlctl.shadow.estimates import LEAST_WINDOWS, MATCH_TICKS
-from rlctl.shadow.gate import Check
+from rlctl.shadow.gate import SIMULATE, Check
 from rlctl.shadow.report import Report, ShadowFigures
-from rlctl.shadow.twin import SimulatedRun, Simulation
 from rlctl.statistics.intervals import Estimate
-from rlctl.statistics.paired import Difference
 
 LOG_HEADER = (
     "policy", "same %", "95 %", "near %", "overridden %", "refused %", "95 %", "failed", "late", "drift %", "BE gain",
@@ -30,17 +27,6 @@ LOG_LEGEND = (
     "are autocorrelated; intervals are over blocks of 5 min."
 )
 
-MATCH_LEGEND = (
-    f"by matching: windows before which the shadow would have had in force what was, for {MATCH_TICKS} ticks. Who\n"
-    "acts is deterministic, so of the others nothing is known. Agreement is not random: policies agree where it is\n"
-    "easy, so a low share says little, a high one speaks against the shadow."
-)
-
-SIM_LEGEND = (
-    "simulator: the loop closed, on the log's load, behind the log's shield, all policies on the same seeds;\n"
-    "intervals over seeds, differences seed by seed. Worth as much as the acting policy's run there is like the log."
-)
-
 
 def report_lines(report: Report) -> Iterator[str]:
     """The report, section by section."""
@@ -51,14 +37,6 @@ def report_lines(report: Report) -> Iterator[str]:
     yield from _failures(report)
     yield ""
     yield render(list(_band_rows(report)))
-    yield ""
-    yield render(list(_match_rows(report)))
-    yield MATCH_LEGEND
-    yield ""
-    if report.simulation is None:
-        yield f"not judged in the simulator: {report.not_simulated}"
-    else:
-        yield from _simulated(report, report.simulation)
 
 
 def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
@@ -72,6 +50,7 @@ def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
         if passed:
             yield f"  in the serve configuration, section policy:   name: {shown(name)}"
             yield "  then: systemctl reload rlctl"
+            yield f"  not checked: what its moves would do to the LC's latency; {SIMULATE}"
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -136,47 +115,6 @@ def _band_rows(report: Report) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _match_rows(report: Report) -> Iterator[tuple[str, ...]]:
-    yield ("by matching", "windows", "of measured %", "missed %", "95 %")
-    for name, one in report.shadows.items():
-        matching, missed = one.matching, one.matching.violation_percent
-        counts = str(matching.windows), f"{matching.matched_percent:.1f}"
-        if missed is None:
-            yield (_label(name), *counts, "the log does not allow it", f"below {LEAST_WINDOWS} windows")
-        else:
-            yield (_label(name), *counts, f"{missed.mean:.2f}", _range(missed.ci95, 2))
-
-
-def _simulated(report: Report, simulation: Simulation) -> Iterator[str]:
-    header = ("simulator", "missed %", "95 %", "more than acting", "95 %", "BE %", "BE gain", "95 %", "overridden %")
-    acting = simulation.acting
-    rows = [_sim_row(f"{_label(report.acting)} (acts)", acting, None, None)]
-    rows += [
-        _sim_row(_label(name), run, run.more_violations(acting), run.more_be(acting))
-        for name, run in simulation.shadows.items()
-    ]
-    yield render([header, *rows])
-    profile, (violations, be) = simulation.profile, report.off_points(acting)
-    yield f"{profile.name} ({profile.digest}), {simulation.seeds} seeds x {acting.windows} windows"
-    yield f"acting there against the log: violations {_signed(violations)} points, BE's use {_signed(be)} points"
-    yield from simulation.remarks
-    yield SIM_LEGEND
-
-
-def _sim_row(name: str, run: SimulatedRun, more: Difference | None, gain: Difference | None) -> tuple[str, ...]:
-    return (
-        name,
-        f"{run.violations.mean:.2f}",
-        _range(run.violations.ci95, 2),
-        "-" if more is None else f"{more.mean:+.2f}",
-        "-" if more is None else _range(more.t95, 2),
-        f"{run.be.mean:.1f}",
-        "-" if gain is None else f"{gain.mean:+.2f}",
-        "-" if gain is None else _range(gain.t95, 2),
-        f"{run.overridden.mean:.1f}",
-    )
-
-
 def _when(wall_seconds: float) -> str:
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(wall_seconds))
@@ -194,7 +132,3 @@ def _range(interval: tuple[float, float], digits: int) -> str:
 
 def _or_dash(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if math.isfinite(value) else "-"
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.2f}" if math.isfinite(value) else "unknown"

@@ -8,7 +8,7 @@ in force, never to those that it asked for itself. A learned policy is asked wha
 it do next, one step at a time; a manager with settings of its own goes on from these, though they were never in force.
 Its answers are ruled by the same guards, and the growth rate counts from what is in force: a shadow can ask for more,
 but get only a step more than BE has. So what came of it is not in here; see `rlctl.shadow.estimates` for what can be
-told anyway, and `rlctl.shadow.twin` for the loop closed.
+told anyway.
 """
 
 from __future__ import annotations
