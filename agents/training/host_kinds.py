@@ -7,7 +7,7 @@ env = build(hosts, count=1152, seed=0, lags=(8, 2, 1, 0))              # a SimVe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,8 +41,8 @@ VALIDATION = 1 << 40
 """First validation seed: a training seed, since what selects a policy has seen it, beyond those of all runs."""
 
 
-class HostKind(Strict):
-    """One kind of host, among those that policies learn on or in a fleet.
+class Kind(Strict):
+    """One kind of host that policies learn on.
 
     Attributes:
         name: Shown in curves, tables and cards.
@@ -51,6 +51,10 @@ class HostKind(Strict):
         ranges: From where each host or episode draws constants, beside the profile's own ranges.
         weight: BE's CPU weight on these hosts.
         share: Share of the hosts, by the shares of the other kinds.
+        safety: The shield's profile, by name or file; none learns without a shield.
+        absent: Optional features whose sensor these hosts lack.
+        work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
+            where sensors are late, or too shy.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -59,6 +63,9 @@ class HostKind(Strict):
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
     weight: Weight
     share: float = Field(gt=0.0)
+    safety: str | None
+    absent: tuple[str, ...] = ()
+    work: float = Field(default=WORK, gt=0.0, lt=1.0)
 
     def host(self) -> HostProfile:
         """The profile with these constants and ranges; ConfigError where there is none such."""
@@ -69,21 +76,6 @@ class HostKind(Strict):
             return validated(HostProfile, data, f"profile {plain.name}")
         except ConfigError as error:
             raise ConfigError(f"hosts {self.name}: {error}") from error
-
-
-class Kind(HostKind):
-    """One kind of host that policies learn on.
-
-    Attributes:
-        safety: The shield's profile, by name or file; none learns without a shield.
-        absent: Optional features whose sensor these hosts lack.
-        work: Worth of BE's work by a violation, the reward's `WORK`: where the same price makes policies too bold, as
-            where sensors are late, or too shy.
-    """
-
-    safety: str | None
-    absent: tuple[str, ...] = ()
-    work: float = Field(default=WORK, gt=0.0, lt=1.0)
 
     def shield(self) -> Profile | None:
         """The safety profile, if any; ConfigError where there is none of this name."""
@@ -106,7 +98,7 @@ class Hosts(Strict):
     @model_validator(mode="before")
     @classmethod
     def _spelt_out(cls, data: Any) -> Any:
-        return spelt_out(data, lambda _: None, ", which is not among the kinds before it")
+        return _complete_kinds(data)
 
     def with_profiles(self, profiles: Mapping[str, HostProfile]) -> Hosts:
         """With hosts of the user's own by their files, together as many as all others; equally many of each.
@@ -127,11 +119,11 @@ class Hosts(Strict):
         return self.model_copy(update={"kinds": tuple(kinds)})
 
 
-def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowhere: str) -> Any:
-    """A file's kinds, each with what it takes from the one that it is `like`: an earlier one, or one from elsewhere.
+def _complete_kinds(data: Any) -> Any:
+    """A file's kinds, each with what it takes from the earlier one that it is `like`.
 
     What is not even shaped like kinds stays as it is, for validation to refuse; ValueError for two of one name, and
-    for a kind that is like none, which `nowhere` says.
+    for a kind that is like none.
     """
     kinds = data.get("kinds") if isinstance(data, dict) else None
     if not isinstance(kinds, (list, tuple)) or not all(isinstance(kind, dict) for kind in kinds):
@@ -142,9 +134,9 @@ def spelt_out(data: Any, elsewhere: Callable[[str], dict[str, Any] | None], nowh
         if name in made:
             raise ValueError(f"kinds: there are two {name!r}; give each its name")
         if "like" in kind:
-            base = made.get(str(kind["like"])) or elsewhere(str(kind["like"]))
+            base = made.get(str(kind["like"]))
             if base is None:
-                raise ValueError(f"kinds: {name} is like {kind['like']!r}{nowhere}")
+                raise ValueError(f"kinds: {name} is like {kind['like']!r}, which is not among the kinds before it")
             said, ranges = own.get("constants"), base.get("ranges")
             if isinstance(said, dict) and isinstance(ranges, dict):  # or the range would hide what is said anew
                 base = {**base, "ranges": {key: ends for key, ends in ranges.items() if key not in said}}
