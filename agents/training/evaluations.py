@@ -10,7 +10,7 @@ The schedulers of a search compare trials by `search_score`. A trial's shortfall
 ALLOWANCE_POINTS, rounded up: nothing short is step 0, anything short at least step 1. BE takes what lies between two
 steps, so no BE throughput makes up for a step, and within one step more BE is better. Finer steps would have chance
 decide: a window is 0.01 points of a course on 16 seeds of 600 s. Only the order of these numbers means anything; they
-choose who goes on, not who wins (`rlctl.training.search_choice`).
+choose who goes on, not who wins (`rlctl.training.search_ranking`).
 """
 
 from __future__ import annotations

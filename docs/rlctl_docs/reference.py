@@ -15,7 +15,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.table import QuotaTable
 from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
-from rlctl.agents.training.search.draw import SpaceFile
+from rlctl.agents.training.search.space import SpaceFile
 from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
 from rlctl.config.docstrings import attributes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, RootModel
 
 from rlctl.agents import catalogue
-from rlctl.agents.training.search.draw import Draw, folded, latin_hypercube
+from rlctl.agents.training.search.space import Draw
+from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.yaml_edge import configs_folder, load_model
 
@@ -31,6 +33,32 @@ class Range(Draw):
     """
 
     at_most: str | None = None
+
+    def at(self, share: float) -> float:
+        """The value at a share of the range, from 0, the lowest, to 1."""
+        low, high = self.ends
+        return float(self.value(low * (high / low) ** share if self.log_uniform else low + share * (high - low)))
+
+    def share(self, value: float) -> float:
+        """Where a value stands in the range; the nearer end for one outside."""
+        low, high = self.ends
+        if self.log_uniform:
+            low, high, value = math.log(low), math.log(high), math.log(max(value, low))
+        return min(max((value - low) / (high - low), 0.0), 1.0)
+
+
+def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) -> Array:
+    """Points of the unit cube, shape (count, dimensions), that meet each of `count` parts of every side once.
+
+    McKay, Beckman and Conover, Technometrics 21(2), 1979.
+    """
+    columns = [(random.permutation(count) + random.random(count)) / max(count, 1) for _ in range(dimensions)]
+    return np.array(columns).T.reshape(count, dimensions)
+
+
+def folded(shares: Array) -> Array:
+    """Shares beyond an end of the range mirrored back into it: cut off, they would pile up at the ends."""
+    return np.asarray(1.0 - np.abs(1.0 - np.abs(shares) % 2.0))
 
 
 class Search(RootModel[dict[str, dict[str, Range]]]):

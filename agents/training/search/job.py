@@ -1,4 +1,4 @@
-"""A search as the nodes are given it: what each of its trials is as a training run."""
+"""A search as the nodes are given it: each trial as a training run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from rlctl.agents.training.host_kinds import Hosts, validation_seed
 from rlctl.agents.training.recipe import Recipe
-from rlctl.agents.training.search.space import Candidate, Space, Values
+from rlctl.agents.training.search.space import Space, Values
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
@@ -22,10 +22,6 @@ from rlctl.envs.observation import Observer
 REDUCTION, EVALUATIONS = 3, 9
 """ASHA (Li et al., MLSys 2020) stops all but the best third at each rung. A trial that runs to its end is evaluated
 nine times: the rungs are the first, the third and the last of them."""
-
-GENERATIONS = 4
-"""Parts of the budget, between which population-based training (Jaderberg et al., 2017) replaces the worst quarter by
-changed copies of the best."""
 
 CHOICE_SEEDS, FIRST_CHOICE_SEED = 8, 1000
 """Fewest validation seeds on which the winner is chosen, else twice those of the trials; none of theirs."""
@@ -44,13 +40,14 @@ class Job:
     Attributes:
         hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
+        trials: How many.
         out: Folder of the search, which driver and nodes must both see.
         arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
     """
 
     algorithm: str
     space: Space
-    candidates: tuple[Candidate, ...]
+    trials: int
     recipe: Recipe
     hosts: Hosts
     courses: tuple[Course, ...]
@@ -71,9 +68,11 @@ class Job:
     @property
     def memory_bytes(self) -> int:
         """Set aside for each trial, so that Ray runs no more at a time than a node has room for."""
-        rows = max(getattr(self.space.recipe(self.recipe, one.values), "buffer_size", 0) for one in self.candidates)
+        rows = getattr(self.recipe, "buffer_size", 0)
+        if drawn := self.space.draws.get("buffer_size"):
+            rows = max(drawn.ends)
         size = Observer(Limits(1), 1.0, self.recipe.lags).size
-        return MEMORY_BYTES + rows * 2 * size * np.dtype(np.float32).itemsize
+        return MEMORY_BYTES + int(rows) * 2 * size * np.dtype(np.float32).itemsize
 
     @property
     def choice_seeds(self) -> tuple[int, ...]:
@@ -84,9 +83,9 @@ class Job:
     def recipe_of(self, values: Values) -> Recipe:
         """A trial's hyperparameters, fitted to the budget, evaluated and ended as the scheduler wants it."""
         fitted, _ = self.space.recipe(self.recipe, values).fitted(self.timesteps, self.max_seconds)
-        parts = 2 * GENERATIONS if self.scheduler == "pbt" else EVALUATIONS
-        by_steps = {"eval_every_timesteps": math.ceil(self.timesteps / parts), "eval_every_seconds": NEVER_SECONDS}
-        by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / parts}
+        each = math.ceil(self.timesteps / EVALUATIONS)
+        by_steps = {"eval_every_timesteps": each, "eval_every_seconds": NEVER_SECONDS}
+        by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / EVALUATIONS}
         return fitted.model_copy(update={"early_stop": None} | (by_steps if self.max_seconds is None else by_time))
 
     def courses_of(self, values: Values) -> tuple[Course, ...]:
@@ -96,20 +95,19 @@ class Job:
             replace(one, safety=one.safety.model_copy(update=margins)) if one.safety else one for one in self.courses
         )
 
-    def run_of(self, name: str, values: Values, folder: Path) -> TrainingRun:
-        """A trial with its present values as a training run; a shield of its own is written into the folder."""
-        candidate = next(one for one in self.candidates if one.name == name)
+    def run_of(self, number: int, values: Values, folder: Path) -> TrainingRun:
+        """A trial as a training run; a shield of its own is written into the folder."""
         return TrainingRun(
             algorithm=self.algorithm,
             recipe=self.recipe_of(values),
             hosts=self._hosts_of(values, folder / SHIELD),
             courses=self.courses_of(values),
             folder=folder,
-            seed=candidate.seed,
+            seed=self.seed + number,
             validation_seeds=self.validation_seeds,
             max_seconds=self.max_seconds,
             export=False,
-            arguments={**self.arguments, "seed": candidate.seed},
+            arguments={**self.arguments, "seed": self.seed + number},
             command=self.command,
         )
 
@@ -117,7 +115,6 @@ class Job:
         """The hosts; those that have the space's profile get the trial's."""
         plain, own = self.space.profile, self.space.shield(values)
         if plain is None or own is None:
-            file.unlink(missing_ok=True)  # left by a trial that this one was copied from
             return self.hosts
         file.write_text(json.dumps(own.model_dump(), indent=1) + "\n")  # JSON is YAML
         tuned = {"safety": str(file)}

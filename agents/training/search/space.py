@@ -1,15 +1,11 @@
-"""What `rlctl tune` searches, as YAML, and the candidates that a seed draws from it before anything runs.
+"""What `rlctl tune` searches, as YAML: ranges of a recipe's keys and of margins of the shield.
 
     space = load_space("ppo", recipe)                       # configs/tuning/ppo.yaml, checked against the recipe
-    for one in space.candidates(24, seed=0): one.name, one.seed, one.values
-    space.recipe(recipe, one.values), space.shield(one.values)
-
-Everything is drawn as a share of its range: a Latin hypercube for the candidates, a step of that share for one that
-population-based training changes, so nothing ever leaves its range.
+    space.domains                                           # what Ray Tune's searcher draws numbers from
+    values = space.values(numbers); space.recipe(recipe, values), space.shield(values)
 
 Margins of the shield may only be tightened. A trial's shield is its profile with these margins, on the training hosts
-that have that profile and in the evaluation; whatever it comes to is a profile of its own, which an operator may serve
-with, and the one that ships stays as it is.
+that have that profile and in the evaluation. The profile that ships stays as it is.
 """
 
 from __future__ import annotations
@@ -22,11 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field, JsonValue, model_validator
 
-from rlctl.agents.training.recipe import Recipe
-from rlctl.agents.training.search.draw import Draw, SpaceFile, folded, latin_hypercube
+from rlctl.agents.training.recipe import Recipe, linear
 from rlctl.envs.errors import ConfigError, meant
 from rlctl.envs.yaml_edge import Lines, Strict, configs_folder, load_yaml, validated
 from rlctl.safety.profile import Profile, load_profile
@@ -34,9 +28,12 @@ from rlctl.safety.profile import Profile, load_profile
 T = TypeVar("T", bound=Recipe)
 
 Values = Mapping[str, Any]
-"""What a trial has by its own: keys of the recipe, and margins after `shield.`."""
+"""A trial's own values: keys of the recipe, and margins after `shield.`."""
 
 SHIELD = "shield."
+
+SIGNIFICANT_DIGITS = 3
+"""Precision of a drawn number: a handful of seeds cannot tell finer ones apart."""
 
 OURS = frozenset({"n_timesteps", "eval_every_seconds", "eval_every_timesteps", "early_stop"})
 """Keys of a recipe that follow from the search's budget and schedule."""
@@ -53,31 +50,104 @@ MARGINS: Mapping[str, int] = MappingProxyType(
         "ceiling_ratio": -1,
     }
 )
-"""Margins that may be searched, and where tighter is: 1 upwards, -1 downwards. On the same readings the tighter one
-never allows BE more (tests/agents/training/test_space.py holds it to that over whole histories). Strikes and cool-downs
-are not among them: BE that is suspended earlier is back earlier."""
+"""Margins that may be searched, and where tighter is: 1 upwards, -1 downwards.
 
-REACH_RATIO, ANEW_RATIO = 0.15, 0.25
-"""Of a value that population-based training changes: standard deviation of its step as a share of the range, and how
-often it is drawn anew instead, as Ray has it."""
+On the same readings the tighter one never allows BE more (tests/safety/test_margins.py). Strikes and cool-downs are
+not among them: BE that is suspended earlier is back earlier.
+"""
 
 
-class Candidate(Strict):
-    """One trial as it was drawn, and as `search.json` has it.
+class Draw(Strict):
+    """Where one value is drawn from: one of the first three.
 
     Attributes:
-        name: Such as t003; its folder's name.
-        values: What it has by its own.
+        uniform: Lowest and highest value.
+        log_uniform: Lowest and highest value; the logarithm is drawn evenly.
+        choice: All values there are, in an order in which neighbours are alike.
+        linear: The number falls to its end with the budget, and is written `lin_` and the number.
     """
 
-    name: str
-    seed: int
-    values: dict[str, Any]
+    uniform: tuple[float, float] | None = None
+    log_uniform: tuple[float, float] | None = None
+    choice: tuple[JsonValue, ...] | None = Field(None, min_length=1)
+    linear: bool = False
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Draw:
+        if sum(one is not None for one in (self.uniform, self.log_uniform, self.choice)) != 1:
+            raise ValueError("give one of uniform: [low, high], log_uniform: [low, high], choice: [...]")
+        if self.choice is not None:
+            return self
+        low, high = self.ends
+        if not low < high:
+            raise ValueError(f"[{low:g}, {high:g}] is not a valid range; give [low, high]")
+        if self.log_uniform and low <= 0.0:
+            raise ValueError(f"a logarithm needs a range above 0, and this begins at {low:g}")
+        return self
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The extreme values of a range, or all choices."""
+        return self.uniform or self.log_uniform or self.choice or ()
+
+    @property
+    def domain(self) -> Any:
+        """Ray Tune's domain of the number that is drawn; of a choice, of its place."""
+        from ray import tune
+
+        if self.choice is not None:
+            return tune.randint(0, len(self.choice))
+        return tune.loguniform(*self.ends) if self.log_uniform else tune.uniform(*self.ends)
+
+    def number(self, value: Any) -> float:
+        """The number that stands for a value; ValueError where the value cannot be drawn."""
+        if self.choice is not None:
+            return self.choice.index(value)
+        number = linear(value)[0] if isinstance(value, str) else float(value)
+        low, high = self.ends
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    def value(self, number: float, *, whole: bool = False) -> Any:
+        """The value that a number stands for; `whole` rounds it to a whole number."""
+        if self.choice is not None:
+            return self.choice[int(number)]
+        low, high = self.ends
+        value = min(max(float(f"{number:.{SIGNIFICANT_DIGITS}g}"), low), high)
+        if whole:
+            return round(value)
+        return f"lin_{value:g}" if self.linear else value
+
+
+class Margins(Strict):
+    """The shield's part of a file: which margins of a profile are searched; its other constants stay.
+
+    Attributes:
+        profile: A safety profile, by name or file, which policies are judged under.
+    """
+
+    profile: str
+    margins: dict[str, Draw] = Field(default_factory=dict)
+
+
+class SpaceFile(Strict):
+    """A file of `configs/tuning`.
+
+    Attributes:
+        algorithm: The learner whose recipe is searched.
+        recipe: Where keys of the recipe are drawn from.
+        shield: Margins of a safety profile.
+    """
+
+    algorithm: str
+    recipe: dict[str, Draw] = Field(default_factory=dict)
+    shield: Margins | None = None
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, margins after `shield.`, with what it is searched around."""
+    """What is searched, margins after `shield.`; `base` has the recipe's and the profile's own values."""
 
     document: SpaceFile
     draws: Mapping[str, Draw]
@@ -86,7 +156,7 @@ class Space:
 
     @property
     def digest(self) -> str:
-        """sha256 over what is searched: equal ones draw the same candidates."""
+        """sha256 over what is searched."""
         data = {
             "space": self.document.model_dump(mode="json"),
             "base": dict(self.base),
@@ -94,22 +164,26 @@ class Space:
         }
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
-    def candidates(self, count: int, seed: int) -> list[Candidate]:
-        """All trials: recipe and profile as they are, then a Latin hypercube; each has the next seed from `seed` on."""
-        random = np.random.default_rng([seed, len(self.draws), count])
-        drawn = [self._values(shares) for shares in latin_hypercube(random, count - 1, len(self.draws))]
-        return [
-            Candidate(name=f"t{place:03d}", seed=seed + place, values=values)
-            for place, values in enumerate([dict(self.base), *drawn])
-        ]
+    @property
+    def domains(self) -> dict[str, Any]:
+        """Ray Tune's domains by key."""
+        return {key: draw.domain for key, draw in self.draws.items()}
 
-    def near(self, values: Values, random: np.random.Generator, fixed: frozenset[str] = frozenset()) -> dict[str, Any]:
-        """Values around others, all in their ranges."""
-        centre = np.array([one.share(values[name]) for name, one in self.draws.items()])
-        step = centre + random.normal(0.0, REACH_RATIO, len(centre))
-        anew = np.where(random.random(len(centre)) < ANEW_RATIO, random.random(len(centre)), folded(step))
-        found = self._values(anew)
-        return {name: values[name] if name in fixed else found[name] for name in values}
+    @property
+    def first(self) -> dict[str, float]:
+        """Numbers of the first trial: recipe and profile as they are."""
+        return {key: draw.number(self.base[key]) for key, draw in self.draws.items()}
+
+    def values(self, numbers: Mapping[str, float]) -> dict[str, Any]:
+        """A trial's values: whole where the recipe's are, thresholds of the shield in their order."""
+        first = self.first
+        values = {
+            key: self.base[key]
+            if numbers[key] == first[key]
+            else draw.value(numbers[key], whole=_is_whole(self.base[key]))
+            for key, draw in self.draws.items()
+        }
+        return values | _in_order(values, self.profile)
 
     def recipe(self, base: T, values: Values) -> T:
         """A recipe with a trial's values; ConfigError where they do not go together."""
@@ -128,20 +202,12 @@ class Space:
         tuned = {**self.profile.model_dump(), **margins, "name": f"{self.profile.name}-tuned"}
         return validated(Profile, tuned, "the trial's shield")
 
-    def _values(self, shares: NDArray[np.float64]) -> dict[str, Any]:
-        """Whole numbers where the recipe has one; thresholds of the shield in their order."""
-        found = {
-            name: one.at(float(share), whole=_is_whole(self.base[name]))
-            for (name, one), share in zip(self.draws.items(), shares, strict=True)
-        }
-        return found | _ordered(found, self.profile)
-
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _ordered(values: Values, profile: Profile | None) -> dict[str, float]:
+def _in_order(values: Values, profile: Profile | None) -> dict[str, float]:
     """Margins that another one would overtake, tightened until it does not; those that are not searched give way."""
     if profile is None:
         return {}
@@ -187,8 +253,15 @@ def space_of(
         raise ConfigError("searches nothing: give keys under recipe or shield.margins", name, lines.get(()))
     plain = recipe.model_dump(mode="json")
     base = {key: plain[key] for key in document.recipe} | {SHIELD + key: getattr(profile, key) for key in margins}
+    for key, draw in draws.items():
+        try:
+            draw.number(base[key])
+        except ValueError:
+            raise ConfigError(
+                f"{key}: {base[key]}, as the first trial has it, is outside; extend the range", name
+            ) from None
     # What must follow from a searched threshold is listed with it.
-    base |= {key: getattr(profile, key.removeprefix(SHIELD)) for key in _ordered(base, profile) if key not in base}
+    base |= {key: getattr(profile, key.removeprefix(SHIELD)) for key in _in_order(base, profile) if key not in base}
     return Space(document, draws, base, profile)
 
 
@@ -201,8 +274,8 @@ def _check_recipe(draws: Mapping[str, Draw], recipe: Recipe, name: Path | str, l
             raise ConfigError(f"recipe.{key} follows from the budget and cannot be searched; leave it out", name, line)
         if key not in known:
             raise ConfigError(f"unknown hyperparameter '{key}'" + meant(key, sorted(known), "known are"), name, line)
-        whole = _is_whole(plain[key])  # probed: the ends of a range, all of a choice
-        for value in draw.choice or (draw.at(share, whole=whole) for share in (0.0, 1.0)):
+        # Probed are the ends of a range, and all of a choice.
+        for value in draw.choice or (draw.value(end, whole=_is_whole(plain[key])) for end in draw.ends):
             validated(type(recipe), {**plain, key: value}, name, {(key,): line} if line else None)
 
 
@@ -211,7 +284,7 @@ def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str
         line = lines.get(("shield", "margins", key))
         if key not in MARGINS:
             raise ConfigError(
-                f"'{key}' is no margin of a shield that may be searched" + meant(key, sorted(MARGINS), "known are"),
+                f"'{key}' is not a margin of a shield that may be searched" + meant(key, sorted(MARGINS), "known are"),
                 name,
                 line,
             )
@@ -228,5 +301,7 @@ def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str
             )
         for value in draw.ends:
             constants = {**profile.model_dump(), key: float(value)}
-            constants |= {k.removeprefix(SHIELD): v for k, v in _ordered({SHIELD + key: float(value)}, profile).items()}
+            constants |= {
+                k.removeprefix(SHIELD): v for k, v in _in_order({SHIELD + key: float(value)}, profile).items()
+            }
             validated(Profile, constants, name, {(key,): line} if line else None)

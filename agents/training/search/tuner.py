@@ -1,31 +1,31 @@
 """The trials of `rlctl tune` on Ray Tune: each a training run in its own process, compared and stopped while they run.
 
     with connected("local") as cluster:
-        ended = search(job, cluster, told)              # goes on with what stands in job.out, if anything does
+        ended = search(job, cluster, watch)             # goes on with what stands in job.out, if anything does
         scored = judge(job, examined, cluster)          # best models on seeds that no trial has seen
 
-What makes it resumable: all candidates are drawn before it begins and handed to Tune as they are; a trial's name and
-seed are the candidate's; each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser,
-history and best model travel together, to the same trial after a kill or to another one that exploits it; and the
-schedulers take what trials had reported back in when a search goes on (`schedulers`).
-
-Driver and nodes must see the same folder `out`.
+Optuna's TPE proposes each trial's values from the scores before it, ASHA stops the worse trials early, and Ray Tune
+restores both. Each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser, history and
+best model are restored together. Driver and nodes must see the same folder `out`.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import optuna
 import ray
 from ray import tune
+from ray.tune.logger import JsonLoggerCallback
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.search.optuna import OptunaSearch
 
 from rlctl.agents.served.card import SearchOrigin
 from rlctl.agents.training import run_folder as files
@@ -36,18 +36,20 @@ from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.agents.training.learn import export_best
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
-from rlctl.agents.training.search.job import Job
-from rlctl.agents.training.search.schedulers import REPORTS, TRIALS, Journal, Told, journal, scheduler_of
-from rlctl.agents.training.search.space import Candidate, Values
-from rlctl.agents.training.search.trial import drop_strays, train
+from rlctl.agents.training.search.job import EVALUATIONS, REDUCTION, Job
+from rlctl.agents.training.search.space import Values
+from rlctl.agents.training.search.trial import NUMBER, drop_unreported, train
 from rlctl.agents.training.training_run import Ending, TrainingResult
 from rlctl.agents.training.trial import Trial, frozen
 from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-WINNER = "winner"
-"""Folder of the winner's run, in the folder of the search."""
+TRIALS, WINNER = "trials", "winner"
+"""Folders of Ray Tune, and of the winner's run, in the folder of the search."""
+
+REPLAYS = 2
+"""Checkpoints of a trial that keep their replay buffer: the newest may be half written when a search is killed."""
 
 MOST_LETTERS = 100
 """Of an error in a table; all of it is in the trial's error.txt."""
@@ -55,7 +57,7 @@ MOST_LETTERS = 100
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
 
 TUNE: Mapping[str, str] = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # reports.jsonl is what there is to read
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json is written, TensorBoard's files are the runs' own
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends it like any other end; it goes on from its folder
     "TUNE_GLOBAL_CHECKPOINT_S": "2",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
@@ -64,6 +66,10 @@ TUNE: Mapping[str, str] = {
 }
 """Ray Tune's settings, where the user has none."""
 
+REPORTED_METRICS = ("timesteps", "seconds", "score", "shortfall_points", "qos_percent", "be_percent")
+
+Watch = Callable[[str], None]
+
 
 @dataclass(frozen=True, slots=True)
 class TrialEnd:
@@ -71,17 +77,32 @@ class TrialEnd:
 
     Attributes:
         folder: Folder of its run, as of its last report; None when it made none.
+        reports: Metrics of each evaluation, in order.
         stopped_by: The scheduler that stopped it early; empty when none did.
         error: What it failed with, in a line; empty when it did not.
     """
 
-    candidate: Candidate
+    number: int
     values: Values
     folder: Path | None
-    timesteps: int
-    seconds: float
+    reports: Sequence[Mapping[str, float]]
     stopped_by: str = ""
     error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Such as t003; its folder's name."""
+        return trial_name(self.number)
+
+    @property
+    def timesteps(self) -> int:
+        """Control periods that it learned from, as of its last report."""
+        return int(self.reports[-1]["timesteps"]) if self.reports else 0
+
+    @property
+    def seconds(self) -> float:
+        """Time that it took, as of its last report."""
+        return float(self.reports[-1]["seconds"]) if self.reports else 0.0
 
     @property
     def ending(self) -> str:
@@ -91,14 +112,52 @@ class TrialEnd:
         return f"stopped by {self.stopped_by}" if self.stopped_by else "budget spent"
 
 
-def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False) -> list[TrialEnd]:
-    """Run all trials, or what is left of them.
+def trial_name(number: int) -> str:
+    """The name of a trial and of its folder."""
+    return f"t{number:03d}"
 
-    Args:
-        job: The search; where its folder holds a part of it, that is gone on with.
 
-    Returns:
-        All trials, in the candidates' order.
+class NumberedSearch(OptunaSearch):
+    """Optuna's searcher; each trial's configuration has its number, too."""
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        """The next trial's configuration; None when there is none now."""
+        config = super().suggest(trial_id)
+        return None if config is None else {**config, NUMBER: self._ot_trials[trial_id].number}
+
+
+class Watching(tune.Callback):
+    """Tells whoever watches when a trial ends, and keeps checkpoints small.
+
+    Ray pickles its callbacks with a search; so `watch` is the class', set while a search runs.
+    """
+
+    watch: ClassVar[Watch]
+
+    def on_checkpoint(self, *, checkpoint: Any, **_: Any) -> None:
+        """Drop the replay buffers of all but the newest checkpoints.
+
+        Ray would remove whole checkpoints, and after a kill its state may still point to one that it removed.
+        """
+        newest = Path(checkpoint.path)
+        for older in sorted(newest.parent.glob("checkpoint_*"))[:-REPLAYS]:
+            for replay in older.glob(f"checkpoints/*/{files.REPLAY}"):
+                replay.unlink(missing_ok=True)
+
+    def on_trial_complete(self, *, trial: Any, **_: Any) -> None:
+        """Print the last scores."""
+        last = trial.last_result or {}
+        if "qos_percent" in last:
+            scores = f"QoS {last['qos_percent']:.2f} %, BE {last['be_percent']:.1f} %"
+            type(self).watch(f"{trial}: {scores} at {last['timesteps']:,} timesteps")
+
+    def on_trial_error(self, *, trial: Any, **_: Any) -> None:
+        """Print where the error stands."""
+        type(self).watch(f"{trial}: failed, see error.txt in {TRIALS}/{trial}")
+
+
+def search(job: Job, cluster: Cluster, watch: Watch, *, retry_failed: bool = False) -> list[TrialEnd]:
+    """Run all trials, or those that are left of a search that stands in the job's folder; returned by number.
 
     Raises:
         ConfigError: No node has room for a trial.
@@ -109,14 +168,13 @@ def search(job: Job, cluster: Cluster, told: Told, *, retry_failed: bool = False
         raise ConfigError(
             f"no node of the Ray cluster offers a CPU and {job.memory_bytes >> 20} MiB for a trial; add a larger one"
         )
-    pending = {"TUNE_MAX_PENDING_TRIALS_PG": str(len(job.candidates))}  # all are there from the beginning, and kept so
-    with environment({**TUNE, **pending}), _quiet(), journal(job.out / REPORTS, told):
+    Watching.watch = staticmethod(watch)
+    with environment(TUNE), _quiet():
         try:
             results = _tuner(job, retry_failed).fit()
         except (tune.TuneError, RuntimeError, ray.exceptions.RayError) as error:
             raise HostError(f"the search ended: {_why(error)}; go on with --resume") from error
-    found = {Path(one.path).name: one for one in results}
-    return [_ended(job, one, found[one.name]) for one in job.candidates if one.name in found]
+    return sorted((_trial_end(job, one) for one in results), key=lambda one: one.number)
 
 
 def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
@@ -124,42 +182,46 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
     place = str(job.out.resolve() / TRIALS)
     if tune.Tuner.can_restore(place):
         return tune.Tuner.restore(place, trainable, resume_errored=retry_failed)
-    random.seed(job.seed)  # which of the best is copied
-    drawn = [{"name": one.name, "values": dict(one.values)} for one in job.candidates]
     clock, most = job.clock
+    asha = ASHAScheduler(time_attr=clock, max_t=most, grace_period=most / EVALUATIONS, reduction_factor=REDUCTION)
     return tune.Tuner(
         trainable,
-        param_space={"drawn": tune.grid_search(drawn)},
+        param_space=job.space.domains,
         tune_config=tune.TuneConfig(
             metric="score",
             mode="max",
-            scheduler=scheduler_of(job),
-            reuse_actors=True,  # to import torch takes longer than many a generation
-            trial_name_creator=lambda trial: trial.config["drawn"]["name"],
-            trial_dirname_creator=lambda trial: trial.config["drawn"]["name"],
+            num_samples=job.trials,
+            search_alg=NumberedSearch(points_to_evaluate=[job.space.first], seed=job.seed),
+            scheduler=asha if job.scheduler == "asha" else FIFOScheduler(),
+            reuse_actors=True,  # importing torch takes seconds
+            trial_name_creator=lambda trial: trial_name(trial.config[NUMBER]),
+            trial_dirname_creator=lambda trial: trial_name(trial.config[NUMBER]),
         ),
         run_config=tune.RunConfig(
             name=TRIALS,
             storage_path=str(job.out.resolve()),
             stop={clock: most},
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=None),  # see Journal.on_checkpoint
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=None),  # see Watching.on_checkpoint
             failure_config=tune.FailureConfig(max_failures=1),
-            callbacks=[Journal()],
+            callbacks=[Watching(), JsonLoggerCallback()],
             verbose=0,
         ),
     )
 
 
-def _ended(job: Job, candidate: Candidate, result: Any) -> TrialEnd:
-    last, (clock, most) = result.metrics or {}, job.clock
-    folder = Path(result.checkpoint.path) if result.checkpoint else None
+def _trial_end(job: Job, result: Any) -> TrialEnd:
+    clock, most = job.clock
+    number = int(Path(result.path).name.removeprefix("t"))
+    frame = result.metrics_dataframe
+    reports = [] if frame is None or "timesteps" not in frame else frame[list(REPORTED_METRICS)].to_dict("records")
+    last = reports[-1] if reports else {}
     early = result.error is None and last.get(clock, 0) < most and last.get("timesteps", 0) < job.timesteps
     return TrialEnd(
-        candidate=candidate,
-        values=result.config["drawn"]["values"] if result.config else candidate.values,  # None before the first report
-        folder=folder,
-        timesteps=int(last.get("timesteps", 0)),
-        seconds=float(last.get("seconds", 0.0)),
+        number=number,
+        # A trial that failed before its first report has no configuration.
+        values=job.space.values(result.config) if result.config else {},
+        folder=Path(result.checkpoint.path) if result.checkpoint else None,
+        reports=reports,
         stopped_by=job.scheduler if early and job.scheduler != "none" else "",
         error=_why(result.error) if result.error else "",
     )
@@ -174,7 +236,8 @@ def _why(error: BaseException) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Ray Tune logs the trace of each trial that fails."""
+    """Ray Tune logs the trace of each trial that fails, Optuna each value that it proposes."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     logger = logging.getLogger("ray.tune")
     level = logger.level
     if not logger.isEnabledFor(logging.INFO):
@@ -206,16 +269,14 @@ def _examined(item: tuple[Job, Path | None, Values]) -> dict[str, Trial]:
 
 
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:
-    """The run of the winner, a trial that has a folder, in a folder of its own with its bundle."""
+    """Copy the run of the winner, a trial that has a folder, to a folder of its own, and export its bundle."""
     assert won.folder is not None
     folder = job.out / WINNER
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(won.folder, folder)
-    drop_strays(folder)
-    run = job.run_of(won.candidate.name, won.values, folder)
-    origin = SearchOrigin(
-        space=job.space.digest, trials=len(job.candidates), seed=job.seed, trial=won.candidate.name, place=1
-    )
+    drop_unreported(folder)
+    run = job.run_of(won.number, won.values, folder)
+    origin = SearchOrigin(space=job.space.digest, trials=job.trials, seed=job.seed, trial=won.name, place=1)
     return export_best(
         replace(run, export=True, search=origin), Ending.STOPPED if won.stopped_by or won.error else Ending.BUDGET
     )

@@ -1,9 +1,7 @@
 """`rlctl tune`: all is checked before anything runs, and a search that was killed ends as if it had not been."""
 
-import csv
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,19 +11,18 @@ from types import SimpleNamespace
 import pytest
 
 from rlctl.agents.served.bundle import load
-from rlctl.agents.training import run_folder
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
 from rlctl.cli import main
 from rlctl.envs.errors import HostError
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.safety.profile import load_profile
-from rlctl.training.search_plan import SearchOptions, begin, new_search
+from rlctl.training.search import SearchOptions, begin, new_search, resumed_search
 
 SPACE = """algorithm: ppo
 recipe:
   gamma: {uniform: [0.8, 0.95]}
-  n_epochs: {choice: [1, 2]}
+  n_epochs: {choice: [1, 2, 4]}
 shield: {profile: measured, margins: {slack_hold_ratio: {uniform: [0.1, 0.2]}}}
 """
 TINY = ["--algo", "ppo", "--scenario", "two-core", "--total-timesteps", "300", "--trials", "3", "--seed", "4"]
@@ -42,18 +39,22 @@ def space(tmp_path):
 def begun(tmp_path, space):
     """The folder of a search that was begun and has done nothing."""
     asked = SearchOptions(algorithm="ppo", space=str(space), trials=3, seed=4, scenarios=("two-core",))
-    begin(new_search(asked, tmp_path / "search"))
+    begin(asked, new_search(asked, tmp_path / "search"))
     return tmp_path / "search"
 
 
-def test_the_trials_of_a_dry_run_are_those_of_the_seed_and_nothing_is_written(tmp_path, space, monkeypatch, capsys):
+def test_dry_run_prints_ranges_and_writes_nothing(tmp_path, space, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["tune", *TINY, "--space", str(space), "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    for one in load_space("ppo", load_recipe("ppo"), space).candidates(3, 4):
-        assert one.name in told
-        assert str(one.values["gamma"]) in told
+    printed = capsys.readouterr().out
+    assert "3 trials, seeds 4 to 6" in printed
+    assert "uniform: [0.8, 0.95]" in printed
     assert list(tmp_path.iterdir()) == [space]
+
+
+def test_pbt_is_refused_with_a_replacement(capsys):
+    assert main(["tune", "--algo", "ppo", "--scheduler", "pbt"]) == 2
+    assert "pbt was removed: Optuna now proposes values from earlier scores; use asha" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -110,39 +111,28 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([*TINY], "holds a search already; --resume goes on with it"),
-        (["--resume", "--seed", "5"], "was begun with --seed 4, not 5"),
-        (["--resume", "--algo", "dqn"], "was begun with --algo ppo, not dqn"),
-        (["--resume", "--scenario", "two-core,noisy"], "was begun with --scenario two-core, not two-core,noisy"),
-    ],
-)
-def test_a_folder_is_of_one_search(arguments, said, begun, capsys):
+def test_a_folder_holds_one_search(begun, capsys):
     pytest.importorskip("torch")
-    assert main(["tune", *arguments, "--out", str(begun)]) == 78
-    assert said in capsys.readouterr().err
+    assert main(["tune", *TINY, "--out", str(begun)]) == 78
+    assert "holds a search already; --resume goes on with it" in capsys.readouterr().err
 
 
-def test_a_search_does_not_go_on_with_another_space(begun, space, capsys):
-    space.write_text(SPACE.replace("0.95", "0.96"))
-    assert main(["tune", "--resume", "--out", str(begun), "--space", str(space)]) == 78
-    assert "was begun with another space" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--seed", "--trials", "--space"])
+def test_resume_takes_no_other_search(option, begun, capsys):
+    assert main(["tune", "--resume", "--out", str(begun), option, "5"]) == 78
+    assert f"{option} stands in the folder of a search that goes on" in capsys.readouterr().err
 
 
-def test_a_search_that_goes_on_has_the_trials_in_its_folder(begun, space, capsys):
-    space.unlink()  # what it said is in the folder
+def test_resume_reads_the_space_from_its_folder(begun, space, capsys):
+    space.unlink()
     assert main(["tune", "--resume", "--out", str(begun), "--dry-run"]) == 0
-    told = capsys.readouterr().out
-    for one in json.loads((begun / "search.json").read_text())["trials"]:
-        assert str(one["values"]["gamma"]) in told
+    assert "uniform: [0.8, 0.95]" in capsys.readouterr().out
 
 
 def test_when_a_trial_ends_is_the_scheduler_s_to_say(tmp_path, space):
-    job = new_search(SearchOptions(algorithm="ppo", space=str(space)), tmp_path).job
+    job = new_search(SearchOptions(algorithm="ppo", space=str(space)), tmp_path)
     hasty = replace(job, recipe=job.recipe.model_copy(update={"early_stop": 1}))
-    assert hasty.recipe_of(hasty.candidates[0].values).early_stop is None
+    assert hasty.recipe_of(hasty.space.base).early_stop is None
 
 
 def test_a_shield_is_tightened_by_whatever_path_hosts_name_it_and_wherever_a_worker_runs(tmp_path, space, monkeypatch):
@@ -153,81 +143,18 @@ def test_a_shield_is_tightened_by_whatever_path_hosts_name_it_and_wherever_a_wor
     (tmp_path / "hosts.yaml").write_text(f"kinds:\n  - {kind}\n")
     space.write_text(SPACE.replace("measured", str(tmp_path / "mine.yaml")))
     asked = SearchOptions(algorithm="ppo", space=str(space), hosts="hosts.yaml", trials=3, scenarios=("two-core",))
-    job = new_search(asked, tmp_path / "search").job
+    job = new_search(asked, tmp_path / "search")
     (tmp_path / "worker").mkdir()
     monkeypatch.chdir(tmp_path / "worker")
-    tuned = job.candidates[1]
-    (kind,) = job.run_of(tuned.name, tuned.values, tmp_path / "worker").hosts.kinds
-    assert kind.shield().slack_hold_ratio == tuned.values["shield.slack_hold_ratio"]
+    values = job.space.base | {"shield.slack_hold_ratio": 0.15}
+    (kind,) = job.run_of(1, values, tmp_path / "worker").hosts.kinds
+    assert kind.shield().slack_hold_ratio == 0.15
     assert kind.host() == load_host("thesis-host")
 
 
 def on_ray():
     pytest.importorskip("pyarrow", reason="Ray Tune is not installed: pip install 'rlctl[distributed]'")
     pytest.importorskip("torch", reason="needs rlctl[train]")
-
-
-def reported(trial, timesteps, score):
-    return {"trial": trial, "timesteps": timesteps, "score": score}
-
-
-@pytest.mark.ray
-def test_asha_knows_the_rungs_of_a_search_that_goes_on(tmp_path):
-    on_ray()
-    from rlctl.agents.training.search.schedulers import Asha, Journal
-
-    Journal.file = tmp_path / "reports.jsonl"
-    lines = [reported("t000", 10, 1.0), reported("t000", 30, 2.0), reported("t000", 40, 3.0)]
-    Journal.file.write_text("\n".join(map(json.dumps, lines)) + '\n{"trial": "t0')  # a kill cut the last one off
-    scheduler = Asha(time_attr="timesteps", metric="score", mode="max", max_t=90, grace_period=10, reduction_factor=3)
-    scheduler.on_trial_add(None, FakeTrial("t000", {"timesteps": 30}))
-    scheduler.on_trial_add(None, FakeTrial("t001", None))
-    worse, better = reported("t001", 10, 0.5), reported("t001", 10, 1.5)
-    assert scheduler.on_trial_result(None, FakeTrial("t001", None), worse) == "STOP"
-    scheduler.on_trial_add(None, FakeTrial("t002", None))
-    assert scheduler.on_trial_result(None, FakeTrial("t002", None), better) == "CONTINUE"
-    # What t000 reported after its last checkpoint is still to come again.
-    assert [dict(rung) for _, rung in scheduler._brackets[0]._rungs][1] == {"t000": 2.0}
-
-
-@pytest.mark.ray
-def test_population_based_training_knows_the_generation_of_a_search_that_goes_on():
-    on_ray()
-    from rlctl.agents.training.search.schedulers import Pbt, explorer
-
-    space = load_space("ppo", load_recipe("ppo"))
-    scheduler = Pbt(
-        time_attr="timesteps",
-        metric="score",
-        mode="max",
-        perturbation_interval=100,
-        custom_explore_fn=explorer(space, 0),
-        synch=True,
-    )
-    controller = SimpleNamespace(search_alg=None)
-    waiting, behind = FakeTrial("t000", reported("t000", 210, 1.0)), FakeTrial("t001", reported("t001", 150, 2.0))
-    scheduler.on_trial_add(controller, waiting)
-    scheduler.on_trial_add(controller, behind)
-    assert scheduler._next_perturbation_sync == 200  # t000 has waited for t001, which gets there now
-    controller.get_live_trials = controller.get_trials = lambda: [waiting, behind]
-    assert scheduler.on_trial_result(controller, behind, reported("t001", 180, 2.0)) == "CONTINUE"
-    assert scheduler.on_trial_result(controller, waiting, reported("t000", 300, 1.0)) == "PAUSE"
-
-
-class FakeTrial:
-    """A trial as schedulers see it."""
-
-    def __init__(self, name, last):
-        self.trial_id = self.experiment_tag = name
-        self.last_result = last
-        manager = SimpleNamespace(checkpoint_config=SimpleNamespace(num_to_keep=None))
-        self.run_metadata, self.status = SimpleNamespace(checkpoint_manager=manager), "RUNNING"
-
-    def __str__(self):
-        return self.trial_id
-
-    def is_finished(self):
-        return False
 
 
 @pytest.mark.ray
@@ -243,74 +170,32 @@ def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
 
 
 @pytest.mark.ray
-def test_a_trial_that_failed_before_its_first_report_has_the_values_that_were_drawn():
-    from rlctl.agents.training.search.tuner import _ended
-
-    candidate = SimpleNamespace(name="t000", values={"gamma": 0.96})
-    lost = SimpleNamespace(config=None, metrics=None, checkpoint=None, error=RuntimeError("the actor died"))
-    job = SimpleNamespace(clock=("timesteps", 300), timesteps=300, scheduler="asha")
-    ended = _ended(job, candidate, lost)
-    assert (ended.values, ended.folder, ended.timesteps) == (candidate.values, None, 0)
-    assert ended.error == "the actor died"
-
-
-@pytest.mark.ray
 @pytest.mark.parametrize(("timesteps", "stopped_by"), [(300, ""), (200, "asha")])
-def test_a_trial_with_its_timesteps_spent_before_its_time_was_stopped_by_nobody(timesteps, stopped_by):
+def test_a_trial_with_its_timesteps_spent_was_not_stopped(timesteps, stopped_by):
     on_ray()
-    from rlctl.agents.training.search.tuner import _ended
+    import pandas
 
-    last = {"timesteps": timesteps, "seconds": 20.0}
-    result = SimpleNamespace(config=None, metrics=last, checkpoint=None, error=None)
+    from rlctl.agents.training.search.tuner import REPORTED_METRICS, _trial_end
+
+    frame = pandas.DataFrame([{**dict.fromkeys(REPORTED_METRICS, 1.0), "timesteps": timesteps, "seconds": 20.0}])
+    result = SimpleNamespace(config=None, metrics_dataframe=frame, checkpoint=None, error=None, path="/x/t007")
     job = SimpleNamespace(clock=("seconds", 60.0), timesteps=300, scheduler="asha")
-    assert _ended(job, SimpleNamespace(name="t000", values={}), result).stopped_by == stopped_by
+    end = _trial_end(job, result)
+    assert (end.name, end.stopped_by) == ("t007", stopped_by)
 
 
-@pytest.mark.ray
 def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
-    on_ray()
-    from rlctl.training.search_plan import resumed_search
-
-    job = resumed_search(begun, {}).job
-    (first, second, _), profile = job.candidates, job.space.profile
-    run = job.run_of(second.name, second.values, tmp_path)
-    hold = second.values["shield.slack_hold_ratio"]
-    assert run.recipe.gamma == second.values["gamma"]
-    assert run.seed == second.seed == 5
-    assert {one.safety.slack_hold_ratio for one in run.courses} == {hold}
+    _, job = resumed_search(begun)
+    profile = job.space.profile
+    values = job.space.values(job.space.first | {"shield.slack_hold_ratio": 0.15, "gamma": 0.85})
+    run = job.run_of(1, values, tmp_path)
+    assert run.recipe.gamma == 0.85
+    assert run.seed == 5
+    assert {one.safety.slack_hold_ratio for one in run.courses} == {0.15}
     shields = {kind.name: kind.shield() for kind in run.hosts.kinds}
-    assert shields["large-measured"] == profile.model_copy(update={"name": "measured-tuned", "slack_hold_ratio": hold})
+    assert shields["large-measured"] == profile.model_copy(update={"name": "measured-tuned", "slack_hold_ratio": 0.15})
     assert shields["large"].name == "knee"  # margins are those of one profile
-    plain = job.run_of(first.name, first.values, tmp_path)  # as a copy of the second would be
-    assert plain.hosts == job.hosts
-    assert not (tmp_path / "shield.yaml").exists()
-
-
-@pytest.mark.ray
-def test_merits_under_another_shield_do_not_decide_which_model_of_a_trial_is_the_best(tmp_path, begun, monkeypatch):
-    """A trial that is copied under population-based training may get other margins than it had its merits with."""
-    on_ray()
-    from rlctl.agents.training.search import trial as module
-    from rlctl.training.search_plan import resumed_search
-
-    job, copied, kept = resumed_search(begun, {}).job, tmp_path / "copied", []
-    first, second, _ = job.candidates
-    state = run_folder.State(timesteps=10, seconds=1.0, calls=1, block=0)
-    run_folder.write_state(run_folder.checkpoint_folder(copied, 10), state)
-    lineage = {"timesteps": 10, "trials": [{"trial": first.name, "since_timesteps": 0, "values": first.values}]}
-    (copied / module.LINEAGE).write_text(json.dumps(lineage))
-    for name in (run_folder.CONFIG, "evaluations.npz"):
-        (copied / name).touch()
-    context = SimpleNamespace(get_trial_name=lambda: second.name)
-    checkpoint = SimpleNamespace(to_directory=lambda folder: shutil.copytree(copied, folder, dirs_exist_ok=True))
-    told = SimpleNamespace(get_context=lambda: context, get_checkpoint=lambda: checkpoint)
-    monkeypatch.setattr(module, "tune", told)
-    monkeypatch.setattr(module, "learn", lambda run, **_: kept.append((run.folder / "evaluations.npz").exists()))
-    monkeypatch.chdir(tmp_path)
-    margins = {name: value for name, value in first.values.items() if name.startswith("shield.")}
-    for values in ({**second.values, **margins}, second.values):
-        module.train({"drawn": {"name": second.name, "values": values}}, job)
-    assert kept == [True, False]
+    assert job.run_of(0, job.space.base, tmp_path).hosts == job.hosts
 
 
 def tune(out, *arguments):
@@ -321,30 +206,25 @@ def tune(out, *arguments):
 
 
 @pytest.mark.ray
-def test_killed_and_gone_on_with_it_ends_with_the_same_trials_and_exports_the_winner(tmp_path, space, ray_cluster):
+def test_a_killed_search_resumes_and_exports_its_winner(tmp_path, space, ray_cluster):
     on_ray()
     out, ray = tmp_path / "search", ["--ray", ray_cluster.address]
-    drawn = load_space("ppo", load_recipe("ppo"), space).candidates(3, 4)
-    process, reports = tune(out, *TINY, *ray, "--space", str(space)), out / "reports.jsonl"
-    while not (reports.is_file() and reports.read_text().count("\n")):
+    process = tune(out, *TINY, *ray, "--space", str(space))
+    while not any(file.stat().st_size for file in out.glob("trials/t*/result.json")):
         assert process.poll() is None, out.with_suffix(".told").read_text()
         time.sleep(0.1)
     process.kill()
     process.wait()
-    while ray_cluster.running("ImplicitFunc"):  # no trial goes on learning for nobody
+    while ray_cluster.running("ImplicitFunc"):  # no trial goes on learning without its driver
         time.sleep(0.1)
-    before = reports.read_text()
     assert tune(out, "--resume", *ray).wait() == 0, out.with_suffix(".told").read_text()
-    assert reports.read_text().startswith(before)
     history = json.loads((out / "history.json").read_text())
-    assert [(one["name"], one["seed"], one["values"]) for one in history["trials"]] == [
-        (one.name, one.seed, dict(one.values)) for one in drawn
-    ]
-    assert sorted(one["place"] for one in history["trials"]) == [1, 2, 3]
-    assert not any(one["error"] for one in history["trials"])
-    assert all(one["stopped_by"] or one["timesteps"] >= 300 for one in history["trials"])
-    with (out / "trials.csv").open() as file:
-        assert [row["trial"] for row in csv.DictReader(file)] == [one.name for one in drawn]
+    trials = history["trials"]
+    assert [(one["name"], one["seed"]) for one in trials] == [("t000", 4), ("t001", 5), ("t002", 6)]
+    assert trials[0]["values"] == dict(load_space("ppo", load_recipe("ppo"), space).base)
+    assert sorted(one["place"] for one in trials) == [1, 2, 3]
+    assert not any(one["error"] for one in trials)
+    assert all(one["stopped_by"] or one["timesteps"] >= 300 for one in trials)
     winner = history["choice"]["winner"]
     origin = load(out / "winner" / "bundle").card.training.search
     assert (origin.trial, origin.trials, origin.seed, origin.place) == (winner, 3, 4, 1)

@@ -5,8 +5,8 @@ against it in a course is the upper end of the 95 % interval of what it loses th
 policies have: not what it seems to lose but what the seeds cannot exclude. The sum over the courses, in the steps of
 `evaluations`, is its shortfall. The smallest shortfall wins; among equal ones the largest BE throughput.
 
-The interval against the runner-up says how sure that is. It holds for that one comparison; that the winner is the best
-of many is a reason to measure it once more, with `rlctl evaluate`, on seeds of a benchmark.
+The interval against the runner-up holds for that one comparison. The winner is the best of many: measure it once more,
+with `rlctl evaluate`, on seeds of a benchmark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Scores = Mapping[str, Trial]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TrialRanking:
     """One trial as it is ranked.
 
     Attributes:
@@ -57,55 +57,35 @@ class Standing:
             "shortfall_points": round(self.shortfall_points, 4),
         }
 
+    def difference(self, other: TrialRanking, metric: str) -> Difference:
+        """Its metric less the other's on the same seeds, percentage points."""
+        return paired_difference(_mean(self.scores, metric), _mean(other.scores, metric))
 
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """The winner against another trial, on the same seeds.
-
-    Attributes:
-        qos, be: The winner's less the other's, percentage points.
-        by: What the winner is ahead in: `QoS`, `BE`, or `nothing`.
-    """
-
-    other: str
-    qos: Difference
-    be: Difference
-    by: str
-
-    @property
-    def is_clear(self) -> bool:
-        """True when the interval of what it is ahead in is above zero; QoS is ranked by course, not by its mean."""
-        ahead = self.qos if self.by == "QoS" else self.be
-        return self.by != "nothing" and ahead.mean > 0.0 and ahead.is_clear
-
-    def as_json(self) -> dict[str, object]:
-        """Differences by the metric's name."""
-        differences = {"qos_percent": self.qos.as_json(), "be_percent": self.be.as_json()}
-        return {"other": self.other, "by": self.by, "clear": self.is_clear, **differences}
+    def lead_over(self, other: TrialRanking) -> dict[str, object]:
+        """What it is ahead of a lower one in, `by` QoS, BE or nothing, and whether the interval is above zero."""
+        qos, be = self.difference(other, "qos_percent"), self.difference(other, "be_percent")
+        by, ahead = ("QoS", qos) if self.key[0] < other.key[0] else ("BE", be)
+        # QoS is ranked by course, so the mean of the better one may be lower.
+        clear = ahead.mean > 0.0 and ahead.is_clear
+        if self.key[:2] == other.key[:2]:
+            by, clear = "nothing", False
+        return {"other": other.name, "by": by, "clear": clear, "qos_percent": qos.as_json(), "be_percent": be.as_json()}
 
 
-def ranked(trials: Mapping[str, Scores], frozen: Scores, ticks: Mapping[str, int]) -> list[Standing]:
+def ranked(trials: Mapping[str, Scores], frozen: Scores, ticks: Mapping[str, int]) -> list[TrialRanking]:
     """All trials, the winner first.
 
     Args:
         trials: Their scores by name, all on the same courses and seeds; two seeds at least.
         frozen: What a BE that is always frozen scored there.
     """
-    return sorted((_standing(name, scores, frozen, ticks) for name, scores in trials.items()), key=lambda one: one.key)
+    return sorted((_ranking(name, scores, frozen, ticks) for name, scores in trials.items()), key=lambda one: one.key)
 
 
-def lead(winner: Standing, other: Standing) -> Lead:
-    """The winner against another one."""
-    qos = paired_difference(_mean(winner.scores, "qos_percent"), _mean(other.scores, "qos_percent"))
-    be = paired_difference(_mean(winner.scores, "be_percent"), _mean(other.scores, "be_percent"))
-    by = "nothing" if winner.key[:2] == other.key[:2] else "QoS" if winner.key[0] < other.key[0] else "BE"
-    return Lead(other.name, qos, be, by)
-
-
-def _standing(name: str, scores: Scores, frozen: Scores, ticks: Mapping[str, int]) -> Standing:
-    return Standing(
+def _ranking(name: str, scores: Scores, frozen: Scores, ticks: Mapping[str, int]) -> TrialRanking:
+    return TrialRanking(
         name=name,
-        shortfall_points=sum(_short(one, frozen[course]) for course, one in scores.items()),
+        shortfall_points=sum(_shortfall(one, frozen[course]) for course, one in scores.items()),
         qos_percent=share_over_seeds(_mean(scores, "qos_percent"), sum(ticks[course] for course in scores)),
         be_percent=mean_interval(_mean(scores, "be_percent"), low=0.0),
         override_percent=float(_mean(scores, "override_percent").mean()),
@@ -113,8 +93,8 @@ def _standing(name: str, scores: Scores, frozen: Scores, ticks: Mapping[str, int
     )
 
 
-def _short(one: Trial, frozen: Trial) -> float:
-    """QoS that a trial may lack in a course."""
+def _shortfall(one: Trial, frozen: Trial) -> float:
+    """QoS that a trial may lack in a course, percentage points."""
     _, most = mean_interval(frozen.qos_percent - one.qos_percent).ci95
     return max(most - ALLOWANCE_POINTS, 0.0)
 

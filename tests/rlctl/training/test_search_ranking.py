@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.trial import Trial
-from rlctl.training.search_choice import lead, ranked
+from rlctl.training.search_ranking import ranked
 
 SEEDS, TICKS = 16, {"thesis": 600, "noisy": 600}
 
@@ -60,24 +60,24 @@ def test_noise_that_frozen_has_on_the_same_seeds_does_not():
 def test_equal_trials_are_ranked_by_name_and_said_to_be_level():
     found = ranked({"t001": scores(99.9, 30.0), "t000": scores(99.9, 30.0)}, FROZEN, TICKS)
     assert [one.name for one in found] == ["t000", "t001"]
-    ahead = lead(found[0], found[1])
-    assert (ahead.by, ahead.is_clear) == ("nothing", False)
+    lead = found[0].lead_over(found[1])
+    assert (lead["by"], lead["clear"]) == ("nothing", False)
 
 
 def test_the_lead_is_of_paired_seeds_and_says_when_it_may_be_chance():
     wide = {name: trial(99.9, 30.0 + 20 * WOBBLE) for name in TICKS}
     clear = {name: trial(99.9, 29.0 + 20 * WOBBLE) for name in TICKS}
     first, second = ranked({"wide": wide, "clear": clear}, FROZEN, TICKS)
-    ahead = lead(first, second)
-    assert (ahead.by, ahead.is_clear) == ("BE", True)  # seed by seed it is one point, however far seeds are apart
-    assert ahead.be.mean == pytest.approx(1.0)
+    lead = first.lead_over(second)
+    assert (lead["by"], lead["clear"]) == ("BE", True)  # seed by seed it is one point, however far seeds are apart
+    assert lead["be_percent"]["mean"] == pytest.approx(1.0)
     chance = ranked({"wide": wide, "other": scores(99.9, 29.0)}, FROZEN, TICKS)
-    assert not lead(*chance).is_clear
+    assert not chance[0].lead_over(chance[1])["clear"]
 
 
 def test_more_qos_below_the_bar_is_a_lead_in_qos():
     first, second = ranked({"a": scores(99.0, 50.0), "b": scores(98.0, 90.0)}, FROZEN, TICKS)
-    assert lead(first, second).by == "QoS"
+    assert first.lead_over(second)["by"] == "QoS"
 
 
 def test_a_winner_that_is_behind_in_mean_qos_is_not_clearly_ahead():
@@ -85,7 +85,7 @@ def test_a_winner_that_is_behind_in_mean_qos_is_not_clearly_ahead():
     worst, *others = TICKS
     failing = {worst: trial(99.55, 50.0), **{name: trial(99.9, 50.0) for name in others}}
     first, second = ranked({"timid": scores(99.7, 50.0), "failing": failing}, FROZEN, TICKS)
-    ahead = lead(first, second)
-    assert (first.name, ahead.by) == ("timid", "QoS")
-    assert ahead.qos.mean < 0.0
-    assert not ahead.is_clear
+    lead = first.lead_over(second)
+    assert (first.name, lead["by"]) == ("timid", "QoS")
+    assert lead["qos_percent"]["mean"] < 0.0
+    assert not lead["clear"]
