@@ -8,6 +8,7 @@ What it holds then says `dataset`.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import shutil
 from collections import Counter
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +29,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.observation import LAGS, VERSION, Observer
+from rlctl.envs.yaml_edge import configs_folder
 
 ROOM_BYTES = 64 << 20
 """Free before each episode: more than one of a day takes, with ticks of a second."""
@@ -116,10 +119,26 @@ def _store(folder: Path, name: str, recordings: Iterable[Recording], code: str) 
             "algorithm_name": who,
             "description": f"{origin.transitions} transitions of {who}; written by rlctl {__version__}",
             "author": {f"rlctl {__version__}"},
+            "env_spec": _env_spec(origin),
             KEY: origin.model_dump(mode="json"),
         }
     )
     return origin
+
+
+def _env_spec(origin: Origin) -> str:
+    """The environment that `recover_environment` makes: the simulated host with the most transitions.
+
+    Where there is none, or its profile does not ship, it is a default host with the same observations and moves.
+    """
+    simulated = [one for one in origin.sources if one.kind == "simulator"]
+    shipped = [one for one in simulated if (configs_folder("plants") / f"{one.host}.yaml").is_file()]
+    kwargs: dict[str, Any] = {"tick_seconds": origin.tick_seconds, "lags": list(origin.lags)}
+    if shipped:
+        kwargs["profile"] = max(shipped, key=lambda one: one.transitions).host
+    spec = copy.deepcopy(gymnasium.spec("rlctl/SimHost-v0"))
+    spec.kwargs.update(kwargs)
+    return spec.to_json()
 
 
 def _while_room(buffers: Iterable[Any], folder: Path) -> Iterator[Any]:

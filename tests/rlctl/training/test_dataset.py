@@ -38,6 +38,19 @@ def exported(tmp_path, recorded_run, monkeypatch):
 
 
 @needs_minari
+def test_minari_recovers_the_simulated_host(tmp_path, monkeypatch):
+    import minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert main([*RECORD, "--out", "hosts-v0"]) == 0
+    env = minari.load_dataset("hosts-v0").recover_environment()
+    assert env.spec.kwargs["profile"] == "two-core-host"
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation)
+    assert env.step(0)
+
+
+@needs_minari
 def test_minari_loads_what_a_log_was_exported_to(exported, capsys):
     import minari
 
@@ -45,6 +58,7 @@ def test_minari_loads_what_a_log_was_exported_to(exported, capsys):
     found = minari.load_dataset("rlctl/fake-v0")
     assert found.observation_space == Observer(Limits(1), 1.0).space
     assert found.action_space == discrete_space()
+    assert found.recover_environment().observation_space == found.observation_space
     assert found.total_steps == sum(len(one) for one in found) == 89
     ours = read(place_of("rlctl/fake-v0"))
     for episode in found:
