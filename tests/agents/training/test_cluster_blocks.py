@@ -39,6 +39,7 @@ def held(folder, refusing=False):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_block_is_done_on_one_host_and_hosts_that_join_late_or_leave_are_made_up_for(ray_cluster, tmp_path):
     first = ray_cluster.add(resources=BED)
     blocks, came, said = [[0.0, 0.1, 0.1]] * 6, [], []
@@ -61,6 +62,7 @@ def test_a_block_is_done_on_one_host_and_hosts_that_join_late_or_leave_are_made_
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_where_no_host_can_it_is_told_why_in_one_line(ray_cluster, tmp_path):
     with connected(ray_cluster.address) as cluster:
         with pytest.raises(ConfigError, match=r"ray start --resources '\{\"testbed\": 1, \"live\": 1\}'"):

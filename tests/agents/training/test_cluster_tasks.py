@@ -19,7 +19,7 @@ from rlctl.agents.training.cluster.tasks import map_tasks
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError
 from tests.waiting import until
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture

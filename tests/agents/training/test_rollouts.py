@@ -300,7 +300,7 @@ def kept(monkeypatch):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+@pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_training_goes_on_while_a_node_dies_and_another_one_joins(algorithm, ray_cluster, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = []
@@ -326,6 +326,7 @@ def test_training_goes_on_while_a_node_dies_and_another_one_joins(algorithm, ray
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_without_any_testbed_it_ends_in_one_line_and_can_be_resumed(ray_cluster, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said, envs, real = [], [], Rollouts.env

@@ -51,6 +51,7 @@ def test_without_ray_it_is_said_what_to_install_before_anything_runs(command, mo
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path, capsys):
     plain, ray = tmp_path / "plain.json", tmp_path / "ray.json"
     asked = ["--managers", "greedy-shield,prm-hybrid-tuned", "--scenario", "noisy", "--seeds", "3", "--duration", "60"]
@@ -89,6 +90,7 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ended_early_it_leaves_no_process_and_no_folder(number, tmp_path):
     words = [sys.executable, "-m", "rlctl", "bench", "--managers", "heracles", "--seeds", "20", "--jobs", "1"]

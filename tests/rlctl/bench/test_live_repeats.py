@@ -263,6 +263,7 @@ def lose(ray_cluster, node):
 
 @pytest.mark.host
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_cluster, tmp_path):
     needs(programs=("nginx", "stress-ng", COMPILER))
     text = (scenarios_folder() / "live-nginx.yaml").read_text()

@@ -387,6 +387,7 @@ def test_a_worker_needs_no_file_of_ours(tmp_path):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_on_ray_logs_and_shields_are_read_here(tmp_path, capsys, monkeypatch, ray_cluster):
     (tmp_path / "good").mkdir()
     good = watch(tmp_path / "good", "two-core-nginx", "frozen")

@@ -69,6 +69,7 @@ def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_run_on_a_cluster_of_its_own_tells_what_became_of_every_transition(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
