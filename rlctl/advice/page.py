@@ -14,6 +14,7 @@ from rlctl.advice.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.advice.watched import SETTLE_TICKS, Watched
 from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
+from rlctl.report.page import html_page, html_table
 from rlctl.report.table import render
 
 SCHEMA = 1
@@ -107,13 +108,7 @@ def text(page: Sequence[Section]) -> str:
 
 def html(page: Sequence[Section]) -> str:
     """The page as a file that needs nothing but itself."""
-    body = "\n".join(_html_of(section) for section in page)
-    style = "body{font:15px/1.5 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}td,th{padding:.2em .8em;"
-    style += "text-align:right;border-bottom:1px solid #ccc}td:first-child,th:first-child{text-align:left}"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>rlctl advise</title>'
-        f"<style>{style}</style></head>\n<body>\n{body}\n</body></html>\n"
-    )
+    return html_page("rlctl advise", "\n".join(_html_of(section) for section in page))
 
 
 def plain_of(answers: Answers) -> dict[str, object]:
@@ -297,9 +292,6 @@ def _supports(watched: Watched) -> Iterator[str]:
 
 def _html_of(section: Section) -> str:
     parts = [f"<h2>{escape(section.title)}</h2>"]
-    for place, row in enumerate(section.rows):
-        cell = "td" if place else "th"
-        cells = "".join(f"<{cell}>{escape(one)}</{cell}>" for one in row)
-        parts.append(("" if place else "<table>") + f"<tr>{cells}</tr>")
-    parts += ["</table>"] if section.rows else []
+    if section.rows:
+        parts.append(html_table(section.rows, section.title))
     return "\n".join([*parts, *(f"<p>{escape(line)}</p>" for line in section.lines)])

@@ -13,8 +13,8 @@ from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
-from rlctl.bench.held import needs_sweep, simulated_levels, table_options
-from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.quota_levels import needs_sweep, simulated_levels, table_options
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import Tuned, load_tuned

@@ -17,7 +17,7 @@ from rlctl.agents.catalogue import SHIELDED_BOUNDS
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.seat import Seat
-from rlctl.bench.lineup import policy_for
+from rlctl.bench.participants import policy_for
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.run_metrics import Windows, per_run

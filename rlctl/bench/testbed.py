@@ -16,8 +16,8 @@ from rlctl.agents.managers.heracles_loops import NETWORK_SECONDS, be_link_ratio
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
-from rlctl.bench.held import bench_sweep, needs_sweep, swept_levels, table_options
-from rlctl.bench.lineup import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
+from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, idle, score
 from rlctl.envs.experience import Experience
 from rlctl.envs.telemetry import Missing

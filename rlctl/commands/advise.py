@@ -14,7 +14,7 @@ from rlctl.advice.page import Answers, html, page_of, plain_of, text
 from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.bench.lineup import refuse_models
+from rlctl.bench.participants import refuse_models
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.bench.lineup import left_out, no_idle_class, require_library
+from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, named, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs

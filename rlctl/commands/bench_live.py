@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rlctl.agents import catalogue
-from rlctl.bench.held import bench_sweep, needs_sweep
-from rlctl.bench.lineup import NEEDS_MODEL
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
+from rlctl.bench.participants import NEEDS_MODEL
+from rlctl.bench.quota_levels import bench_sweep, needs_sweep
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS

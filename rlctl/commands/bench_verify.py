@@ -13,7 +13,7 @@ from rlctl import __version__
 from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, quoted, read_claims
-from rlctl.bench.lineup import require_library
+from rlctl.bench.participants import require_library
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.commands.bench_sim import simulated
 from rlctl.envs.errors import ConfigError

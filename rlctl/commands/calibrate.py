@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.bench.calibration import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
-from rlctl.bench.held import measured_table
+from rlctl.bench.quota_levels import measured_table
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json

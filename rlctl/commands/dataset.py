@@ -10,7 +10,7 @@ from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin, require_minari
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
-from rlctl.bench.lineup import no_idle_class, refuse_models
+from rlctl.bench.participants import no_idle_class, refuse_models
 from rlctl.commands.arguments import named, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError

@@ -14,7 +14,7 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served.bundle import add_scores, load
 from rlctl.agents.served.card import Estimate, Score
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.lineup import require_library
+from rlctl.bench.participants import require_library
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.commands.arguments import distinct_policies, distinct_profiles, listed, named, number, positive, positive_int

@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING
 
 from rlctl import __version__
@@ -16,6 +14,7 @@ from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
+from rlctl.report.page import html_page, html_table
 from rlctl.report.pareto import Styles, draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.suite_table import paired_rows, summary_rows
 from rlctl.report.table import render
@@ -97,8 +96,7 @@ def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:
         f'<p class="note">{escape(READING)}</p>',
         *(_scenario(result, style, folder) for result in results),
     ]
-    template = Template((files("rlctl.report") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=escape(TITLE), body="\n".join(parts))
+    return html_page(TITLE, "\n".join(parts))
 
 
 def _overview(results: Sequence[SimOutcome], style: Styles, folder: Path) -> str:
@@ -120,7 +118,7 @@ def _scenario(result: SimOutcome, style: Styles, folder: Path) -> str:
     (folder / f"pareto-{result.scenario}.png").write_bytes(png(figure))
     parts = [
         f"<p>{escape(result.description)}</p>",
-        _table(summary_rows(result), f"{result.scenario}: all managers"),
+        html_table(summary_rows(result), f"{result.scenario}: all managers"),
         f'<p class="note">{escape(result.caption)}</p>',
         _remarks(result),
         _figure(svg(figure, f"{result.scenario}: QoS against BE throughput"), "single"),
@@ -131,24 +129,11 @@ def _scenario(result: SimOutcome, style: Styles, folder: Path) -> str:
     return f'<section id="{name}">\n<h2>{name}</h2>\n{inner}\n</section>'
 
 
-def _table(rows: Sequence[Sequence[str]], label: str) -> str:
-    """A table that scrolls inside its box; the first row is the header; screen readers call the box by the label."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
-    body = "\n".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
-        for row in rows[1:]
-    )
-    return (
-        f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-    )
-
-
 def _paired(result: SimOutcome, baseline: str) -> str:
     rows = paired_rows(result, baseline)
     return (
         f"<h3>Against {escape(baseline)}, seed by seed</h3>\n"
-        f'{_table(rows, f"{result.scenario}: against {baseline}")}\n<p class="note">{escape(PAIRED_NOTE)}</p>'
+        f'{html_table(rows, f"{result.scenario}: against {baseline}")}\n<p class="note">{escape(PAIRED_NOTE)}</p>'
     )
 
 

@@ -22,7 +22,7 @@ from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.agents.training.trial import Course
-from rlctl.bench.lineup import policy_for
+from rlctl.bench.participants import policy_for
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.observation import Observation

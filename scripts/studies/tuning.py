@@ -9,7 +9,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from rlctl.bench.lineup import NEEDS_MODEL
+from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.sim_plan import TRAINING_RUNS, SimPlan, record_model
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Fulfilment, Tuned, TunedManager, ground_of

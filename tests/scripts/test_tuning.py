@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
-from rlctl.bench.lineup import policy_for
+from rlctl.bench.participants import policy_for
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_run import simulate
 from rlctl.bench.tuned import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned

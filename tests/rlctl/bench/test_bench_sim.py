@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rlctl.bench.lineup import no_idle_class
+from rlctl.bench.participants import no_idle_class
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
 from rlctl.cli import main
@@ -236,7 +236,7 @@ BRIEF = ["bench", "--seeds", "1", "--duration", "20", "--jobs", "1"]
 
 
 def without_sklearn(monkeypatch):
-    monkeypatch.setattr("rlctl.bench.lineup.find_spec", lambda name: None)
+    monkeypatch.setattr("rlctl.bench.participants.find_spec", lambda name: None)
 
 
 @pytest.mark.parametrize("plant", ["sim", "host"])

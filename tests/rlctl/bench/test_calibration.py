@@ -12,7 +12,7 @@ import pytest
 
 from rlctl.agents.managers.table import Table
 from rlctl.bench.calibration import fitted_profile, write_profile
-from rlctl.bench.held import measured_table, swept_levels
+from rlctl.bench.quota_levels import measured_table, swept_levels
 from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.table import Table
-from rlctl.bench.held import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
+from rlctl.bench.quota_levels import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.envs.sim.surface import Cell, Measured
 from rlctl.envs.workload import Weight
