@@ -38,7 +38,6 @@ COMMANDS = {
     "resume": "end a pause",
     "limit": "limit BE to a number of CPUs, until a time or until released",
     "release": "end a limit",
-    "hand-off": "label and evict a starving pod of BE through the Kubernetes API",
     "why": "explain one decision of the controller in plain words",
     "advise": "estimate from a log what this host could have carried, and under which manager",
     "learn-load": "estimate the LC's maximum load from a tick log",
@@ -77,6 +76,7 @@ GONE: dict[str, str] = {
     "shadow report --seeds": "use `rlctl bench --seeds`",
     "shadow report --config": "use `rlctl bench`, which takes policies with their options",
     "shadow report --report": "use --json FILE, and redirect stdout for the tables",
+    "hand-off": "use the script configs/deploy/hand-off, which needs kubectl, as be.starved.command",
     "measure": "use `scripts/measure mix`, `burst` or `cyclictest` in rlctl's source tree, with the same options",
     "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
 }

@@ -385,12 +385,9 @@ VARIABLES = {
     "NO_COLOR": "Progress is then plain lines.",
     "PATH": "Where perf and the testbed's programs are found; `/usr/sbin` and `/sbin` are looked in too.",
     "SUDO_USER": "Whom a service is told of when root asks it something, such as `rlctl pause`.",
-    "KUBERNETES_SERVICE_HOST": "kubelet's: where the Kubernetes API is, for `rlctl hand-off`.",
-    "KUBERNETES_SERVICE_PORT": "Likewise: its port.",
-    "NODE_NAME": "Of the DaemonSet: the node whose pods `rlctl hand-off` looks at; `--node` otherwise.",
     "RLCTL_SHARE": "Set for `be.starved.command`: the share of its CPUs that BE had, such as `0.0100`.",
     "RLCTL_FED": "Likewise: `1` when BE is fed again, so that nothing is to be moved, else `0`.",
-    "RLCTL_REASON": "Likewise: what held BE most of the time. `rlctl hand-off` writes it beside its label.",
+    "RLCTL_REASON": "Likewise: what held BE most of the time.",
     "OPENBLAS_NUM_THREADS": "Set to 1 unless it is set: rlctl's matrices are small.",
 }
 """By name; a test finds every variable that the code reads."""
@@ -414,7 +411,6 @@ def _paths() -> str:
         ("`/var/lib/rlctl/lock`", "One controller for each state directory."),
         ("`/var/lib/rlctl/control.sock`", "Where `rlctl pause` and its kin reach the service."),
         ("`/var/lib/rlctl/holds.json`", "What they said, so that a restart does not forget it."),
-        ("`/var/lib/rlctl/hand-offs.json`", "Times of the hand-offs within an hour, and `hand-offs.lock` for one at a time, of `rlctl hand-off`."),
         ("`/var/lib/rlctl/memory.json`", "What was learned of the host; `rlctl inspect` shows it."),
         ("`/var/lib/rlctl/partition/journal.jsonl`", "What `rlctl partition apply` moved, until `undo`."),
         ("`/var/log/rlctl/ticks.jsonl`", "`log.directory`: the tick log, and `ticks.jsonl.1` to `.N` (`log.keep`) before it."),

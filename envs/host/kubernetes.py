@@ -70,15 +70,6 @@ def _pod_matcher(uid: str, container_id: str | None) -> Callable[[str], bool]:
     return _matcher(*(pod + container for pod in pods))
 
 
-_POD = re.compile(rf"/(?:{_PREFIX}kubepods-(?:[a-z]+-)?)?pod(?P<uid>[0-9a-f]+(?:[-_][0-9a-f]+)*)(?:\.slice)?(?:/|$)")
-
-
-def pod_uid(path: str) -> str | None:
-    """UID of the pod whose group, or part of whose group, has this path; None where it is no pod's."""
-    found = _POD.search(path)
-    return found["uid"].replace("_", "-") if found else None
-
-
 def _matcher(*expressions: str) -> Callable[[str], bool]:
     compiled = re.compile(f"{_ABOVE}(?:{'|'.join(expressions)})")
     return lambda path: compiled.fullmatch(path) is not None

@@ -61,7 +61,7 @@ def _of_this_host(config: ServeConfig) -> None:
     """Look at what the file names on this host: what is missing here is no mistake in a file that is for another."""
     from rlctl.envs.host.partition.platform import load_platform  # here, as `show` needs none of them
     from rlctl.serve.control_socket import SOCKET, check_socket
-    from rlctl.serve.starving import check_command
+    from rlctl.serve.starvation import check_command
 
     if config.metrics is not None:
         from rlctl.serve.metrics_server import Secrets  # with prometheus_client, which few files need

@@ -23,7 +23,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.profile import Profile
 from rlctl.safety.trust import NEVER_THERE
-from rlctl.serve.starving import check_command
+from rlctl.serve.starvation import check_command
 
 log = logging.getLogger("rlctl.serve")
 

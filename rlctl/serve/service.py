@@ -46,7 +46,7 @@ from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
 from rlctl.serve.start_pages import let_go
-from rlctl.serve.starving import Starving
+from rlctl.serve.starvation import StarvationDetector
 
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics
@@ -225,7 +225,7 @@ def control(
     shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
     narrator = Narrator(lines or say, plant.limits.cpus)
     budgets = around.budgets
-    starving = Starving(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
+    starving = StarvationDetector(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
     told = (narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving)
     recorder = Tee(*([around.tick_log] if around.tick_log else []), *told)
 
@@ -367,7 +367,7 @@ def _learned_on(config: ServeConfig, plant: Plant) -> dict[str, object]:
 
 
 def _exposed(
-    controller: Controller, shield: Shield, around: Around, starving: Starving, opened: contextlib.ExitStack
+    controller: Controller, shield: Shield, around: Around, starving: StarvationDetector, opened: contextlib.ExitStack
 ) -> Metrics | None:
     """Metrics with their endpoint, if there is to be one."""
     if around.metrics is None:

@@ -431,7 +431,7 @@ def test_a_schedule_in_the_pod_is_in_the_node_s_local_time(manifests):
 def test_a_hand_off_may_do_what_its_calls_take_and_is_of_this_service_account(manifests):
     role, binding = yaml.safe_load_all((DEPLOY / "kubernetes-hand-off.yaml").read_text())
     allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert allowed == {("pods", "list"), ("pods", "patch"), ("pods/eviction", "create")}  # tests/rlctl/handoff
+    assert allowed == {("pods", "get"), ("pods", "list"), ("pods", "patch"), ("pods/eviction", "create")}
     assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding"), "of one namespace, not of the cluster"
     assert role["metadata"] == binding["metadata"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]

@@ -50,8 +50,8 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release hand-off why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --namespace --node --offline --onnx --out --own-cpus --per-hour --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --selector --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
+set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -248,16 +248,6 @@ complete -c rlctl -n '_shtab_rlctl_using release' -s h -l help -d 'show this hel
 complete -c rlctl -n '_shtab_rlctl_using release' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
 complete -c rlctl -n '_shtab_rlctl_using release' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its state_directory'
 complete -c rlctl -n '_shtab_rlctl_using release' -l json -d 'the answer as JSON'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a hand-off -d 'Label the newest pod of BE on this node with rlctl.io/starved=true and ask the Kubernetes API to evict'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: BE'"'"'s groups'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l namespace -x -d 'of BE'"'"'s pods; default: the service account'"'"'s own'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l selector -x -d 'of pods that may be moved; default: rlctl.io/be=true'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l node -x -d 'default: $NODE_NAME'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l per-hour -x -d 'most hand-offs an hour (1)'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l label-only -d 'do not evict: something else goes by the label'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l dry-run -d 'have the API server try it and keep nothing'
-complete -c rlctl -n '_shtab_rlctl_using hand-off' -l json -d 'what came of it as JSON'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a why -d 'What was seen, asked for, allowed, written and read back at a time, and what came of it.'
 complete -c rlctl -n '_shtab_rlctl_using why' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using why' -l log -xka "(__fish_complete_path (commandline -ct))" -d 'a tick log; default: /var/log/rlctl'

@@ -52,7 +52,7 @@ EMPTY_SECONDS = 60.0
 """After so long without a process whoever comes begins anew; between two jobs the groups are empty for less."""
 
 
-class Starving:
+class StarvationDetector:
     """The mean of what BE had, as a share of its CPUs, and who is told when it is too little.
 
     In each tick BE had what it may use from then on. Where PSI says that it waited for a CPU for half of the time or

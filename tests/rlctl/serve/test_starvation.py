@@ -14,8 +14,8 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.serve import starving as module
-from rlctl.serve.starving import BUSY, Starving, check_command
+from rlctl.serve import starvation as module
+from rlctl.serve.starvation import BUSY, StarvationDetector, check_command
 from tests.waiting import until
 
 CPUS = 2
@@ -36,12 +36,15 @@ def tick(applied, *reasons, events=(), **readings):
         why_safe="",
         policy="ppo",
         events=events,
+        be_vanished=any(line.startswith("be-vanished:") for line in events),
         telemetry=telemetry,
     )
 
 
 def starving(peopled=lambda: True, **section):
-    return Starving(StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0, peopled)
+    return StarvationDetector(
+        StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0, peopled
+    )
 
 
 def fed(one, *ticks):
