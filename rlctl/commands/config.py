@@ -62,7 +62,9 @@ def _of_this_host(config: ServeConfig) -> None:
     from rlctl.envs.host.partition.platform import load_platform  # here, as `show` needs none of them
     from rlctl.serve.control_socket import SOCKET, check_socket
     from rlctl.serve.starvation import check_command
+    from rlctl.serve.workloads import check_overlap
 
+    check_overlap(config)
     if config.metrics is not None:
         from rlctl.serve.metrics_server import Secrets  # with prometheus_client, which few files need
 

@@ -66,11 +66,7 @@ class Workloads:
         best_effort = be_group(config, layout, make=make)
         each_be = [(workload, groups_of(workload, layout, knobs)) for workload in best_effort.workloads]
         found = cls(config, layout, best_effort, lcs, each_be)
-        for lc, group in itertools.product(lcs.values(), found.be):
-            if both := group.overlap(lc):  # what limits a group limits everything below it
-                raise ConfigError(
-                    f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
-                )
+        raise_if_overlapping(lcs.values(), found.be)
         return found
 
     @property
@@ -118,6 +114,34 @@ class Workloads:
             for workload, groups in self.each_be
         ]
         return [one for one in found if one is not None]
+
+
+def raise_if_overlapping(lcs: Iterable[Group], be: Sequence[Group]) -> None:
+    """Refuse a BE that holds an LC or lies within one; ConfigError: it does."""
+    for lc, group in itertools.product(lcs, be):
+        # The kernel's limits of a group count for everything below it (Documentation/admin-guide/cgroup-v2.rst).
+        both = group.overlap(lc)
+        if both:
+            raise ConfigError(
+                f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
+            )
+
+
+def check_overlap(config: ServeConfig) -> None:
+    """Refuse a file whose BE and LC overlap on this host, as `serve` would; groups that are not here are left out.
+
+    Raises:
+        ConfigError: A group of BE and one of an LC overlap.
+    """
+    lcs, be = list[Group](), list[Group]()
+    with contextlib.suppress(RlctlError):  # a host without control groups, or a platform that is not this one's
+        layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
+        wanted = [(lcs, section.workload) for section in config.lcs.values()]
+        wanted += [(be, workload) for workload in be_group(config, layout, make=False).workloads]
+        for groups, workload in wanted:
+            with contextlib.suppress(RlctlError):  # it does not run here now
+                groups += groups_of(workload, layout, knobs)
+    raise_if_overlapping(lcs, be)
 
 
 def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:

@@ -92,6 +92,19 @@ def test_heracles_cools_down_for_five_minutes(calm: Calm) -> None:
     assert answers == [True] * 300 + [False] * 20
 
 
+def test_a_further_strike_restarts_the_cool_down(calm: Calm) -> None:
+    shield = Shield(load_profile("heracles"), LIMITS)  # 300 s from the last strike, here the one at 150 s
+    answers = [frozen(shield, calm(float(t), slack=-0.1 if t in {0, 150} else 0.5)) for t in range(460)]
+    assert answers == [True] * 450 + [False] * 10
+
+
+def test_zero_slack_is_not_a_strike(calm: Calm) -> None:
+    shield = Shield(load_profile("responsive"), LIMITS)
+    for second in range(5):
+        bounds = shield.rule(calm(float(second), slack=0.0), LIMITS.minimum, LIMITS.full).bounds
+        assert "slack-gate" not in {bound.guard for bound in bounds}
+
+
 def test_responsive_shrinks_first_and_suspends_second(calm: Calm) -> None:
     shield = Shield(load_profile("responsive"), LIMITS)
     shield.rule(calm(0.0), LIMITS.full, LIMITS.full)

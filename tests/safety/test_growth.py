@@ -102,6 +102,18 @@ def test_where_misses_are_rare_it_grows_faster(calm: Calm) -> None:
     assert wells[231] == (pytest.approx(8.0), 8)  # one miss in a long while
 
 
+def test_five_misses_use_up_any_saved_time(calm: Calm) -> None:
+    guard = GrowthRate(0.12, 1, gap_seconds=2.0, well_ratio_per_second=0.6, well_seconds=60.0, trust=TRUST)
+    memory = guard.start()
+    for second in range(2000):
+        memory = guard.advance(memory, calm(float(second)))
+    left = []
+    for second in range(2000, 2005):
+        memory = guard.advance(memory, calm(float(second), slack=-0.1))
+        left.append(memory.well_seconds)
+    assert left == [240.0, 180.0, 120.0, 60.0, 0.0]
+
+
 def test_a_late_tick_earns_no_leap(calm: Calm) -> None:
     shield = Shield(load_profile("responsive"), Limits(cpus=100))
     shield.rule(calm(0.0), LIMITS.minimum, LIMITS.minimum)

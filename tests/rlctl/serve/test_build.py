@@ -21,6 +21,7 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
+from rlctl.serve import workloads
 from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.service import lacking, tell_absent
@@ -53,6 +54,19 @@ def test_a_be_group_with_a_quota_only_is_told_with_the_way_out(v1):
     )
     assert "freezer/walk-be" in said
     assert "\n" not in said
+
+
+@pytest.mark.parametrize(("be", "code"), [("walk", 78), ("other", 0), ("absent", 0)])
+def test_config_check_refuses_a_be_that_holds_the_lc(v1, be, code, serve_yaml, monkeypatch, capsys):
+    layout, knobs = v1
+    for name in ("walk", "walk/web", "other"):
+        Group.create(layout, name, knobs)
+    monkeypatch.setattr(workloads.Layout, "detect", lambda: layout)
+    monkeypatch.setattr(workloads, "Knobs", lambda *_, **__: knobs)
+    path = serve_yaml("path: /batch", f"path: /{be}")
+    path.write_text(path.read_text().replace("path: /web", "path: /walk/web"))
+    assert main(["config", "check", str(path)]) == code
+    assert ("overlap: what limits one limits both" in capsys.readouterr().err) is (code == 78)
 
 
 def test_a_be_group_that_has_everything_is_not_mentioned(v1):

@@ -119,7 +119,7 @@ def test_it_answers_as_the_shield_of_each_host_over_any_history(
     current = [limits.safe] * HOSTS
 
     def one(now: float) -> Row:
-        load, slack = dice.choice([0.5, 0.82, 0.92, 0.97]), dice.choice([-0.5, 0.02, 0.07, 0.5])
+        load, slack = dice.choice([0.5, 0.82, 0.92, 0.97]), dice.choice([-0.5, 0.0, 0.02, 0.07, 0.5])
         calm = now, 0.010, 0.010 * (1.0 - slack), 0.0, load, 500, False, 0.0
         is_odd = (dice.random(READ if by_sensor else 1) < odd_share) & np.array([own_clocks, *[True] * (READ - 1)])
         found = odd[dice.integers(len(odd))]
