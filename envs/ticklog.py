@@ -122,7 +122,7 @@ def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iter
     """
     unbroken = True
     with contextlib.ExitStack() as stack:
-        for path, file in _opened(paths, stack):
+        for path, file in _open_files(paths, stack):
             has_checksums = False
             for number, raw in _raw_lines(path, file):
                 try:
@@ -138,7 +138,7 @@ def read_lines(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iter
                 has_checksums, unbroken = has_checksums or checked, True
 
 
-def _opened(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:
+def _open_files(paths: Iterable[Path], stack: contextlib.ExitStack) -> list[tuple[Path, IO[bytes]]]:
     """Files of a log that may be rotated just now, each opened once, oldest first."""
     files: dict[tuple[int, int], tuple[Path, IO[bytes]]] = {}
     absent = None

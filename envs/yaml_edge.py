@@ -208,12 +208,12 @@ def validated(model: type[T], data: object, name: Path | str, lines: Lines | Non
         # Unknown keys first: a misspelt key is also a missing one, and only the former line helps.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] != "extra_forbidden")
         first = problems[0]
-        known = _known(first["loc"], lines or {})
+        known = _key_in_file(first["loc"], lines or {})
         others = "" if len(problems) == 1 else f" ({len(problems) - 1} more after this one)"
         raise ConfigError(_describe(model, first, known) + others, name, (lines or {}).get(known)) from error
 
 
-def _known(loc: Key, lines: Lines) -> Key:
+def _key_in_file(loc: Key, lines: Lines) -> Key:
     """The part of a pydantic location that stands in the file: union tags and absent keys do not."""
     known: Key = ()
     for part in loc:
@@ -296,7 +296,7 @@ def _models_at(model: type[BaseModel], loc: Key) -> list[type[BaseModel]]:
     for part in loc:
         fields = [field for c in candidates for field in [_keys(c).get(str(part))] if field is not None]
         tagged = [c for c in candidates if any(part in get_args(kind) for kind in _keys(c).values())]
-        candidates = [nested for field in fields for nested in _nested(field)] or tagged or candidates
+        candidates = [nested for field in fields for nested in _models_in(field)] or tagged or candidates
     return candidates
 
 
@@ -304,8 +304,8 @@ def _keys(model: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 
-def _nested(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
-        yield from _nested(argument)
+        yield from _models_in(argument)

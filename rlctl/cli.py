@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _discard_stdout()
         if not isinstance(error, BrokenPipeError):  # who has left misses nothing: the work is done
-            return code or _told(f"stdout: {error.strerror}", 75)
+            return code or print_error(f"stdout: {error.strerror}", 75)
     return code
 
 
@@ -149,7 +149,7 @@ def _run(arguments: list[str]) -> int:
     # A command of the user's: argparse finds no place for it behind options, and takes a second `--` for its own.
     cut = (
         arguments.index("--")
-        if "--" in arguments and _called(arguments) == "app" and "run" in arguments
+        if "--" in arguments and _command_name(arguments) == "app" and "run" in arguments
         else len(arguments)
     )
     args = _parser(arguments[:cut]).parse_args(arguments[:cut])
@@ -163,26 +163,27 @@ def _run(arguments: list[str]) -> int:
             _log_more(args.verbose)
         return command_of(_module(args.command), args.command).run(args)
     except RlctlError as error:
-        return _told(str(error), error.exit_code)
+        return print_error(str(error), error.exit_code)
     except BrokenPipeError:
         raise
     except OSError as error:  # a file of the user's: --out, --json
-        said = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _told(said, 77 if isinstance(error, PermissionError) else 75)
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return print_error(message, 77 if isinstance(error, PermissionError) else 75)
 
 
-def _told(message: str, exit_code: int) -> int:
+def print_error(message: str, exit_code: int) -> int:
+    """Print an error as one line; returns the exit code."""
     print(f"rlctl: error: {on_one_line(message)}", file=sys.stderr)
     return exit_code
 
 
-def _called(arguments: Sequence[str]) -> str:
+def _command_name(arguments: Sequence[str]) -> str:
     """The command that arguments name; empty if none."""
     return next((argument for argument in arguments if not argument.startswith("-")), "")
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    called = _called(arguments)
+    called = _command_name(arguments)
     parser = command_parser({called})
     if called in GONE:
         parser.error(f"`rlctl {called}` was removed: {GONE[called]}")

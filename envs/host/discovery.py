@@ -22,7 +22,7 @@ _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
 
 def _below_root(path: str) -> str:
     if ".." in path.split("/") or not path.strip("/"):
-        raise ValueError(f"{path!r} is no group below the root; write it as in /proc/PID/cgroup")
+        raise ValueError(f"{path!r} is not a group below the root; write it as in /proc/PID/cgroup")
     return path
 
 

@@ -43,7 +43,7 @@ NEEDS = {"within_percent": 68.0, "side_percent": 90.0, "be_percent": 90.0}
 MOST_SECONDS = 900.0
 
 
-SHARES = number(lambda text: tuple(map(float, text.split(","))), bool, "is no list of numbers such as 0.2,0.5,1")
+SHARES = number(lambda text: tuple(map(float, text.split(","))), bool, "is not a list of numbers such as 0.2,0.5,1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +120,7 @@ def _plan(args: argparse.Namespace) -> Sweep:
         raise ConfigError("--config needs --out PROFILE, a .yaml file; the sweep is written beside it as .csv")
     folder = args.out.resolve().parent
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{folder}: is no folder that may be written; name another --out")
+        raise ConfigError(f"{folder}: is not a folder that may be written; name another --out")
     if args.out.resolve() == Path(args.config).resolve():
         raise ConfigError("--out is the file of --config: name another for the profile", args.out)
     for file in () if args.force else (args.out, args.out.with_suffix(".csv"), args.out.with_suffix(".table.yaml")):

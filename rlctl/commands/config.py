@@ -69,7 +69,9 @@ def _of_this_host(config: ServeConfig) -> None:
         from rlctl.serve.metrics_server import Secrets  # with prometheus_client, which few files need
 
         _looked_at(partial(Secrets, config.metrics), AS_USER, of_file=True)
-    _looked_at(partial(check_command, config.be.starved.command), "on this host nobody would be told that BE starves")
+    _looked_at(
+        partial(check_command, config.be.starved.command), "on this host the command for a starved BE would not run"
+    )
     _looked_at(partial(check_socket, config.state_directory / SOCKET, config.control.group), HERE)
     applications = config.be.applications
     if applications and (platform := applications.platform_source):

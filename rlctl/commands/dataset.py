@@ -37,7 +37,7 @@ is placed where Minari looks for it: below MINARI_DATASETS_PATH or ~/.minari/dat
 MANAGERS = "prm-hybrid-tuned,feedforward,heracles,greedy-shield"
 
 
-SHARE = number(float, lambda value: 0.0 <= value <= 1.0, "is no share from 0 to 1")
+SHARE = number(float, lambda value: 0.0 <= value <= 1.0, "is not a share from 0 to 1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -153,7 +153,7 @@ def _live_screen() -> Iterator[Callable[[LogTail], None]]:
 
     console = Console()
 
-    def line(row: top.Row) -> Text:
+    def line(row: top.ScreenRow) -> Text:
         word = (f"{row.word:<{top.WORD_COLUMNS}}", "bold")
         return Text.assemble(word, (row.text, STYLES[row.mood]), no_wrap=True, overflow="ellipsis")
 
@@ -161,12 +161,12 @@ def _live_screen() -> Iterator[Callable[[LogTail], None]]:
         yield lambda tail: live.update(Group(*map(line, _rows(tail, console.width))), refresh=True)
 
 
-def _rows(tail: LogTail, columns: int) -> list[top.Row]:
+def _rows(tail: LogTail, columns: int) -> list[top.ScreenRow]:
     blocks = top.BLOCKS if _can_show(top.BLOCKS) else top.PLAIN_BLOCKS
-    whole = [top.Row("log", str(tail.path)), *top.rows(tail.ticks, time.time(), columns, blocks)]
+    whole = [top.ScreenRow("log", str(tail.path)), *top.rows(tail.ticks, time.time(), columns, blocks)]
     if tail.damaged:
-        whole.append(top.Row("damaged", f"{tail.damaged} lines of the log", top.Mood.BAD))
-    return [line for row in whole for line in row.wrapped(columns)]
+        whole.append(top.ScreenRow("damaged", f"{tail.damaged} lines of the log", top.Mood.BAD))
+    return [line for row in whole for line in row.wrap(columns)]
 
 
 def _can_show(text: str) -> bool:

@@ -69,7 +69,7 @@ def check_outputs(args: argparse.Namespace) -> None:
                 raise ConfigError(f"is a folder; name a file for {option}", file)
             # As root /dev/null would be a file afterwards, and so would /dev/stdout, which may lead to one.
             if os.path.exists(file) and (not file.is_file() or file.absolute().parent == Path("/dev")):
-                raise ConfigError(f"is no regular file; name another for {option}", file)
+                raise ConfigError(f"is not a regular file; name another for {option}", file)
             if file.name.startswith(LOG_NAME):  # `--json LOG`, where LOG was to be read
                 raise ConfigError(f"is a tick log; name another file for {option}", file)
             _check_folder(file.resolve().parent, f"{option} file", make=make)
@@ -78,7 +78,7 @@ def check_outputs(args: argparse.Namespace) -> None:
 def _check_folder(folder: Path, what: str, *, make: bool) -> None:
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if os.path.exists(one))
     if not there.is_dir():
-        raise ConfigError(f"is no folder; name another {what}", there)
+        raise ConfigError(f"is not a folder; name another {what}", there)
     if not os.access(there, os.W_OK | os.X_OK):
         raise PermissionMissing(f"{there}: may not be written; name another {what}")
     if not make:

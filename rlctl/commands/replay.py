@@ -16,7 +16,7 @@ from rlctl.envs.errors import CheckFailed, shown
 from rlctl.envs.ticklog import log_files
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
-from rlctl.log.replay import Answer, Contender, Difference, Recheck, replay
+from rlctl.log.replay import Contender, Recheck, ReplayedDecision, VerdictDifference, replay
 from rlctl.report.table import render
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.verdict import Verdict
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_json(args.log, found, profile, contenders, damaged.count))
     else:
-        print("\n".join(_compared(contenders) if contenders else _rechecked(args.log, found)))
+        print("\n".join(_comparison_lines(contenders) if contenders else _recheck_lines(args.log, found)))
     if found.same_shield and found.differences and not contenders:
         first = found.differences[0].logged
         raise CheckFailed(
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
+def _recheck_lines(log: Path, found: Recheck) -> Iterator[str]:
     shield = "the shield that ruled then" if found.same_shield else "another shield than the one that ruled then"
     yield f"{log}: {found.ticks} ticks of {found.runs} run{'s' if found.runs > 1 else ''} under {shield}"
     yield f"{found.ticks - found.unknown} verdicts judged again, {len(found.differences)} differ"
@@ -90,7 +90,7 @@ def _rechecked(log: Path, found: Recheck) -> Iterator[str]:
         yield f"... and {len(found.differences) - MOST_SHOWN} more; --json has all"
 
 
-def _in_words(difference: Difference) -> str:
+def _in_words(difference: VerdictDifference) -> str:
     tick, now = difference.logged.tick, difference.verdict
     guards = _guards(now) or "no guard objects"
     then = _guards(tick.verdict) or "no guard objected"
@@ -104,8 +104,10 @@ def _guards(verdict: Verdict) -> str:
     return ", ".join(f"{bound.guard}: {bound.reason}" for bound in verdict.decisive)
 
 
-def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
-    recorded = [Answer(answer.logged, answer.logged.tick.verdict, answer.limits) for answer in contenders[0].answers]
+def _comparison_lines(contenders: Sequence[Contender]) -> Iterator[str]:
+    recorded = [
+        ReplayedDecision(answer.logged, answer.logged.tick.verdict, answer.limits) for answer in contenders[0].answers
+    ]
     rows: list[tuple[str, ...]] = [HEADER, _row("recorded", recorded)]
     rows += [_row(label(one.policy.name), one.answers) for one in contenders]
     yield render(rows)
@@ -116,7 +118,7 @@ def _compared(contenders: Sequence[Contender]) -> Iterator[str]:
             yield f"{label(one.policy.name)} failed first at tick {failed.logged.tick.index}: {shown(failed.failed)}"
 
 
-def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
+def _row(name: str, answers: Sequence[ReplayedDecision]) -> tuple[str, ...]:
     one = _summary(answers)
     return (
         name,
@@ -126,7 +128,7 @@ def _row(name: str, answers: Sequence[Answer]) -> tuple[str, ...]:
     )
 
 
-def _summary(answers: Sequence[Answer]) -> dict[str, float]:
+def _summary(answers: Sequence[ReplayedDecision]) -> dict[str, float]:
     """Shares of the ticks in percent, means in CPUs."""
     got = [one.cpus(one.verdict.allocation) for one in answers]
     then = [one.cpus(one.logged.tick.verdict.allocation) for one in answers]
@@ -165,7 +167,7 @@ def _as_json(
     }
 
 
-def _difference_as_json(difference: Difference) -> dict[str, Any]:
+def _difference_as_json(difference: VerdictDifference) -> dict[str, Any]:
     decision, now = difference.logged, difference.verdict
     tick = decision.tick
     return {
@@ -180,7 +182,7 @@ def _difference_as_json(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _contender_as_json(answers: Sequence[Answer]) -> dict[str, Any]:
+def _contender_as_json(answers: Sequence[ReplayedDecision]) -> dict[str, Any]:
     ticks = [
         {
             "tick": answer.logged.tick.index,

@@ -68,8 +68,8 @@ CHANGED_BY_RESUMING = ("total_timesteps", "max_seconds", "threads")
 ENDING = "ending: checkpoint, evaluation, export; once more to end at once"
 
 
-WHOLE = number(int, lambda value: value >= 0, "is no whole number of 0 or more")
-FINITE = number(float, math.isfinite, "is no share, such as 0.1")
+WHOLE = number(int, lambda value: value >= 0, "is not a whole number of 0 or more")
+FINITE = number(float, math.isfinite, "is not a share, such as 0.1")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,7 +207,7 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
     if not args.algo:
         raise ConfigError(f"--algo is needed: {', '.join(ALGORITHMS)}; or --resume with the folder of a run")
     if args.init and not Path(args.init).is_file():
-        raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
+        raise ConfigError("is not a file; --init takes a model that `rlctl train` wrote", args.init)
     options = TrainingOptions.of_arguments(vars(args))
     return [new_plan(options.model_copy(update={"seed": options.seed + number})) for number in range(args.seeds or 1)]
 

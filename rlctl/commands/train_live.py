@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.init:
         raise ConfigError("--plant host fine-tunes a policy: give --init MODEL.zip, the best_model.zip of a run")
     if not Path(args.init).is_file():
-        raise ConfigError("is no file; --init takes a model that `rlctl train` wrote", args.init)
+        raise ConfigError("is not a file; --init takes a model that `rlctl train` wrote", args.init)
     require_libraries(export=True)  # on the host it acts by the network of a bundle
     check_outputs(args)
     plan = _plan(args)

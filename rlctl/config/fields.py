@@ -41,7 +41,7 @@ Cpus = Annotated[
 Url = Annotated[str, Field(pattern=_URL), BeforeValidator(_url)]
 
 
-def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
+def _describe_schema(schema: dict[str, Any], section: type[BaseModel]) -> None:
     """Add to a section's schema what its docstring says of it and of each key; a key of one value shows that value."""
     if text := summary(section):
         schema["description"] = text
@@ -56,4 +56,4 @@ def _described(schema: dict[str, Any], section: type[BaseModel]) -> None:
 class Described(Strict):
     """Base of every section of the configuration: the schema of a section says what its docstring says."""
 
-    model_config = ConfigDict(json_schema_extra=_described)
+    model_config = ConfigDict(json_schema_extra=_describe_schema)

@@ -19,7 +19,7 @@ def _time(value: object) -> str:
     """`HH:MM`; YAML itself reads `10:30` without quotes as 630. Below 60 it was no such time: `8` is no 8 o'clock."""
     text = f"{value // 60:02d}:{value % 60:02d}" if isinstance(value, int) and value >= 60 else value
     if not isinstance(text, str) or not _TIME.fullmatch(text) or _minutes(text) > DAY_MINUTES:
-        raise ValueError(f"{value!r} is no time of day, such as '03:30'")
+        raise ValueError(f"{value!r} is not a time of day, such as '03:30'")
     return text
 
 
@@ -32,12 +32,12 @@ def _days(value: object) -> tuple[str, ...]:
     """`mon-fri`, `sat,sun`, or a list of such."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, (list, tuple)):
-        raise ValueError(f"{value!r} is no list of days, such as mon-fri")
+        raise ValueError(f"{value!r} is not a list of days, such as mon-fri")
     days: list[int] = []
     for part in parts:
         first, _, last = str(part).strip().lower().partition("-")
         if first not in DAYS or (last or first) not in DAYS:
-            raise ValueError(f"{part!r} is no day; they are {', '.join(DAYS)}")
+            raise ValueError(f"{part!r} is not a day; they are {', '.join(DAYS)}")
         begin, end = DAYS.index(first), DAYS.index(last or first)
         days += [day % 7 for day in range(begin, end + 1 + 7 * (end < begin))]
     return tuple(DAYS[day] for day in sorted(set(days)))

@@ -107,7 +107,7 @@ class ApplicationsSection(Described):
     @classmethod
     def _one_group(cls, group: str) -> str:
         if any(letter in group for letter in "*?["):
-            raise ValueError(f"{group!r} is no group below the root; write it as in /proc/PID/cgroup")
+            raise ValueError(f"{group!r} is not a group below the root; write it as in /proc/PID/cgroup")
         return group
 
 

@@ -49,8 +49,8 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
         "boot_id": _boot_id(),
         "pid": os.getpid(),
         "started": round(time.time(), 6),
-        "policy": _named(policy),
-        "heuristic": _named(policy.heuristic) if policy.heuristic else None,
+        "policy": _name_and_hash(policy),
+        "heuristic": _name_and_hash(policy.heuristic) if policy.heuristic else None,
         "limits": asdict(plant.limits),
         "tick_seconds": plant.tick_seconds,
     }
@@ -60,9 +60,9 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
 
     def header(tick: Tick) -> Mapping[str, object]:
         return fixed | {
-            "target_seconds": _sayable(next(iter(tick.telemetry.targets_seconds.values()))),
-            "targets_seconds": {name: _sayable(one) for name, one in tick.telemetry.targets_seconds.items()},
-            "guards": {name: _sayable(memory) for name, memory in (shield.state if shield else {}).items()},
+            "target_seconds": _json_value(next(iter(tick.telemetry.targets_seconds.values()))),
+            "targets_seconds": {name: _json_value(one) for name, one in tick.telemetry.targets_seconds.items()},
+            "guards": {name: _json_value(memory) for name, memory in (shield.state if shield else {}).items()},
         }
 
     return header
@@ -89,14 +89,14 @@ def run_in(header: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(repr(header.get(name)) for name in ("boot_id", "pid", "started"))
 
 
-def _named(policy: Policy) -> dict[str, str]:
+def _name_and_hash(policy: Policy) -> dict[str, str]:
     return {"name": policy.name, "hash": policy.digest}
 
 
-def _sayable(memory: object) -> object:
+def _json_value(memory: object) -> object:
     """Plain data for JSON, which has no NaN and no infinity."""
     if isinstance(memory, dict):
-        return {name: _sayable(value) for name, value in memory.items()}
+        return {name: _json_value(value) for name, value in memory.items()}
     return str(memory) if isinstance(memory, float) and not math.isfinite(memory) else memory
 
 

@@ -20,7 +20,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TickPlace:
     """What to look for in a log: a Unix time in seconds, or a tick's number in its run; with neither the last tick."""
 
     wall_seconds: float | None = None
@@ -35,36 +35,36 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """The tick of a log that is nearest to a moment, how far off it is (`Moment.off`), and the tick after it."""
+    """The tick of a log that is nearest to a moment, how far off it is (`TickPlace.off`), and the tick after it."""
 
     logged: LoggedTick
     following: LoggedTick | None
     off: float
 
 
-def parse_moment(text: str, now_seconds: float | None = None) -> Moment:
+def parse_moment(text: str, now_seconds: float | None = None) -> TickPlace:
     """`14:03:22` (the last time it was so), an ISO date and time, `-90s`, `tick 1234` or `#1234`; empty is the last.
 
     Times without a zone are local; now is Unix time, None asks the clock. ValueError if the text is none of these.
     """
     text, now = text.strip(), time.time() if now_seconds is None else now_seconds
     if not text:
-        return Moment()
+        return TickPlace()
     if match := _INDEX.fullmatch(text):
-        return Moment(index=int(match[1]))
+        return TickPlace(index=int(match[1]))
     if match := _AGO.fullmatch(text):
-        return Moment(wall_seconds=now - float(match[1]) * UNITS[match[2]])
+        return TickPlace(wall_seconds=now - float(match[1]) * UNITS[match[2]])
     try:
-        return Moment(
+        return TickPlace(
             wall_seconds=_clock(text, now) if re.match(r"\d\d?:", text) else datetime.fromisoformat(text).timestamp()
         )
     except (ValueError, OverflowError):
         raise ValueError(
-            f"'{text}' is no time: give 14:03:22, 2026-01-31T14:03:22, -90s (s, m, h or d), or `tick 1234`"
+            f"'{text}' is not a time: give 14:03:22, 2026-01-31T14:03:22, -90s (s, m, h or d), or `tick 1234`"
         ) from None
 
 
-def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None]) -> Nearest | None:
+def find(paths: Sequence[Path], moment: TickPlace, damaged: Callable[[Damage], None]) -> Nearest | None:
     """The tick nearest to a moment, of two as near the later one; None when the log holds no tick.
 
     Args:
@@ -83,13 +83,13 @@ def find(paths: Sequence[Path], moment: Moment, damaged: Callable[[Damage], None
                 here = Nearest(one, after, moment.off(one))
         if here and (best is None or abs(here.off) < abs(best.off)):
             best = here
-        if best and begins and _settled(moment, best, begins):
+        if best and begins and _nothing_older_is_nearer(moment, best, begins):
             break
         newer = begins or newer
     return best
 
 
-def _settled(moment: Moment, best: Nearest, begins: LoggedTick) -> bool:
+def _nothing_older_is_nearer(moment: TickPlace, best: Nearest, begins: LoggedTick) -> bool:
     """Nothing older can be nearer."""
     return best.off == 0.0 or (moment.index is None and moment.off(begins) <= 0.0)
 

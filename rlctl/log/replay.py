@@ -27,7 +27,7 @@ TOLERANCE_CPUS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VerdictDifference:
     """A verdict of the shield on a recorded proposal that is not the recorded one."""
 
     logged: LoggedTick
@@ -49,11 +49,11 @@ class Recheck:
     ticks: int = 0
     same_shield: bool = True
     unknown: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[VerdictDifference] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplayedDecision:
     """What a policy would have asked for at a tick, and got; `failed` says why it had no answer."""
 
     logged: LoggedTick
@@ -76,7 +76,7 @@ class Contender:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.answers: list[Answer] = []
+        self.answers: list[ReplayedDecision] = []
 
     def start(self, shield: Shield, tick_seconds: float) -> None:
         """A run of the log begins; the shield is one for all contenders."""
@@ -88,7 +88,7 @@ class Contender:
         tick, self._seat.observer.price = logged.tick, logged.tick.price
         decision = self._seat.decide(tick.telemetry, tick.before, cut=tick.cut)
         failed = repr(decision.error) if decision.error else ""
-        self.answers.append(Answer(logged, decision.verdict, self._seat.limits, failed))
+        self.answers.append(ReplayedDecision(logged, decision.verdict, self._seat.limits, failed))
 
 
 def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
@@ -126,7 +126,7 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
         tick = logged.tick
         known = known and logged.unbroken and tick.index == expected
         expected = tick.index + 1
-        known |= prepared(shield, logged)
+        known |= prepare_shield(shield, logged)
         for contender in contenders:
             contender.answer(logged)
         verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)
@@ -134,10 +134,10 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
         if same and not known:
             recheck.unknown += 1
         elif differing(verdict, tick.verdict):
-            recheck.differences.append(Difference(logged, verdict))
+            recheck.differences.append(VerdictDifference(logged, verdict))
 
 
-def prepared(shield: Shield, logged: LoggedTick) -> bool:
+def prepare_shield(shield: Shield, logged: LoggedTick) -> bool:
     """Before a tick is decided anew: the shield holds what the service held BE to in it, as pause and schedule do.
 
     Returns:

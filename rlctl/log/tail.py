@@ -37,7 +37,7 @@ class LogTail:
         self._reader = TickReader()
         self._reader.pass_damage()  # of the lines before the tail nothing is known
         self._part = b""
-        file = self._opened(self.path)
+        file = self._open(self.path)
         if file is None:
             raise ConfigError("there is no tick log: does `rlctl serve` run with this log directory?", self.path)
         self._file = file
@@ -46,7 +46,7 @@ class LogTail:
     def poll(self) -> list[LoggedTick]:
         """The ticks since the last call, at the first call those of the log's end; none while the log is gone."""
         self._take()
-        newest = self._opened(self.path)
+        newest = self._open(self.path)
         if newest is not None and _same(newest, self._file):
             newest.close()
             if os.fstat(self._file.fileno()).st_size < self._file.tell():  # truncated: begin anew
@@ -66,7 +66,7 @@ class LogTail:
         """Let go of the file. Idempotent."""
         self._file.close()
 
-    def _opened(self, path: Path) -> IO[bytes] | None:
+    def _open(self, path: Path) -> IO[bytes] | None:
         with reading(path):
             try:
                 return path.open("rb")
@@ -80,7 +80,7 @@ class LogTail:
         """
         newer: list[IO[bytes]] = []
         for number in itertools.count(1):
-            file = self._opened(self.path.with_name(f"{self.path.name}.{number}"))
+            file = self._open(self.path.with_name(f"{self.path.name}.{number}"))
             if file is None or _same(file, self._file):
                 break
             if _same(file, newest):  # rotated again just now
@@ -103,7 +103,7 @@ class LogTail:
         if before is not None:
             with before:
                 self._to_tail(before)
-                self._learn(before.read(TAIL_BYTES))
+                self._take_data(before.read(TAIL_BYTES))
             self._part = b""
         self._to_tail(self._file)
         self._take()
@@ -129,9 +129,9 @@ class LogTail:
 
     def _take(self) -> None:
         while data := self._file.read(TAIL_BYTES):
-            self._learn(data)
+            self._take_data(data)
 
-    def _learn(self, data: bytes) -> None:
+    def _take_data(self, data: bytes) -> None:
         *lines, self._part = (self._part + data).split(b"\n")
         self._part = self._part[-TAIL_BYTES:]  # no tick is so long: a line without an end is none
         for raw in filter(bytes.strip, lines):

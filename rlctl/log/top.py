@@ -14,7 +14,7 @@ from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, reason_code
-from rlctl.log.why import acted, clock, reading_in_words, ruling, shares_in_words
+from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = "_.-=+*#@"
@@ -39,28 +39,28 @@ class Mood(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScreenRow:
     """One line of the screen: a word at the left, and what there is to say."""
 
     word: str
     text: str
     mood: Mood = Mood.PLAIN
 
-    def wrapped(self, columns: int) -> list[Row]:
+    def wrap(self, columns: int) -> list[ScreenRow]:
         """The row as several where its text does not fit into so many columns, broken between words."""
         wide = max(1, columns - WORD_COLUMNS)
         lines = [self.text] if len(self.text) <= wide else textwrap.wrap(self.text, wide)
-        return [Row("" if number else self.word, line, self.mood) for number, line in enumerate(lines)]
+        return [ScreenRow("" if number else self.word, line, self.mood) for number, line in enumerate(lines)]
 
     def plain(self) -> str:
         """The row as a line."""
         return f"{self.word:<{WORD_COLUMNS}}{self.text}".rstrip()
 
 
-def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[Row]:
+def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[ScreenRow]:
     """The whole screen, row by row, so many characters wide; the age of the last tick follows from Unix time now."""
     if not ticks:
-        return [Row("tick", "no tick is recorded yet", Mood.WARN)]
+        return [ScreenRow("tick", "no tick is recorded yet", Mood.WARN)]
     last = ticks[-1]
     return [
         _tick(ticks, now_seconds),
@@ -69,10 +69,10 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         _load(last),
         *_history(ticks, columns, blocks),
         _be(last),
-        *(Row("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
-        Row("asked", str(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
+        *(ScreenRow("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
+        ScreenRow("asked", str(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
         *_verdict(last),
-        *([Row("error", shown(last.error), Mood.BAD)] if last.error else ()),
+        *([ScreenRow("error", shown(last.error), Mood.BAD)] if last.error else ()),
         *_counters(ticks),
     ]
 
@@ -117,70 +117,70 @@ def _bar(known: Sequence[float], most: float, blocks: str) -> str:
     return blocks[-1] if share >= 1.0 else blocks[max(0, int(share * len(blocks)))] if share == share else " "
 
 
-def _tick(ticks: Sequence[Tick], now_seconds: float) -> Row:
+def _tick(ticks: Sequence[Tick], now_seconds: float) -> ScreenRow:
     last = ticks[-1]
     age = max(0.0, now_seconds - last.wall_seconds)
     if is_stale(ticks, now_seconds):
-        return Row(
+        return ScreenRow(
             "tick", f"STALE: the last, {last.index}, is {age:.0f} s old, of {clock(last.wall_seconds)}", Mood.BAD
         )
-    return Row("tick", f"{last.index} at {clock(last.wall_seconds)}, {age:.1f} s ago")
+    return ScreenRow("tick", f"{last.index} at {clock(last.wall_seconds)}, {age:.1f} s ago")
 
 
-def _acting(last: Tick) -> Row:
-    return Row("acting", acted(last), Mood.WARN if last.fallback else Mood.PLAIN)
+def _acting(last: Tick) -> ScreenRow:
+    return ScreenRow("acting", acting_policy(last), Mood.WARN if last.fallback else Mood.PLAIN)
 
 
-def _slack(last: Tick) -> Row:
+def _slack(last: Tick) -> ScreenRow:
     slack, whose = last.telemetry.slack_ratio, ruling(last.telemetry)
     target = f"target {last.telemetry.target_seconds * 1e3:g} ms"
     latency = last.telemetry.latency_seconds
     if slack is None or isinstance(latency, Missing):
         why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"
-        return Row("slack", f"{whose}unknown, {target}; latency {why}", Mood.BAD)
+        return ScreenRow("slack", f"{whose}unknown, {target}; latency {why}", Mood.BAD)
     samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) else ""
     measured = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
-    return Row(
+    return ScreenRow(
         "slack",
         f"{whose}{slack * 100.0:.1f} %, {target}; {measured}",
         Mood.BAD if slack < 0.0 else Mood.WARN if slack < 0.1 else Mood.GOOD,
     )
 
 
-def _load(last: Tick) -> Row:
+def _load(last: Tick) -> ScreenRow:
     load = last.telemetry.load_ratio
     unknown = "unknown, " if isinstance(load, Missing) else ""
     lc_cpus = reading_in_words("lc_cpus", last.telemetry.lc_cpus)
     rest = "" if isinstance(last.telemetry.lc_cpus, Missing) else f" of the maximum; the LC uses {lc_cpus}"
-    return Row("load", unknown + reading_in_words("load_ratio", load) + ("" if unknown else rest))
+    return ScreenRow("load", unknown + reading_in_words("load_ratio", load) + ("" if unknown else rest))
 
 
-def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Row]:
+def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[ScreenRow]:
     """Latency and BE's use over the last minutes, as wide as the screen."""
     wide = max(1, columns - WORD_COLUMNS - 1)
     by_target = [tick.telemetry.latency_ratio for tick in ticks]
     missed = [one for one in by_target if one is not None and one > 1.0]
     minutes = max(0.0, ticks[-1].wall_seconds - ticks[0].wall_seconds) / 60.0
-    yield Row("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)
-    yield Row("", f"the last {minutes:.1f} min; half of the height is the target")
-    used = [_known(tick.telemetry.be_cpus) for tick in ticks]
+    yield ScreenRow("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)
+    yield ScreenRow("", f"the last {minutes:.1f} min; half of the height is the target")
+    used = [_value(tick.telemetry.be_cpus) for tick in ticks]
     most = max((one for one in used if one is not None), default=0.0)
-    yield Row("BE used", sparkline(used, most, wide, blocks))
-    yield Row("", f"all of the height is {most:.2f} CPU")
+    yield ScreenRow("BE used", sparkline(used, most, wide, blocks))
+    yield ScreenRow("", f"all of the height is {most:.2f} CPU")
 
 
-def _be(last: Tick) -> Row:
+def _be(last: Tick) -> ScreenRow:
     used = last.telemetry.be_cpus
     use = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
-    return Row("BE", str(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
+    return ScreenRow("BE", str(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
 
 
-def _verdict(last: Tick) -> Iterator[Row]:
+def _verdict(last: Tick) -> Iterator[ScreenRow]:
     mood = Mood.WARN if last.verdict.binding else Mood.GOOD
-    yield Row("verdict", str(last.verdict.allocation), mood)
-    yield Row("", decision_sentence(last), mood)
+    yield ScreenRow("verdict", str(last.verdict.allocation), mood)
+    yield ScreenRow("", decision_sentence(last), mood)
     for bound in last.verdict.binding:
-        yield Row("", reason_code(bound) + (f" ({shown(bound.detail)})" if bound.detail else ""))
+        yield ScreenRow("", reason_code(bound) + (f" ({shown(bound.detail)})" if bound.detail else ""))
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {
@@ -193,15 +193,15 @@ _COUNTS: dict[str, Callable[[Tick], bool]] = {
 }
 
 
-def _counters(ticks: Sequence[Tick]) -> Iterator[Row]:
+def _counters(ticks: Sequence[Tick]) -> Iterator[ScreenRow]:
     counts = [f"{sum(map(count, ticks))} {name}" for name, count in _COUNTS.items()]
-    yield Row("counts", f"of the last {len(ticks)} ticks")
-    yield Row("", ", ".join(counts[:3]))
-    yield Row("", ", ".join(counts[3:]))
-    yield Row("", f"{ticks[-1].missed_deadlines} deadlines missed since the start")
+    yield ScreenRow("counts", f"of the last {len(ticks)} ticks")
+    yield ScreenRow("", ", ".join(counts[:3]))
+    yield ScreenRow("", ", ".join(counts[3:]))
+    yield ScreenRow("", f"{ticks[-1].missed_deadlines} deadlines missed since the start")
 
 
-def _known(reading: Reading) -> float | None:
+def _value(reading: Reading) -> float | None:
     return None if isinstance(reading, Missing) else reading.value
 
 

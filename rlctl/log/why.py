@@ -8,7 +8,7 @@ from typing import Any
 
 from rlctl.envs.errors import shown
 from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
-from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence
@@ -20,26 +20,26 @@ MOST_SHOWN = 8
 """Of the applications, by name."""
 
 
-def in_plain_words(nearest: Nearest, moment: Moment) -> Iterator[str]:
+def in_plain_words(nearest: Nearest, moment: TickPlace) -> Iterator[str]:
     """A decision, line by line, for people."""
     logged, tick = nearest.logged, nearest.logged.tick
     yield f"tick {tick.index} at {clock(tick.wall_seconds)}{_distance(nearest.off, moment)}, {logged.where}"
-    yield from _row("acted", acted(tick))
-    yield from _row("seen", *_seen(tick.telemetry))
-    yield from _row("missing", *_missing(tick.telemetry))
+    yield from _row("acted", acting_policy(tick))
+    yield from _row("seen", *_reading_lines(tick.telemetry))
+    yield from _row("missing", *_missing_lines(tick.telemetry))
     yield from _row("before", str(tick.before))
-    yield from _row("between", *_between(tick))
+    yield from _row("between", *_between_lines(tick))
     yield from _row("asked", str(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
-    yield from _row("verdict", *_verdict(tick))
-    yield from _row("written", *_written(tick))
+    yield from _row("verdict", *_verdict_lines(tick))
+    yield from _row("written", *_write_lines(tick))
     yield from _row("shares", *shares_in_words(tick))
-    yield from _row("effect", *_effect(logged, nearest.following))
+    yield from _row("effect", *_effect_lines(logged, nearest.following))
     yield from _row(
         "took",
         f"{tick.read_seconds * 1e3:.1f} ms to read, {tick.decision_seconds * 1e3:.1f} ms to decide, "
         f"{tick.tick_seconds * 1e3:.1f} ms in all; {tick.missed_deadlines} deadlines missed since the start",
     )
-    yield from _row("under", *_under(logged.header))
+    yield from _row("under", *_header_lines(logged.header))
 
 
 def as_json(nearest: Nearest) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def _row(word: str, *lines: str) -> Iterator[str]:
         yield f"{'' if number else word:<{WIDTH}}{line}"
 
 
-def _distance(off: float, moment: Moment) -> str:
-    if moment == Moment():
+def _distance(off: float, moment: TickPlace) -> str:
+    if moment == TickPlace():
         return " (the last)"
     side = "before" if off < 0.0 else "after"
     if moment.index is not None:
@@ -104,7 +104,7 @@ def _time(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def acted(tick: Tick) -> str:
+def acting_policy(tick: Tick) -> str:
     """Who decided, and why it was not the policy that was to."""
     acting = shown(tick.acting or tick.policy)
     if tick.fallback:
@@ -112,7 +112,7 @@ def acted(tick: Tick) -> str:
     return acting if acting == shown(tick.policy) else f"{acting}, under policy {shown(tick.policy)}"
 
 
-def _seen(telemetry: Telemetry) -> Iterator[str]:
+def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
     slack = telemetry.slack_ratio
     target = f"{telemetry.target_seconds * 1e3:g} ms"
     whose = ruling(telemetry)
@@ -133,7 +133,7 @@ def ruling(telemetry: Telemetry) -> str:
     return f"LC {shown(telemetry.ruling)}: " if isinstance(telemetry, SeveralTelemetry) else ""
 
 
-def _missing(telemetry: Telemetry) -> Iterator[str]:
+def _missing_lines(telemetry: Telemetry) -> Iterator[str]:
     for name, reading in _readings(telemetry):
         if isinstance(reading, Missing):
             yield f"{shown(name)}: {reading_in_words(name, reading)}"
@@ -154,7 +154,7 @@ def _quantity(name: str, value: float) -> str:
     return f"{value:.2f} CPU" if name.endswith("_cpus") else f"{value:.4g}"
 
 
-def _between(tick: Tick) -> Iterator[str]:
+def _between_lines(tick: Tick) -> Iterator[str]:
     """What happened before the period was over."""
     if tick.alarm:
         verdict = "; false: the target was met all the same" if tick.false_alarm else ""
@@ -162,14 +162,14 @@ def _between(tick: Tick) -> Iterator[str]:
     yield from map(shown, tick.events)
 
 
-def _verdict(tick: Tick) -> Iterator[str]:
+def _verdict_lines(tick: Tick) -> Iterator[str]:
     yield f"{tick.verdict.allocation}: {decision_sentence(tick)}"
     for bound in tick.verdict.binding:
         detail = f": {shown(bound.detail)}" if bound.detail else ""
         yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
 
 
-def _written(tick: Tick) -> Iterator[str]:
+def _write_lines(tick: Tick) -> Iterator[str]:
     if tick.error:
         yield f"failed: {shown(tick.error)}"
         yield f"read back {tick.applied}"
@@ -188,7 +188,7 @@ def _succeeds(logged: LoggedTick, following: LoggedTick) -> bool:
     return following.tick.index > logged.tick.index
 
 
-def _effect(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
+def _effect_lines(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
     if following is None:
         yield "not known: this is the last tick of the log"
         return
@@ -208,7 +208,7 @@ def _effect(logged: LoggedTick, following: LoggedTick | None) -> Iterator[str]:
         yield f"{whose}{name} {reading_in_words(name, then)} -> {reading_in_words(name, now)}"
 
 
-def _under(header: Mapping[str, Any]) -> Iterator[str]:
+def _header_lines(header: Mapping[str, Any]) -> Iterator[str]:
     shield, policy = header.get("shield"), header.get("policy")
     if not (isinstance(shield, Mapping) and isinstance(policy, Mapping)):
         yield "not known: the log has no header here"

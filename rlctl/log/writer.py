@@ -46,9 +46,9 @@ class LogWriter(Generic[T]):
         self.keep = keep
         self.dropped = 0
         self.header: Callable[[T], Mapping[str, object]] | None = None
-        self._headed = self._failing = False
+        self._has_header = self._failing = False
         self._stretches = 0  # of records that were dropped
-        self._file: IO[bytes] | None = self._opened()
+        self._file: IO[bytes] | None = self._open()
         self._remove_surplus()
 
     def write(self, record: T) -> None:
@@ -60,7 +60,7 @@ class LogWriter(Generic[T]):
                 self._stretches += 1
                 if self._worth_a_line:
                     log.warning("%s: %s; records are dropped until it can be written again", self.path, error)
-            self._failing, self._headed = True, False
+            self._failing, self._has_header = True, False
             self.dropped += 1
         else:
             if self._failing and self._worth_a_line:
@@ -74,7 +74,7 @@ class LogWriter(Generic[T]):
 
     def renew_header(self) -> None:
         """Write a header before the next record: what it says has changed."""
-        self._headed = False
+        self._has_header = False
 
     def close(self) -> None:
         """Close the file. Idempotent."""
@@ -83,32 +83,32 @@ class LogWriter(Generic[T]):
             file.close()
 
     def _append(self, record: T) -> None:
-        file = self._file = self._file or self._opened()
+        file = self._file = self._file or self._open()
         status = os.fstat(file.fileno())
         if not status.st_nlink:  # it was removed: what is written there is lost, and takes up the disk
-            file, status = self._reopened()
+            file, status = self._reopen()
         size = status.st_size
         if not size:
-            self._headed = False  # somebody emptied it
+            self._has_header = False  # somebody emptied it
         lines = self._lines(record)
         if size and size + len(lines) > self.most_bytes:
-            file, size = self._rotated(), 0
+            file, size = self._rotate(), 0
             lines = self._lines(record)
         if len(lines) > self.most_bytes:
             raise OSError(errno.EFBIG, f"a record of {len(lines)} bytes is longer than a whole file may be")
         if file.write(lines) != len(lines):
             file.truncate(size)  # half a line would spoil the next one too
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._headed = True
+        self._has_header = True
 
     def _lines(self, record: T) -> bytes:
         """The record's line, after a header where one is due."""
         line = encode_line(self._as_json(record))
-        if self.header and not self._headed:
+        if self.header and not self._has_header:
             return encode_line(self.header(record)) + line
         return line
 
-    def _opened(self) -> IO[bytes]:
+    def _open(self) -> IO[bytes]:
         self.path.parent.mkdir(parents=True, exist_ok=True)  # each time: somebody may have removed it meanwhile
         # Without waiting: a FIFO in its place would hold the loop up once nobody reads it.
         file = os.fdopen(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o666), "a+b", 0)
@@ -125,20 +125,20 @@ class LogWriter(Generic[T]):
                 file.write(b"\n")  # ends the line that a crash tore
         return file
 
-    def _reopened(self) -> tuple[IO[bytes], os.stat_result]:
+    def _reopen(self) -> tuple[IO[bytes], os.stat_result]:
         self.close()
-        self._headed = False
-        file = self._file = self._opened()
+        self._has_header = False
+        file = self._file = self._open()
         return file, os.fstat(file.fileno())
 
-    def _rotated(self) -> IO[bytes]:
+    def _rotate(self) -> IO[bytes]:
         self.close()
         for number in range(self.keep, 0, -1):
-            newer = self.path if number == 1 else self._numbered(number - 1)
+            newer = self.path if number == 1 else self._numbered_path(number - 1)
             if newer.exists():
-                os.replace(newer, self._numbered(number))
+                os.replace(newer, self._numbered_path(number))
         self._remove_surplus()
-        return self._reopened()[0]
+        return self._reopen()[0]
 
     def _remove_surplus(self) -> None:
         """Remove the oldest files, where an earlier run had more or larger ones."""
@@ -151,5 +151,5 @@ class LogWriter(Generic[T]):
                     if position > self.keep or left < 0:
                         path.unlink()
 
-    def _numbered(self, number: int) -> Path:
+    def _numbered_path(self, number: int) -> Path:
         return self.path.with_name(f"{self.path.name}.{number}")

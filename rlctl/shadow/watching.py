@@ -29,7 +29,7 @@ from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
 from rlctl.log.header import limits_in, profile_in, run_in
 from rlctl.log.reader import LoggedTick
-from rlctl.log.replay import begins_anew, period_in, prepared
+from rlctl.log.replay import begins_anew, period_in, prepare_shield
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict
@@ -191,7 +191,7 @@ class Shadows:
             self.unruled += 1
             return None
         tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
-        prepared(self._shield, logged)
+        prepare_shield(self._shield, logged)
         answers = {}
         for shadow, seat in zip(self.shadows, self._seats, strict=True):
             seat.observer.price = tick.price

@@ -22,7 +22,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
 from rlctl.log.header import limits_in, profile_in
 from rlctl.log.reader import LoggedTick, read_log
-from rlctl.log.replay import begins_anew, digest_in, period_in, prepared
+from rlctl.log.replay import begins_anew, digest_in, period_in, prepare_shield
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.training.transitions import Cut, Moment, Weaver, recording_of_weavers
@@ -145,7 +145,7 @@ class _LogReader:
 
     def _add(self, decision: LoggedTick) -> None:
         tick, limits, self._observer.price = decision.tick, self._limits, decision.tick.price
-        prepared(self._shield, decision)
+        prepare_shield(self._shield, decision)
         proposed = nearest_move(limits.clip(tick.proposed), tick.before, limits)
         self._weavers[-1].add(
             Moment(

@@ -326,7 +326,7 @@ def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, caps
     for more in ([], ["--dry-run"]):
         assert main([*arguments, *more]) == 78
         error = capsys.readouterr().err
-        assert "file: is no folder; name another" in error
+        assert "file: is not a folder; name another" in error
         assert error.count("\n") == 1
 
 
@@ -365,7 +365,7 @@ def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path)]) == 78
     assert "is a folder; name a file" in capsys.readouterr().err
     assert main([*BRIEF, "--managers", "frozen", "--json", "/dev/null"]) == 78
-    assert "/dev/null: is no regular file; name another for --json" in capsys.readouterr().err
+    assert "/dev/null: is not a regular file; name another for --json" in capsys.readouterr().err
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "new" / "out.json"), "--dry-run"]) == 0
     assert not (tmp_path / "new").exists()
 

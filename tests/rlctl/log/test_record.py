@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
 from rlctl.log.why import in_plain_words, shares_in_words
@@ -329,7 +329,7 @@ def test_an_alarm_and_events_are_told_in_words():
     good = Telemetry(1.5, 0.010, tail_latency_seconds=Quantile(0.004, samples=50))
     tick = replace(a_tick(1, good), alarm=ALARM, events=("foreign-write: be: quota",))
     nearest = Nearest(LoggedTick(tick, Path("ticks.jsonl"), 2), None, 0.0)
-    lines = list(in_plain_words(nearest, Moment()))
+    lines = list(in_plain_words(nearest, TickPlace()))
     assert (
         "between  oldest-request 0.203 s into the period (LC web: 21.5 ms, above 10 ms at two looks): BE held in 4.0 ms"
         "; false: the target was met all the same"

@@ -15,7 +15,7 @@ import pytest
 from rlctl.cli import main
 from rlctl.log.record import TickLog
 from rlctl.log.tail import LogTail
-from rlctl.log.top import PLAIN_BLOCKS, Mood, Row, is_stale, rows, sparkline
+from rlctl.log.top import PLAIN_BLOCKS, Mood, ScreenRow, is_stale, rows, sparkline
 from tests.waiting import PATIENCE_SECONDS
 
 BEGAN = 1_800_000_000.0
@@ -104,7 +104,7 @@ def test_a_tick_that_is_overdue_is_stale(recorded_run, age, stale, follow):
 def test_no_row_is_wider_than_the_screen(recorded_run, follow):
     ticks = list(follow(recorded_run().go(40)).ticks)
     for columns in (20, 80, 200):
-        lines = [line.plain() for row in rows(ticks, BEGAN, columns) for line in row.wrapped(columns)]
+        lines = [line.plain() for row in rows(ticks, BEGAN, columns) for line in row.wrap(columns)]
         assert max(map(len, lines)) <= columns
     assert all(len(row.plain()) <= 80 for row in rows(ticks, BEGAN, 80)), "80 columns break nothing usual"
     assert len(rows(ticks, BEGAN)) < 24
@@ -112,14 +112,14 @@ def test_no_row_is_wider_than_the_screen(recorded_run, follow):
 
 def test_a_long_text_goes_on_in_the_next_line_and_none_of_it_is_cut():
     """Once the explanation ended in three dots, before its reason."""
-    long = Row("asked", "0.5 CPU on 1 CPU (slack and load allow growth)", Mood.WARN)
-    assert [line.plain() for line in long.wrapped(30)] == [
+    long = ScreenRow("asked", "0.5 CPU on 1 CPU (slack and load allow growth)", Mood.WARN)
+    assert [line.plain() for line in long.wrap(30)] == [
         "asked     0.5 CPU on 1 CPU",
         "          (slack and load",
         "          allow growth)",
     ]
-    assert {line.mood for line in long.wrapped(30)} == {Mood.WARN}
-    assert [line.text for line in Row("log", "/a/path").wrapped(3)] == list("/a/path"), "however narrow it is"
+    assert {line.mood for line in long.wrap(30)} == {Mood.WARN}
+    assert [line.text for line in ScreenRow("log", "/a/path").wrap(3)] == list("/a/path"), "however narrow it is"
 
 
 def test_the_sparkline_ends_at_its_most_and_keeps_peaks():

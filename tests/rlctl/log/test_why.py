@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlctl.cli import main
 from rlctl.config.serve import LogSection
 from rlctl.envs.errors import shown
-from rlctl.log.lookup import Moment, parse_moment
+from rlctl.log.lookup import TickPlace, parse_moment
 
 BEGAN = 1_800_000_000.0
 NOW = datetime(2026, 11, 21, 12, 0, 0).timestamp()
@@ -34,20 +34,20 @@ def first(capsys, folder, *words):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("", Moment()),
-        ("11:59:30", Moment(NOW - 30.0)),
-        ("11:59", Moment(NOW - 60.0)),
-        ("12:00:01", Moment(NOW + 1.0 - 86400.0)),
-        ("11:59:59.500", Moment(NOW - 0.5)),
-        ("2026-11-21T11:59:00", Moment(NOW - 60.0)),
-        ("2026-11-21 11:59", Moment(NOW - 60.0)),
-        ("1970-01-01T00:01:00Z", Moment(60.0)),
-        ("-90s", Moment(NOW - 90.0)),
-        ("-1.5m", Moment(NOW - 90.0)),
-        ("-2h", Moment(NOW - 7200.0)),
-        ("-1d", Moment(NOW - 86400.0)),
-        ("tick 1234", Moment(index=1234)),
-        ("#0", Moment(index=0)),
+        ("", TickPlace()),
+        ("11:59:30", TickPlace(NOW - 30.0)),
+        ("11:59", TickPlace(NOW - 60.0)),
+        ("12:00:01", TickPlace(NOW + 1.0 - 86400.0)),
+        ("11:59:59.500", TickPlace(NOW - 0.5)),
+        ("2026-11-21T11:59:00", TickPlace(NOW - 60.0)),
+        ("2026-11-21 11:59", TickPlace(NOW - 60.0)),
+        ("1970-01-01T00:01:00Z", TickPlace(60.0)),
+        ("-90s", TickPlace(NOW - 90.0)),
+        ("-1.5m", TickPlace(NOW - 90.0)),
+        ("-2h", TickPlace(NOW - 7200.0)),
+        ("-1d", TickPlace(NOW - 86400.0)),
+        ("tick 1234", TickPlace(index=1234)),
+        ("#0", TickPlace(index=0)),
     ],
 )
 def test_times_as_people_write_them(text, wanted):
@@ -69,19 +69,19 @@ def test_on_the_day_that_summer_time_begins_a_time_is_what_the_clocks_showed(mon
         time.tzset()
         found = parse_moment(text, noon)
     time.tzset()
-    assert found == Moment(datetime.fromisoformat(wanted).timestamp())
+    assert found == TickPlace(datetime.fromisoformat(wanted).timestamp())
 
 
 @given(st.text(max_size=30) | st.from_regex(r"-?[0-9:T. -]{1,20}[smhd]?"))
 def test_any_other_text_is_one_clear_error(text):
     with contextlib.suppress(ValueError):
-        assert isinstance(parse_moment(text, NOW), Moment)
+        assert isinstance(parse_moment(text, NOW), TickPlace)
 
 
 def test_a_time_that_is_none_is_told(capsys, recorded_run):
     code, _, err = why(capsys, recorded_run().go(3), "yesterday")
     assert code == 2
-    assert err.startswith("rlctl: error: 'yesterday' is no time")
+    assert err.startswith("rlctl: error: 'yesterday' is not a time")
 
 
 def test_one_decision_tells_what_was_seen_asked_allowed_written_and_what_came_of_it(capsys, recorded_run):

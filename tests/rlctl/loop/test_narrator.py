@@ -7,7 +7,7 @@ import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.log.lookup import Moment, Nearest
+from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick
 from rlctl.log.why import in_plain_words
@@ -130,7 +130,7 @@ def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
     Narrator(told.append, 2).write(gone)
     assert "BE frozen: no BE group is left; latency 1.00 ms" in told[0].text
-    told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), Moment()))
+    told_by_why = "\n".join(in_plain_words(Nearest(LoggedTick(gone, Path("ticks.jsonl"), 1), None, 0.0), TickPlace()))
     assert "nothing: no BE group is left; the next one begins with " in told_by_why
     assert "than the verdict" not in told_by_why
 

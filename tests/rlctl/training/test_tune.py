@@ -71,7 +71,7 @@ def test_pbt_is_refused_with_a_replacement(capsys):
         (["--algo", "ppo", "--ray", "auto", "--jobs", "2"], "--jobs is for --ray local"),
         pytest.param(  # found out after Ray was
             ["--algo", "ppo", "--json", "/dev/null/x"],
-            "/dev/null: is no folder; name another --json file",
+            "/dev/null: is not a folder; name another --json file",
             marks=pytest.mark.ray,
         ),
         (["--resume"], "--resume needs the folder of the search"),
