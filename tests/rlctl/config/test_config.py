@@ -51,7 +51,7 @@ def test_be_may_be_applications_that_share_a_group(serve_yaml):
     ("text", "line", "told"),
     [
         (APPLICATIONS[0] + APPLICATIONS[1], 5, "either 'workloads' or 'applications'"),
-        ("  applications: {group: /many/*}\n", 6, "no group below the root"),
+        ("  applications: {group: /many/*}\n", 6, "is not a group below the root"),
         ("  applications: {groop: /many}\n", 6, "did you mean 'group'"),
         ("  applications: {leftover: some}\n", 6, "'share' or 'idle'"),
         ("  applications: {period_seconds: 0}\n", 6, "greater than or equal to 0.1"),
@@ -132,7 +132,7 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
         ("target_milliseconds: 10", "target_milliseconds: .inf", 3, "lc.slo.target_milliseconds"),
         ("kind: nginx-log", "kind: apache", 4, "unknown kind 'apache' in lc.latency; known are "),
         ("kind: nginx-log", "kind: nginx", 4, "unknown kind 'nginx' in lc.latency; did you mean 'nginx-log'?"),
-        ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /../web}", 2, "no group below the root"),
+        ("{kind: cgroup, path: /web}", "{kind: cgroup, path: /../web}", 2, "is not a group below the root"),
         ("{kind: cgroup, path: /web}", "{kind: unit, unit: a b}", 2, "lc.workload.unit"),
         ("{kind: cgroup, path: /web}", "{kind: pid, pid: 1}", 2, "lc.workload.pid"),
         ("{kind: cgroup, path: /web}", "{kind: kubernetes}", 2, "either 'pod_uid' or 'qos'"),
