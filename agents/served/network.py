@@ -55,7 +55,7 @@ class InputScaling:
     """What a policy that learned on normalised observations does first: clip((x - mean) * scale), float32.
 
     Attributes:
-        mean, scale: Shape (inputs,).
+        mean, scale: One number for each input, shape (inputs,).
         clip: Shape (1,); the largest magnitude that is let through.
     """
 

@@ -100,7 +100,7 @@ class _Server(socketserver.ThreadingTCPServer):
         return peer, address
 
     def shutdown_request(self, request: Any) -> None:
-        """A connection ends."""
+        """Forget and close a connection."""
         self._connections.pop(request, None)
         super().shutdown_request(request)
 

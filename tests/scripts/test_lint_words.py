@@ -1,5 +1,6 @@
 """Docstrings and attribute lines that tell a newcomer nothing are refused, and only those."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,62 @@ def test_other_sections_are_left_alone(refused):
 def test_without_folders_this_checkout_is_clean():
     code, out = lint(SCRIPT.parents[1])
     assert code == 0, out
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A product of one module and one page, with a budget; gives what is printed, and the budget afterwards."""
+
+    def run(module, page="", *options, **budget):
+        (tmp_path / "safety").mkdir(exist_ok=True)
+        (tmp_path / "scripts").mkdir(exist_ok=True)
+        (tmp_path / "safety/gates.py").write_text(module)
+        (tmp_path / "safety/other.py").write_text("class Gate:\n    pass\n")
+        (tmp_path / "README.md").write_text(page)
+        stored = {"classes": {}, "participles": {}, "messages": {}, "sentences": 0} | budget
+        (tmp_path / "scripts/lint-words.json").write_text(json.dumps(stored))
+        code, out = lint(tmp_path, *options)
+        return code, out, json.loads((tmp_path / "scripts/lint-words.json").read_text())
+
+    return run
+
+
+CLASS, PARTICIPLE = "class Gate:\n    pass\n", "def told():\n    pass\n"
+MESSAGE, LONG = "x = 'y is no number'\n", "Word " * 31 + "end.\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "page", "budget", "what_to_do"),
+    [
+        (CLASS, "", {"classes": {"Gate": 2}}, "name one of the two classes"),
+        (PARTICIPLE, "", {"participles": {"told": 1}}, "name the function by a verb"),
+        (MESSAGE, "", {"messages": {"y is no number": 1}}, "'not a valid x' instead of 'is no x'"),
+        ("", LONG, {"sentences": 1}, "split those that you wrote"),
+    ],
+)
+def test_only_what_the_budget_names_passes(checkout, module, page, budget, what_to_do):
+    code, out, _ = checkout(module, page)
+    assert (code, what_to_do in out) == (1, True)
+    assert checkout(module, page, **budget)[0] == 0
+
+
+def test_the_budget_only_shrinks(checkout):
+    stored = {
+        "classes": {"Gate": 2, "Gone": 2},
+        "participles": {"told": 3},
+        "messages": {"a is no b": 1},
+        "sentences": 9,
+    }
+    code, _, left = checkout(PARTICIPLE, "", "--write", **stored)
+    assert (code, left) == (0, {"classes": {}, "participles": {"told": 1}, "messages": {}, "sentences": 0})
+    code, _, left = checkout(CLASS, LONG, "--write")
+    assert (code, left["classes"], left["sentences"]) == (1, {}, 0)
+
+
+@pytest.mark.parametrize("module", ["def feed():\n    pass\n", "x = 'is no longer there'\n", '"""Y is no number."""\n'])
+def test_verbs_and_docstrings_are_no_offence(checkout, module):
+    assert checkout(module)[0] == 0
+
+
+def test_tables_and_code_are_no_sentences(checkout):
+    assert checkout("", f"| {LONG.strip()} |\n\n```text\n{LONG}```\n")[0] == 0
