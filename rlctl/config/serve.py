@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, QuantilePercent
-from rlctl.config.people import ControlSection, ScheduleEntry
+from rlctl.config.operator import ControlSection, ScheduleEntry
 from rlctl.config.removed import REMOVED
 from rlctl.config.sections import (
     ApplicationsSection,

@@ -40,7 +40,7 @@ from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
 from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.hands import Hands
+from rlctl.serve.holds import OperatorHolds
 from rlctl.serve.memory import HostMemory, Learner
 from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.self_test import self_test
@@ -74,7 +74,7 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
         tell_absent(host.absent)
         command = config.be.starved.command
         self_test(host, deciders.policy, lease.pid if lease else None, profile=deciders.profile, command=command)
-        hands = Hands(config.state_directory, config.schedule, config.tick_seconds)
+        holds = OperatorHolds(config.state_directory, config.schedule, config.tick_seconds)
         path, group = config.state_directory / SOCKET, config.control.group
         memory = HostMemory(config.state_directory, _learned_on(config, host), guessed=not host.lc_cpus_known)
         budgets = Budgets(config.lcs, config.tick_seconds)
@@ -83,11 +83,11 @@ def serve(configuration: Configuration, stop: Request, *, seconds: float | None 
             memory.recall(learner)
         with (
             contextlib.closing(_tick_log(config.log)) as tick_log,
-            contextlib.closing(ControlSocket(path, group, hands.answer)),
+            contextlib.closing(ControlSocket(path, group, holds.answer)),
         ):
             around = Around(
                 lease, host.events, lambda: host.shares, tick_log, config.metrics, config.limits, held.abandon,
-                config.be.weight, hands, budgets, config.be.starved, memory, learners,
+                config.be.weight, holds, budgets, config.be.starved, memory, learners,
                 host.watch, config.inner_guard, host.peopled, host.absent,
             )  # fmt: skip
             reloaded = configuration.reloaded
@@ -106,11 +106,11 @@ def dry_run(
         command = config.be.starved.command
         self_test(host, deciders.policy, None, dry_run=True, profile=deciders.profile, command=command)
         plant = DryRun(host, host.actuator.controls, host.actuator.plan, host.set_weight)
-        hands = Hands(None, config.schedule, config.tick_seconds)
+        holds = OperatorHolds(None, config.schedule, config.tick_seconds)
         budgets = Budgets(config.lcs, config.tick_seconds)
         quiet = config.be.starved.model_copy(update={"command": ()})
         around = Around(
-            limits=config.limits, weight=config.be.weight, hands=hands, budgets=budgets, starved=quiet,
+            limits=config.limits, weight=config.be.weight, holds=holds, budgets=budgets, starved=quiet,
             watch=host.watch, inner=config.inner_guard, peopled=host.peopled, absent=host.absent,
         )  # fmt: skip
         control(plant, deciders, stop, around, reloaded=configuration.reloaded, seconds=seconds, as_json=as_json)
@@ -174,7 +174,7 @@ class Around:
         tick_log: Takes every tick; None keeps no record.
         metrics: Section of the metrics endpoint; None listens nowhere.
         failed: Called when the loop ends with an error, before anything is closed.
-        hands: What people say meanwhile.
+        holds: What an operator asks for meanwhile.
         budgets: Error budgets of the LCs.
         starved: When BE counts as starved, and who is told.
         memory: Keeps what is learned of this host.
@@ -193,7 +193,7 @@ class Around:
     limits: LimitsSection = field(default_factory=LimitsSection)
     failed: Callable[[], None] = lambda: None
     weight: BeWeight = "minimum"
-    hands: Hands | None = None
+    holds: OperatorHolds | None = None
     budgets: Budgets = field(default_factory=lambda: Budgets({}, 1.0))
     starved: StarvedSection = field(default_factory=StarvedSection)
     memory: HostMemory = field(default_factory=lambda: HostMemory(None, {}))
@@ -222,18 +222,18 @@ def control(
     """
     around, lines = around or Around(), JsonLines() if as_json else None
     _weigh(plant, deciders.policy, around.weight)  # first, for the plant's limits say which weight it is
-    shield, hands = Shield(deciders.profile, plant.limits), around.hands or Hands(None, (), plant.tick_seconds)
+    shield, holds = Shield(deciders.profile, plant.limits), around.holds or OperatorHolds(None, (), plant.tick_seconds)
     narrator = Narrator(lines or say, plant.limits.cpus)
     budgets = around.budgets
     starving = StarvationDetector(around.starved, plant.limits.cpus, plant.tick_seconds, around.peopled)
-    told = (narrator, Heartbeat(), SelfCheck(around.limits), hands, budgets, starving)
+    told = (narrator, Heartbeat(), SelfCheck(around.limits), holds, budgets, starving)
     recorder = Tee(*([around.tick_log] if around.tick_log else []), *told)
 
     def events() -> tuple[str, ...]:
         return (*around.events(), *starving.events())
 
     def allowed(limits: Limits) -> tuple[Bound, ...]:
-        return (*hands.bounds(limits), *budgets.bounds(limits))
+        return (*holds.bounds(limits), *budgets.bounds(limits))
 
     controller = Controller(
         plant, deciders.policy, shield, recorder, around.lease, events, around.shares, allowed,
@@ -331,7 +331,7 @@ def _guard_between(controller: Controller, around: Around) -> None:
     if watch is None or not section.enabled:
         return
     slos = {name: lc.slo for name, lc in watch.lcs.items()}
-    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease, people=around.hands)
+    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease, people=around.holds)
     controller.inner, watch.look = inner, inner.look
     controller.recorder = Tee(inner, controller.recorder)
     log.info("inner guard looks at %s", watch)

@@ -1,4 +1,4 @@
-"""Sections of the serve configuration on what people say: who may say it, and what is said for certain times."""
+"""Sections of the serve configuration for an operator: who may hold BE, and at which times BE is held."""
 
 from __future__ import annotations
 

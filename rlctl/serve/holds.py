@@ -1,4 +1,4 @@
-"""What people say to a running service: BE paused or limited for a time, times of a schedule.
+"""What an operator asks of a running service: BE paused or limited for a time, times of a schedule.
 
 What they said is kept in the state directory, so that a restart does not forget it. It can only restrict BE further:
 each of it is a bound of the shield (`Shield.hold`).
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.config.people import ScheduleEntry
+from rlctl.config.operator import ScheduleEntry
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
@@ -69,8 +69,10 @@ class Hold:
         return Bound(self.kind, Reason.OPERATOR, _most(self.quota_cpus, limits), str(self))
 
 
-class Hands:
-    """What is said now. The control loop asks it each tick; the control socket's thread changes it. A recorder.
+class OperatorHolds:
+    """Pauses, limits and the schedule in force: the loop reads them each tick, the control socket's thread writes them.
+
+    A recorder.
 
     Args:
         state_directory: Keeps what is said; None keeps nothing.

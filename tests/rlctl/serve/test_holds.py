@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.config.people import ScheduleEntry
+from rlctl.config.operator import ScheduleEntry
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.log.record import MemoryRecorder, Tee
@@ -25,7 +25,7 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.control_socket import MOST_LETTERS, SOCKET, ControlSocket, ask, check_socket
-from rlctl.serve.hands import HOLDS, Hands
+from rlctl.serve.holds import HOLDS, OperatorHolds
 from tests.doubles.clock import Clock
 from tests.doubles.plant import FakePlant
 from tests.waiting import until
@@ -40,11 +40,11 @@ class Loop:
 
     def __init__(self, always, folder, schedule=(), clock=None):
         self.clock, self.ticks = clock or Clock(NOON), MemoryRecorder()
-        self.hands = Hands(folder, schedule, 0.01, self.clock)
+        self.holds = OperatorHolds(folder, schedule, 0.01, self.clock)
         plant = FakePlant(LIMITS, loads=(0.1,))
-        policy, recorder = always(lambda o: LIMITS.full), Tee(self.ticks, self.hands)
+        policy, recorder = always(lambda o: LIMITS.full), Tee(self.ticks, self.holds)
         shield = Shield(PROFILE, LIMITS)
-        self.controller = Controller(plant, policy, shield, recorder, said=self.hands.bounds)
+        self.controller = Controller(plant, policy, shield, recorder, said=self.holds.bounds)
         self.run(40)
 
     def run(self, ticks):
@@ -55,7 +55,7 @@ class Loop:
     def said(self, **request):
         """Ask while the loop ticks on."""
         answers = []
-        asking = threading.Thread(target=lambda: answers.append(self.hands.answer(request, "root")))
+        asking = threading.Thread(target=lambda: answers.append(self.holds.answer(request, "root")))
         asking.start()
         while asking.is_alive():
             self.run(1)
@@ -87,29 +87,29 @@ def test_a_pause_is_in_force_when_it_is_answered_and_over_when_it_is_ended(loop)
 
 def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(loop):
     """What ends it waits for the tick."""
-    hands, answers = loop.hands, []
+    holds, answers = loop.holds, []
 
     def saying(**request):
-        asking = threading.Thread(target=lambda: answers.append(hands.answer(request, "root")["said"]))
+        asking = threading.Thread(target=lambda: answers.append(holds.answer(request, "root")["said"]))
         asking.start()
         return asking
 
-    assert hands.urgent(LIMITS) is None
+    assert holds.urgent(LIMITS) is None
     paused = saying(do="pause")
-    until(lambda: hands._urgent)
-    assert hands.urgent(LIMITS) == LIMITS.safe
-    assert hands.urgent(LIMITS) is None, "once"
-    hands.written(LIMITS.safe)
+    until(lambda: holds._urgent)
+    assert holds.urgent(LIMITS) == LIMITS.safe
+    assert holds.urgent(LIMITS) is None, "once"
+    holds.written(LIMITS.safe)
     paused.join()
     assert "frozen" in answers[0]
     assert "NOT" not in answers[0]
     resumed = saying(do="resume")
-    until(lambda: not hands._holds)
-    assert hands.urgent(LIMITS) is None
+    until(lambda: not holds._holds)
+    assert holds.urgent(LIMITS) is None
     limited = saying(do="limit", quota_cpus=0.5)
-    until(lambda: hands._urgent)
-    assert hands.urgent(LIMITS) == LIMITS.full.but(quota_cpus=0.5)
-    hands.written(LIMITS.safe)
+    until(lambda: holds._urgent)
+    assert holds.urgent(LIMITS) == LIMITS.full.but(quota_cpus=0.5)
+    holds.written(LIMITS.safe)
     limited.join()
     assert resumed.is_alive(), "what frees BE is in force with the next tick, whatever a look writes"
     while resumed.is_alive():
@@ -189,7 +189,7 @@ def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path,
     def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("rlctl.serve.hands.write_json", full)
+    monkeypatch.setattr("rlctl.serve.holds.write_json", full)
     assert "a restart will not know it: No space left" in loop.said(do="pause")["said"]
     assert loop.be == LIMITS.safe
 
@@ -199,7 +199,7 @@ def test_what_a_full_disk_did_not_take_is_kept_as_soon_as_there_is_room(loop, tm
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr("rlctl.serve.hands.write_json", full)
+        patched.setattr("rlctl.serve.holds.write_json", full)
         loop.said(do="pause")
         loop.run(5)
     assert caplog.text.count("a restart will not know") == 1
@@ -223,10 +223,10 @@ def test_a_limit_that_limits_nothing_is_said_to_be_none(loop, quota, told):
 
 def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
     loop = Loop(always, tmp_path)
-    monkeypatch.setattr(loop.hands, "_patience_seconds", 0.01)
+    monkeypatch.setattr(loop.holds, "_patience_seconds", 0.01)
     with pytest.raises(HostError, match=r"^BE is paused by root; .* NOT in force yet"):
-        loop.hands.answer({"do": "pause"}, "root")
-    assert [hold["kind"] for hold in loop.hands.answer({"do": "status"}, "root")["holds"]] == ["pause"], "it stays"
+        loop.holds.answer({"do": "pause"}, "root")
+    assert [hold["kind"] for hold in loop.holds.answer({"do": "status"}, "root")["holds"]] == ["pause"], "it stays"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_loop_that_stands_still_is_said(always, tmp_path, monkeypatch):
 )
 def test_what_cannot_be_meant_changes_nothing(loop, request_, said):
     with pytest.raises(ConfigError, match=said):
-        loop.hands.answer(request_, "root")
+        loop.holds.answer(request_, "root")
     assert loop.said(do="status")["holds"] == []
 
 
@@ -324,9 +324,9 @@ def test_the_log_says_once_in_which_zone_a_schedule_is(monkeypatch, caplog, zone
     with monkeypatch.context() as there:
         there.setenv("TZ", zone)
         time.tzset()
-        Hands(None, [entry()], 1.0, Clock(NOON))
+        OperatorHolds(None, [entry()], 1.0, Clock(NOON))
     time.tzset()
-    Hands(None, (), 1.0, Clock(NOON))
+    OperatorHolds(None, (), 1.0, Clock(NOON))
     assert [record.getMessage() for record in caplog.records] == [f"schedule: its times are in {said}"]
 
 
