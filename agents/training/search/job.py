@@ -40,7 +40,7 @@ class Job:
     Attributes:
         hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
-        trials: How many.
+        trials: Number of trials that the search runs.
         out: Folder of the search, which driver and nodes must both see.
         arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
     """
