@@ -1,4 +1,4 @@
-"""Signs between two ticks that an LC suffers, which the guard between the ticks answers; see `rlctl.loop.inner`.
+"""Signs between two ticks that an LC suffers, which the guard between the ticks answers; see `rlctl.loop.fast_guard`.
 
 Pure, as the shield is: no file, no clock. A sign has to be rare where nothing is wrong: at equal CPU weight a few
 requests are late in every second, and may be. An LC that is overrun is another matter: once the first requests are late

@@ -21,7 +21,7 @@ from rlctl.envs.experience import Experience
 from rlctl.envs.plant import Plant
 from rlctl.log.record import Recorder, Shares, Tick
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
-from rlctl.loop.inner import InnerGuard
+from rlctl.loop.fast_guard import FastGuard
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
@@ -93,7 +93,7 @@ class Controller:
         self.events = events
         self.shares = shares
         self._said, self._recall = said, recall
-        self.inner: InnerGuard | None = None
+        self.inner: FastGuard | None = None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._reported = ""

@@ -28,7 +28,7 @@ from rlctl.envs.workload import Weight
 from rlctl.log.header import header_of
 from rlctl.log.record import Shares, Tee, TickLog
 from rlctl.loop.control import Controller, Totals
-from rlctl.loop.inner import InnerGuard
+from rlctl.loop.fast_guard import FastGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say
 from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
@@ -331,7 +331,7 @@ def _guard_between(controller: Controller, around: Around) -> None:
     if watch is None or not section.enabled:
         return
     slos = {name: lc.slo for name, lc in watch.lcs.items()}
-    inner = InnerGuard(controller.plant, slos, section.most_false_alarms, around.lease, people=around.holds)
+    inner = FastGuard(controller.plant, slos, section.most_false_alarms, around.lease, people=around.holds)
     controller.inner, watch.look = inner, inner.look
     controller.recorder = Tee(inner, controller.recorder)
     log.info("inner guard looks at %s", watch)

@@ -14,7 +14,7 @@ from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
 from rlctl.log.record import MemoryRecorder, Tee
 from rlctl.loop.control import Controller
-from rlctl.loop.inner import HOUR_SECONDS, InnerGuard
+from rlctl.loop.fast_guard import HOUR_SECONDS, FastGuard
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.signs import Sign
@@ -66,7 +66,7 @@ def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False, p
     shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
     loop = Controller(plant, policy, shield, MemoryRecorder(), lease)
     if guard:
-        loop.inner = InnerGuard(plant, slos, most, lease, people=people)
+        loop.inner = FastGuard(plant, slos, most, lease, people=people)
         plant.answer = loop.inner.look
         loop.recorder = Tee(loop.inner, ticks := loop.recorder)
         loop.ticks = ticks.ticks
@@ -291,7 +291,7 @@ def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
     plant = Watched({2: [glimpse()]})
     loop = guarded(DryRun(plant), half, guard=False)
-    loop.inner = InnerGuard(loop.plant, SLOS, 12)
+    loop.inner = FastGuard(loop.plant, SLOS, 12)
     plant.answer = loop.inner.look
     with caplog.at_level("INFO"):
         loop.run(ticks=2)

@@ -43,7 +43,7 @@ class People(Protocol):
         """That is in force, and BE has so much."""
 
 
-class InnerGuard:
+class FastGuard:
     """Answers what a watch sees between two ticks. A recorder, which learns from each tick whether its alarm was right.
 
     A sign that was wrong too often within an hour is not heeded until that is no longer so.
