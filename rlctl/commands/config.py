@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
-from rlctl.serve.deciders import Configuration
+from rlctl.serve.policy_setup import Configuration
 
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked

@@ -38,11 +38,11 @@ from rlctl.safety.verdict import Bound
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
-from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
 from rlctl.serve.holds import OperatorHolds
 from rlctl.serve.memory import HostMemory, Learner
 from rlctl.serve.notify import Heartbeat, notify
+from rlctl.serve.policy_setup import Configuration, PolicySetup
 from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
 from rlctl.serve.start_pages import let_go
@@ -206,11 +206,11 @@ class Around:
 
 def control(
     plant: Plant,
-    deciders: Deciders,
+    deciders: PolicySetup,
     stop: Request,
     around: Around | None = None,
     *,
-    reloaded: Callable[[], Deciders | None] = lambda: None,
+    reloaded: Callable[[], PolicySetup | None] = lambda: None,
     seconds: float | None = None,
     as_json: bool = False,
 ) -> Totals:
@@ -266,7 +266,7 @@ class _Running:
         controller: Controller,
         around: Around,
         metrics: Metrics | None,
-        reloaded: Callable[[], Deciders | None],
+        reloaded: Callable[[], PolicySetup | None],
     ) -> None:
         self._controller, self._tick_log, self._metrics = controller, around.tick_log, metrics
         self._weight, self._reloaded = around.weight, reloaded

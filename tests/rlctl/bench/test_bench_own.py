@@ -69,7 +69,7 @@ def test_neither_a_scenario_nor_a_configuration_names_code(toy: str, capsys: pyt
     from rlctl.agents.user_manager import build
     from rlctl.config.serve import PolicySection
     from rlctl.envs.errors import PolicyError
-    from rlctl.serve.deciders import build_policy
+    from rlctl.serve.policy_setup import build_policy
 
     assert build(toy).name == toy
     shipped = Path(__file__).parents[3] / "configs/scenarios/noisy.yaml"

@@ -18,8 +18,8 @@ from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.serve.budget import ErrorBudget
-from rlctl.serve.deciders import Deciders
 from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
+from rlctl.serve.policy_setup import PolicySetup
 from rlctl.serve.service import Around, control
 from tests.doubles.clock import Clock, Countdown
 from tests.doubles.levels import level_of
@@ -42,7 +42,7 @@ def served(folder, ticks, host=HOST, manager=None):
     """What a service knew of the host in the end."""
     memory = Recorded(folder, host)
     plant = FakePlant(LIMITS, loads=(0.1,))
-    control(plant, Deciders(manager or LearnedTable(), PROFILE), Countdown(ticks), Around(memory=memory))
+    control(plant, PolicySetup(manager or LearnedTable(), PROFILE), Countdown(ticks), Around(memory=memory))
     return memory.learners[0].remembered()
 
 

@@ -9,7 +9,7 @@ from rlctl.cli import main
 from rlctl.envs.errors import BundleError
 from rlctl.log.record import TickLog
 from rlctl.loop.stopping import Request
-from rlctl.serve.deciders import Configuration
+from rlctl.serve.policy_setup import Configuration
 from rlctl.serve.service import Around, control
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import read_ticks

@@ -13,7 +13,7 @@ import json, sys
 from pathlib import Path
 import rlctl.commands.serve, rlctl.cli
 from rlctl.config.sections import MetricsSection
-from rlctl.serve.deciders import Configuration
+from rlctl.serve.policy_setup import Configuration
 from rlctl.serve.service import Around, control
 from tests.doubles.plant import FakePlant
 from rlctl.log.record import TickLog

@@ -16,8 +16,8 @@ from rlctl.log.reader import read_log
 from rlctl.log.record import TickLog
 from rlctl.log.replay import replay
 from rlctl.safety.profile import load_profile
-from rlctl.serve.deciders import Configuration, Deciders
 from rlctl.serve.dry_run import DryRun
+from rlctl.serve.policy_setup import Configuration, PolicySetup
 from rlctl.serve.service import Around, _tick_log, control, dry_run, serve
 from tests.doubles.clock import Countdown
 from tests.doubles.plant import FakePlant
@@ -34,7 +34,7 @@ def shown(caplog):
 
 
 def run(plant, policy, tick_log, stop, **options):
-    return control(plant, Deciders(policy, PROFILE), stop, Around(tick_log=tick_log), **options)
+    return control(plant, PolicySetup(policy, PROFILE), stop, Around(tick_log=tick_log), **options)
 
 
 def test_every_tick_is_logged(always, tmp_path):
@@ -55,7 +55,7 @@ def test_a_reload_takes_nothing_from_be_while_the_shield_stays_the_same(always, 
             return None
         second = always(lambda _: LIMITS.full)
         second.name = "second"
-        return Deciders(second, load_profile(profile))
+        return PolicySetup(second, load_profile(profile))
 
     first = always(lambda _: LIMITS.full)
     first.name = "first"
@@ -77,7 +77,7 @@ def test_a_reload_that_gives_be_more_weight_begins_at_the_safe_allocation(always
     idle.weight, other.name = Weight.IDLE, "other"
     run(
         FakePlant(LIMITS, loads=(0.1,)), idle, log, Countdown(100),
-        reloaded=lambda: Deciders(other, PROFILE) if next(looks) == 60 else None,
+        reloaded=lambda: PolicySetup(other, PROFILE) if next(looks) == 60 else None,
     )  # fmt: skip
     log.close()
     assert next(tick for tick in read_ticks(log.path) if tick["policy"] == "other")["before"]["frozen"]
@@ -89,8 +89,8 @@ def test_a_reload_to_a_policy_that_wishes_for_a_weight_which_be_has_takes_nothin
     log, looks = TickLog(tmp_path / "ticks.jsonl"), iter(range(1000))
     light, other = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full)
     light.weight, other.name = Weight.MINIMUM, "other"
-    around, first = Around(tick_log=log, weight=weight), Deciders(light, PROFILE)
-    second = Deciders(other, PROFILE)
+    around, first = Around(tick_log=log, weight=weight), PolicySetup(light, PROFILE)
+    second = PolicySetup(other, PROFILE)
     control(
         FakePlant(LIMITS, loads=(0.1,)), first, Countdown(100), around,
         reloaded=lambda: second if next(looks) == 60 else None,
@@ -104,8 +104,8 @@ def test_a_reload_says_what_the_new_policy_lacks(always, tmp_path, caplog):
     second.needs = ("lc_cpus",)
     around = Around(absent={"lc_cpus": "no group"})
     control(
-        FakePlant(LIMITS, loads=(0.1,)), Deciders(first, PROFILE), Countdown(10), around,
-        reloaded=lambda: Deciders(second, PROFILE) if next(looks) == 5 else None,
+        FakePlant(LIMITS, loads=(0.1,)), PolicySetup(first, PROFILE), Countdown(10), around,
+        reloaded=lambda: PolicySetup(second, PROFILE) if next(looks) == 5 else None,
     )  # fmt: skip
     assert caplog.text.count("policy always needs lc_cpus, which is missing: no group") == 1
 
@@ -189,7 +189,7 @@ def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weigh
         f"policy: {{name: frozen}}\nlog: {{directory: {tmp_path / 'log'}}}\nstate_directory: {tmp_path}\n",
     )
     configuration = Configuration(path)
-    configuration.deciders = Deciders(policy, PROFILE)
+    configuration.deciders = PolicySetup(policy, PROFILE)
     try:
         serve(configuration, Countdown(ticks))
     except RlctlError as error:
@@ -274,7 +274,7 @@ def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown):
 def test_be_has_the_configured_weight_under_every_policy(always, shown, wanted, own, weight):
     plant, policy = FakePlant(LIMITS, loads=(0.1,)), always(lambda o: o.current)
     policy.weight = own
-    control(plant, Deciders(policy, load_profile("responsive")), Countdown(2), Around(weight=wanted))
+    control(plant, PolicySetup(policy, load_profile("responsive")), Countdown(2), Around(weight=wanted))
     assert plant.weight is weight
     assert f"be.weight: {wanted}" in shown.text
     assert ("reckons with minimum CPU weight" in shown.text) == (wanted == "leave")
@@ -289,7 +289,7 @@ def test_without_an_idle_class_be_gets_the_minimum_and_the_log_says_so(always, s
         given.append(weight)
 
     plant.set_weight = set_weight
-    deciders = Deciders(always(lambda o: o.current), load_profile("responsive"))
+    deciders = PolicySetup(always(lambda o: o.current), load_profile("responsive"))
     control(plant, deciders, Countdown(2), Around(weight="idle"))
     assert given == [Weight.MINIMUM]
     assert "has no cpu.idle, which came with Linux 5.15: BE gets the minimum CPU weight instead" in shown.text

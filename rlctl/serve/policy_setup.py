@@ -28,7 +28,7 @@ EXCHANGED = ("policy", "fallback", "shield")
 
 
 @dataclass(frozen=True, slots=True)
-class Deciders:
+class PolicySetup:
     """Who decides, with the chain behind it, and the constants of the shield that has the last word."""
 
     policy: Policy
@@ -48,7 +48,7 @@ class Configuration:
         self.reload = Request()
         self.config, self.deciders = self._read(None)
 
-    def reloaded(self) -> Deciders | None:
+    def reloaded(self) -> PolicySetup | None:
         """Who decides from now on, if a reload was asked for and the file is right; a mistake in it changes nothing."""
         if not self.reload.is_set():
             return None
@@ -66,7 +66,7 @@ class Configuration:
         self.deciders = deciders
         return deciders
 
-    def _read(self, tick_seconds: float | None) -> tuple[ServeConfig, Deciders]:
+    def _read(self, tick_seconds: float | None) -> tuple[ServeConfig, PolicySetup]:
         """Read the file; `tick_seconds` is the control period of a service that runs, None at its start."""
         config = load_config(self._path)
         if self._policy not in (None, config.policy.name):
@@ -82,7 +82,7 @@ class Configuration:
         with located(self._path, "lc"):
             check_table(config, config if tick_seconds is None else self.config)
         with located(self._path, "shield"):
-            return config, Deciders(policy, load_profile(config.shield))
+            return config, PolicySetup(policy, load_profile(config.shield))
 
     def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
         """The file's policy. Whoever wrote a fallback there wants BE controlled, whatever becomes of a bundle.
