@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What `rlctl serve` itself costs: start, memory, decisions and imports, on real control groups made for it.
 
 `start` runs from the exec to the first shielded tick in the log, of which one control period is waiting for the first
@@ -10,9 +9,6 @@ are the best of several blocks, which a busy machine disturbs least. `busy` is a
 latency log grows by so many lines a second, with so many BE groups, and with further ones that appear at once in
 mid-run: its ticks, how late they came, its share of a CPU and its memory. Exit code 1 when a bound is missed. Needs
 root.
-
-  scripts/bench-serve
-  scripts/bench-serve dqn --ticks 1000 --starts 10 --json serve.json
 """
 
 from __future__ import annotations
@@ -36,9 +32,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from in_venv import ROOT, run_main
-
 import psutil
+from in_venv import ROOT
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -374,16 +369,17 @@ def audit(bed: Bed, policy: str) -> tuple[list[str], dict[str, list[float]]]:
     }
 
 
-def main() -> int:
-    """Print the figures; exit code 1 if a bound is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options."""
     parser.add_argument("bundle", nargs="?", default="ppo", metavar="BUNDLE", help="a folder or ppo, dqn")
     parser.add_argument("--ticks", type=int, default=300, help="before memory is looked at (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--decisions", type=int, default=5000, help="of the chain (default: %(default)s)")
     parser.add_argument("--busy", type=float, default=120.0, metavar="SECONDS", help="of each (default: %(default)g)")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> tuple[Any, int]:
+    """Print the figures; exit code 1 if a bound is missed."""
     with contextlib.ExitStack() as stack:
         bed = Bed(stack)
         forbidden, weights = audit(bed, args.bundle)
@@ -422,13 +418,6 @@ def main() -> int:
     )
     missed = [f"{name} is {figures[name]}, the bound is {most}" for name, most in MOST.items() if figures[name] > most]
     for line in missed:
-        print(f"bench-serve: {line}", file=sys.stderr)
-    if args.json:
-        told = {"schema": 1, **figures, "memory": memory, "busy": much, "chain": replayed, "imports": weights}
-        told["forbidden"] = forbidden
-        args.json.write_text(json.dumps(told, indent=1) + "\n")
-    return int(bool(missed or forbidden))
-
-
-if __name__ == "__main__":
-    run_main(main)
+        print(f"bench serve: {line}", file=sys.stderr)
+    told = {"schema": 1, **figures, "memory": memory, "busy": much, "chain": replayed, "imports": weights}
+    return told | {"forbidden": forbidden}, int(bool(missed or forbidden))

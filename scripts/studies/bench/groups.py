@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What one tick's reading and writing costs with 1, 10 and 100 BE groups: real control groups, sensors and journal.
 
 Each tick reads every sensor, looks for groups that came or went (in service once a second), writes another quota to
@@ -6,10 +5,7 @@ every group and reads it back. `cpu` is the CPU time of it, which a busy machine
 Then as many groups appear at once: how long it takes until all are under control, between ticks, and what a tick takes.
 With --depth and --width one BE group holds a family of its own, nested or side by side: CPU time of a start, of a tick
 with a change, and of a stop. The groups are made here and removed at the end; nothing runs in them. Needs root.
-
-  scripts/bench-groups
-  scripts/bench-groups --depth 10 20 40 80 200 --width 200 1000
-  scripts/bench-groups 1 10 100 300 --ticks 1000 --json groups.json
+Exit code 1 if 100 groups take longer than the budget.
 """
 
 from __future__ import annotations
@@ -17,25 +13,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import json
 import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from in_venv import run_main  # goes on with the Python of .venv
-
 import numpy as np
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host import following
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
@@ -178,31 +171,27 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
     print(render([["BE groups", *titles.values()], *body]))
 
 
-def main() -> int:
-    """Print the table; exit code 1 if 100 groups take longer than the budget."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options."""
     parser.add_argument("groups", nargs="*", type=int, default=[1, 10, 100], metavar="N", help="numbers of BE groups")
     parser.add_argument("--ticks", type=int, default=500, help="ticks of each")
     parser.add_argument("--depth", nargs="*", type=int, default=[], metavar="N", help="groups nested within one of BE")
     parser.add_argument("--width", nargs="*", type=int, default=[], metavar="N", help="groups side by side within one")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures too")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, dict[str, float]], int]:
+    """Print the table."""
     following.LOOK_SECONDS = 0.0  # ticks are not a second apart here
     if args.depth or args.width:
         nested = {f"{depth} deep": family(depth, 0) for depth in args.depth}
-        print_table(nested | {f"{width} wide": family(0, width) for width in args.width})
-        return 0
-    rows = {}
+        families = nested | {f"{width} wide": family(0, width) for width in args.width}
+        print_table(families)
+        return families, 0
+    rows: dict[str, dict[str, float]] = {}
     for number in args.groups:
         with live(number) as host:
-            rows[number] = measure(host, args.ticks)
-        rows[number] |= adoption(number)
-    print_table({str(number): row for number, row in rows.items()})
+            rows[str(number)] = measure(host, args.ticks)
+        rows[str(number)] |= adoption(number)
+    print_table(rows)
     print("all in milliseconds but for the open files")
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
-    return int(rows.get(100, {}).get("p99_milliseconds", 0.0) > MOST_P99_MILLISECONDS)
-
-
-if __name__ == "__main__":
-    run_main(main)
+    return rows, int(rows.get("100", {}).get("p99_milliseconds", 0.0) > MOST_P99_MILLISECONDS)

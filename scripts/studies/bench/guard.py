@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """What the guard between the ticks is worth: a sudden overload on a live testbed, with the guard and without, in turns.
 
 BE has a fixed quota beside an LC at .3 of its maximum load. Then, at a random moment of a control period, the load
@@ -10,10 +9,7 @@ behind the shield, with the guard (`on`) or without (`off`). `log` is with the g
 as in service and not at the load generator. `alone` is the same with BE frozen: what the LC misses by itself.
 At rest, for a while with the guard and nothing changing, every alarm is counted; `false` are those in whose window the
 LC met its target. Needs root.
-
-  scripts/bench-inner-guard                                    live-nginx, 20 repeats; half an hour
-  scripts/bench-inner-guard live-network --json network.json
-  scripts/bench-inner-guard live-memcached --repeats 2 --rest 10
+With 20 repeats, half an hour.
 """
 
 from __future__ import annotations
@@ -21,31 +17,28 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
-import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-from in_venv import run_main  # goes on with the Python of .venv
+from typing import Any
 
 import numpy as np
 
 from rlctl.agents import catalogue
 from rlctl.config.sections import InnerGuardSection
-from rlctl.envs.errors import TestbedError
+from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.latency.nginx_log import NginxLog
 from rlctl.envs.host.watch import Glimpse
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.workload import Weight
+from rlctl.log.record import MemoryRecorder, Tee, Tick
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import FastGuard
-from rlctl.log.record import MemoryRecorder, Tee, Tick
 from rlctl.report.table import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
@@ -272,17 +265,18 @@ def summary(name: str, runs: Sequence[Run]) -> dict[str, float | int | str | Non
     }
 
 
-def main() -> None:
-    """Run, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def declare(parser: argparse.ArgumentParser) -> None:
+    """The options."""
     parser.add_argument("scenario", nargs="?", default="live-nginx", help="live-nginx, live-memcached or live-network")
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="overloads with and without (default: 20)")
     parser.add_argument("--rest", type=float, default=300.0, metavar="SECONDS", help="at rest (default: 300)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures too")
-    args = parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> tuple[Any, int]:
+    """Run, print the table."""
     scenario = live_scenario(args.scenario)
     if scenario.be.kind not in QUOTA:
-        parser.error(f"{args.scenario}: its BE has no quota here that fits; there is: {', '.join(QUOTA)}")
+        raise ConfigError(f"{args.scenario}: its BE has no quota here that fits; there is: {', '.join(QUOTA)}")
     if scenario.link:
         rate = scenario.link.rates[0][1]
         halved = scenario.link.model_copy(update={"rates": ((0.0, rate), (STEP_SECONDS, rate / 2.0))})
@@ -307,9 +301,4 @@ def main() -> None:
     print(render([titles, *(["-" if value is None else str(value) for value in one.values()] for one in found)]))
     print(f"{scenario.name}; held in milliseconds after the {'link halved' if scenario.link else 'step of the load'}")
     print(f"at rest, {args.rest:g} s: {alarms} alarms, {false} false ({false * hour:g} an hour), {rest_missed} missed")
-    if args.json:
-        args.json.write_text(json.dumps({"scenario": scenario.name, "overload": found, "rest": rest}, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    run_main(main)
+    return {"scenario": scenario.name, "overload": found, "rest": rest}, 0

@@ -1,0 +1,1 @@
+"""What scripts/bench measures: a module a measurement, each with `declare(parser)` and `run(args)`."""
