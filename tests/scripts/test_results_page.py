@@ -16,23 +16,25 @@ def script(tmp_path: Path) -> dict[str, Any]:
     """The names of scripts/results, with folders of its own to write to."""
     found = runpy.run_path(str(ROOT / "scripts/results"), run_name="results")
     shutil.copytree(ROOT / "docs/results", tmp_path / "results")
-    found["page"].__globals__.update(STORED=tmp_path / "results", RUNS=tmp_path / "results/runs.json")
+    found["pages"].__globals__.update(STORED=tmp_path / "results", RUNS=tmp_path / "results/runs.json")
     return found
 
 
 def test_the_page_is_what_the_stored_results_make(script: dict[str, Any]) -> None:
     runs = json.loads((ROOT / "docs/results/runs.json").read_text())
-    told = "the page is not what docs/results/*.json make; run `scripts/results page`"
-    assert script["page"](runs) == (ROOT / "docs/results.md").read_text(), told
+    told = "the pages are not what docs/results/*.json make; run `scripts/results page`"
+    for path, text in script["pages"](runs).items():
+        kept = ROOT / "docs" / ("results.md" if path.name == "results.md" else f"results/{path.name}")
+        assert text == kept.read_text(), told
 
 
 def test_every_stored_result_is_on_the_page_with_its_command(script: dict[str, Any]) -> None:
     runs = json.loads((ROOT / "docs/results/runs.json").read_text())
     stored = {path.stem for path in (ROOT / "docs/results").glob("*.json")} - {"runs"}
     assert set(runs) == stored <= set(script["COMMANDS"])
-    page = (ROOT / "docs/results.md").read_text()
-    assert all(f"Written by `{run['command']}`" in page for run in runs.values())
-    figures = {f"results-{name}.png" for name in runs if f"figures/results-{name}.png" in page}
+    pages = {name: (ROOT / f"docs/results/{name}.md").read_text() for name in runs}
+    assert all(f"Written by `{run['command']}`" in pages[name] for name, run in runs.items())
+    figures = {f"results-{name}.png" for name in runs if f"figures/results-{name}.png" in pages[name]}
     assert figures
     assert all((ROOT / "docs/figures" / name).exists() for name in figures)
 
@@ -56,6 +58,7 @@ def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dic
     written = tmp_path / "out.json"
     written.write_text(json.dumps(result, indent=1))
     script["store"]("live-nginx", written, 1234.0, "2030-01-02")
-    page = script["page"](json.loads((tmp_path / "results/runs.json").read_text()))
+    pages = script["pages"](json.loads((tmp_path / "results/runs.json").read_text()))
+    page = pages[tmp_path / "results/live-nginx.md"]
     assert "| ppo              |     equal |  95.0 | 89.5-97.7 | 12.3 |" in page
     assert "on 2030-01-02 in 21 min on" in page
