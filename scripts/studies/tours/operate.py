@@ -1,17 +1,10 @@
-#!/usr/bin/env python3
 """The operating role in about three minutes: rlctl on a live testbed, with faults injected, and everything put back.
 
 Starts nginx under a load that comes and goes, and stress-ng as best-effort work beside it, in control groups of its
 own. Writes a serve.yaml, checks it, serves it, and shows what an operator looks at. Then the latency source stalls, the
 configuration becomes garbage, the controller is killed, and controller and watchdog are killed together; BE's settings
-are watched from outside all the while. Ends with a table and out/tour-operate/tour.png.
-
-Needs root (it makes control groups), nginx, stress-ng and a C compiler; scripts/install brings them on Debian. The
-groups and processes are gone at the end. Exit code: 0 all held, 1 something did not, 75 a program is missing, 77 not
-root.
-
-  scripts/tour-operate
-  scripts/tour-operate --policy feedforward
+are watched from outside all the while. Ends with a table and out/tour-operate/tour.png. The groups and processes are
+gone at the end. `scripts/tour operate` runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +17,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -33,52 +25,33 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+from in_venv import ROOT, run_main
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import TestbedError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import JOURNAL
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.sensors.cpu import usage_seconds
+from rlctl.envs.telemetry import Missing
+from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.knee import find_knee, probe_with
+from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.session import TOP_WEIGHT, out_of_the_way
+from rlctl.envs.testbed.stress import StressConfig, StressNg
+from rlctl.envs.testbed.traces import sinusoid
+from rlctl.report.table import render
+from rlctl.work.progress import say
+from tests.faults.client import Endpoint
+from tests.faults.judging import judge, rulings
+from tests.faults.onlooker import Onlooker
+from tests.faults.stage import ORIGINAL_QUOTA, Service, settings
+from tests.soak.judging import free_port
+
 OUT = ROOT / "out" / "tour-operate"
-
-
-def parsed() -> argparse.Namespace:
-    """The command line's arguments."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", default="ppo", help="who decides, from `rlctl managers` (%(default)s)")
-    return parser.parse_args()
-
-
-ASKED = parsed()
-if os.geteuid() != 0:
-    print("tour-operate: needs root, as it makes control groups: sudo scripts/tour-operate, or in a container with "
-          "--privileged; without root try `rlctl bench` and docs/roles/operating.md", file=sys.stderr)  # fmt: skip
-    sys.exit(os.EX_NOPERM)
-if Path(sys.prefix) != VENV:
-    if subprocess.run([ROOT / "scripts" / "install", "cli,serve"], stdout=sys.stderr).returncode:
-        sys.exit(os.EX_TEMPFAIL)  # it has said why
-    os.execv(VENV / "bin" / "python", [str(VENV / "bin" / "python"), *sys.argv])
-
-from in_venv import run_main  # noqa: E402 - puts the checkout on the path
-from rlctl.work.progress import say  # noqa: E402 - only the .venv has the rest
-from rlctl.envs.allocation import Allocation, Limits  # noqa: E402
-from rlctl.envs.errors import TestbedError  # noqa: E402
-from rlctl.envs.host.cgroup.group import Group  # noqa: E402
-from rlctl.envs.host.cgroup.journal import JOURNAL  # noqa: E402
-from rlctl.envs.host.cgroup.knobs import Knobs  # noqa: E402
-from rlctl.envs.host.cgroup.layout import Controller, Layout  # noqa: E402
-from rlctl.envs.host.sensors.cpu import usage_seconds  # noqa: E402
-from rlctl.envs.telemetry import Missing  # noqa: E402
-from rlctl.envs.testbed.generator import LoadGenerator  # noqa: E402
-from rlctl.envs.testbed.janitor import Janitor  # noqa: E402
-from rlctl.envs.testbed.knee import find_knee, probe_with  # noqa: E402
-from rlctl.envs.testbed.launch import Launcher, Process  # noqa: E402
-from rlctl.envs.testbed.nginx import Nginx  # noqa: E402
-from rlctl.envs.testbed.session import TOP_WEIGHT, out_of_the_way  # noqa: E402
-from rlctl.envs.testbed.stress import StressConfig, StressNg  # noqa: E402
-from rlctl.envs.testbed.traces import sinusoid  # noqa: E402
-from tests.faults.client import Endpoint  # noqa: E402
-from tests.faults.judging import judge, rulings  # noqa: E402
-from tests.faults.onlooker import Onlooker  # noqa: E402
-from tests.faults.stage import ORIGINAL_QUOTA, Service, settings  # noqa: E402
-from rlctl.report.table import render  # noqa: E402
-from tests.soak.judging import free_port  # noqa: E402
 
 TARGET_SECONDS = 0.010
 KNEE_RPS = (400.0, 200.0, 3000.0)  # as scenario live-nginx searches it
@@ -201,7 +174,7 @@ class Bed:
 
     def start(self, name: str, *arguments: str) -> Process:
         """Start an rlctl in the tour's folder; it comes before all others, as a unit in rlctl.slice does."""
-        return self._controllers.start(name, [str(VENV / "bin" / "rlctl"), *arguments])
+        return self._controllers.start(name, [str(ROOT / ".venv/bin/rlctl"), *arguments])
 
     @property
     def latest(self) -> Allocation:
@@ -304,14 +277,14 @@ def said(service: Service, word: str, most: int = 2) -> str:
     return lines[-1] if lines else ""
 
 
-def look(tour: Tour, bed: Bed) -> None:
+def look(tour: Tour, bed: Bed, policy: str) -> None:
     """From the empty folder to a configuration that is known to be right."""
     tour.heading("What does this host offer?")
     rlctl(bed, "doctor", most=10)
     see("`yes` and `no`, each with its reason; exit code 0: `rlctl serve` can run here")
     tour.heading("A configuration for this service, and is it right?")
     file = OUT / "serve.yaml"
-    file.write_text(configured(bed, ASKED.policy))
+    file.write_text(configured(bed, policy))
     print("   $ cat serve.yaml")
     show(file.read_text().splitlines())
     rlctl(bed, "config", "check", "serve.yaml")
@@ -327,7 +300,7 @@ def configured(bed: Bed, policy: str) -> str:
     return SERVE.format(name=bed.name, max_load_rps=bed.max_load_rps, url=url, policy=policy, folder=OUT, port=bed.port)
 
 
-def serve(tour: Tour, bed: Bed) -> Service:
+def serve(tour: Tour, bed: Bed, policy: str) -> Service:
     """For real, and what an operator looks at."""
     tour.heading(f"{UNMANAGED_SECONDS:g} s without anybody in charge, for the comparison")
     tour.mark("nobody")
@@ -335,7 +308,7 @@ def serve(tour: Tour, bed: Bed) -> Service:
     see(f"nginx's p95, worst second: {worst_milliseconds(bed, UNMANAGED_SECONDS):.0f} ms, target 10 ms")
     tour.heading("Serve for real")
     print("   $ rlctl serve --config serve.yaml &")
-    service = started(tour, bed, f"serve: {ASKED.policy}")
+    service = started(tour, bed, f"serve: {policy}")
     time.sleep(SERVED_SECONDS)
     said(service, "BE ", most=6)
     see("one line where a decision changes, not one a tick")
@@ -526,13 +499,16 @@ def figure(tour: Tour, bed: Bed) -> Path:
 
 def main() -> int:
     """Take all steps of the tour."""
+    parser = argparse.ArgumentParser(prog="tour operate", description=__doc__)
+    parser.add_argument("--policy", default="ppo", help="who decides, from `rlctl managers` (%(default)s)")
+    policy = parser.parse_args().policy
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     tour = Tour()
     with contextlib.ExitStack() as stack:
         bed = Bed(stack)
-        look(tour, bed)
-        service = serve(tour, bed)
+        look(tour, bed, policy)
+        service = serve(tour, bed, policy)
         stall(tour, bed, service)
         garbage(tour, bed, service)
         kill_controller(tour, bed, service)

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """The way to a policy for one's own host, whole, on a live testbed: with the minutes that each step takes.
 
 What docs/howto/calibrate-and-train.md and shadow-and-promote.md say: the host is swept, a policy is trained for it,
@@ -8,10 +7,8 @@ Ends with the minutes. The shipped gate asks for a day: here it is asked for all
 whatever it says, since nobody depends on a testbed.
 
 Needs root (it makes control groups), what the scenario needs, and a machine that does nothing else. Everything is kept
-in out/own-host/SCENARIO, which is begun anew. Exit code: 0, 77 not root, or that of the step that failed.
-
-  scripts/tour-own-host
-  scripts/tour-own-host --scenario live-network --train-seconds 600
+in out/tour-own-host/SCENARIO, which is begun anew. Exit code: 0, or that of the step that failed.
+`scripts/tour own-host` runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -168,14 +164,11 @@ class Served:
 def main() -> int:
     """Go the way, and say what it took."""
     asked = parsed()
-    if os.geteuid() != 0:
-        print("tour-own-host: needs root, as it makes control groups: sudo scripts/tour-own-host", file=sys.stderr)
-        return os.EX_NOPERM
     require_installed("it", "train,cli", "torch", "stable_baselines3", "sb3_contrib", "scipy")
     if shutil.which("ssh-keygen") is None:
         raise ConfigError("ssh-keygen is not installed: apt-get install openssh-client")
     scenario = live_scenario(asked.scenario)
-    folder = ROOT / "out" / "own-host" / scenario.name
+    folder = ROOT / "out" / "tour-own-host" / scenario.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     steps = Steps(folder)

@@ -1,0 +1,1 @@
+"""The tours that are Python: `scripts/tour NAME` runs them."""
