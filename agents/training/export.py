@@ -86,10 +86,7 @@ def network_of_model(model: Any) -> Network:
         raise BundleError(f"the network is not dense layers with one activation between them: {sorted(names)}")
     network = Network(
         tuple(_array(layer.weight) for layer in dense),
-        tuple(
-            _array(layer.bias) if layer.bias is not None else np.zeros(layer.out_features, np.float32)
-            for layer in dense
-        ),
+        tuple(_bias(layer) for layer in dense),
         names.pop() if names else "tanh",
     )
     try:
