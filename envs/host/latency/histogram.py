@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from rlctl.envs.host.latency.figures import Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
@@ -46,9 +46,19 @@ class Histogram:
     def since(self, before: Histogram | None) -> Histogram:
         """What was added to an earlier reading. All of it where any count has fallen: its counters started anew."""
         earlier = Histogram() if before is None else before
-        grown = [now - earlier.at_most(bound) for bound, now in zip(self.bounds, self.counts, strict=True)]
-        grown = list(self.counts) if min(grown) < 0.0 else grown
-        return Histogram(self.bounds, tuple(accumulate(grown, max)))
+        return Histogram(self.bounds, self.counts if self.fell(earlier) else self._growth(earlier))
+
+    def fell(self, before: Histogram) -> bool:
+        """Whether any count, of a lower bound too, is less than in an earlier reading: its counters started anew."""
+        return min(self._growth(before)) < 0.0
+
+    @property
+    def rises(self) -> bool:
+        """Whether no bound has fewer requests than a lower one."""
+        return all(low <= high for low, high in pairwise(self.counts))
+
+    def _growth(self, before: Histogram) -> tuple[float, ...]:
+        return tuple(now - before.at_most(bound) for bound, now in zip(self.bounds, self.counts, strict=True))
 
     def quantile(self, q: float) -> tuple[float, bool] | None:
         """A quantile by linear interpolation inside the bucket that holds it.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -60,27 +61,36 @@ class _Scrape:
     failed: _Series
     oldest: float | Missing
     in_flight: float | Missing
+    created: Mapping[_Labels, float]
+    wall_seconds: float
 
 
 TORN_SECONDS = 60.0
 """No service restarts twice within so long and serves meanwhile."""
 
+_BUCKET_LINE = re.compile(r'(?:\{")?([^\s{}",#]+)_bucket["{ \t]')
+MOST_NAMES = 8
+
 
 class PrometheusDigest:
     """Turns one scrape after the other into figures.
 
-    Each series is compared with itself, so that a worker that restarts (its counters start again at 0) or joins does
-    not disturb the others. The figures of a window are those between two scrapes. Completed requests are all that a
+    Each series is compared with itself. One that is new, came back or began again at 0 counts from its second look: its
+    counts may be those of a lifetime. Where `_created` says that it is younger than the window, it counts at once. The
+    figures of a window are those between two scrapes. Completed requests are all that a
     histogram shows: in overload name an `oldest` or `in_flight` gauge too. Requests that fail fast are among them:
     name a counter of `errors`.
     """
 
-    def __init__(self, names: PrometheusNames, slo: SLO) -> None:
-        self._names, self._slo = names, slo
-        wanted = [f"{names.histogram}_bucket", *filter(None, (names.oldest, names.in_flight, names.errors))]
-        self._starts = tuple(name + end for name in wanted for end in "{ \t")
+    def __init__(self, names: PrometheusNames, slo: SLO, wall_clock: Callable[[], float] = time.time) -> None:
+        self._names, self._slo, self._wall_clock = names, slo, wall_clock
+        wanted = [f"{names.histogram}_bucket", f"{names.histogram}_created"]
+        wanted += filter(None, (names.oldest, names.in_flight, names.errors))
+        plain = tuple(name + end for name in wanted for end in "{ \t")
+        self._starts = plain + tuple(f'{{"{name}"' for name in wanted)  # a name in UTF-8 is quoted, within the braces
         self._before: _Scrape | None = None
-        self._fell: dict[_Labels, float] = {}
+        self._broke: dict[_Labels, float] = {}
+        self._last_seen: dict[_Labels, float] = {}
         self._torn_seconds = -math.inf
 
     def __call__(self, body: bytes, now_seconds: float) -> Figures | Missing:
@@ -97,20 +107,30 @@ class PrometheusDigest:
         if before is None or scrape.seconds <= before.seconds:
             return Missing(Why.NO_DATA, "a histogram's window takes two scrapes")
         if self._torn(before, scrape):
-            return Missing(Why.MALFORMED, "its counts fall again and again: does each worker answer with its own?")
+            return Missing(
+                Why.MALFORMED,
+                "its counts fall or its labels change again and again: does each worker answer for itself?",
+            )
         return self._figures(before, scrape)
 
     def _torn(self, before: _Scrape, now: _Scrape) -> bool:
-        """Whether a series' counts fell twice in TORN_SECONDS: workers answer in turn, each for itself."""
+        """Whether a series fell or came back twice in TORN_SECONDS: workers answer in turn, each for itself."""
         # Of one that restarts they fall once. What two workers differ by is the lifetime of one, and no window.
         since = now.seconds - TORN_SECONDS
-        fell = {key for key, one in now.series.items() if key in before.series and one.total < before.series[key].total}
-        if any(self._fell.get(key, -math.inf) > since for key in fell):
+        broke = {key for key, one in now.series.items() if key in before.series and one.fell(before.series[key])}
+        broke |= {key for key in now.series if key not in before.series and self._last_seen.get(key, -math.inf) > since}
+        if any(self._broke.get(key, -math.inf) > since for key in broke):
             self._torn_seconds = now.seconds
-        self._fell = {key: at for key, at in self._fell.items() if at > since} | dict.fromkeys(fell, now.seconds)
+        self._broke = {key: at for key, at in self._broke.items() if at > since} | dict.fromkeys(broke, now.seconds)
+        self._last_seen = {key: at for key, at in self._last_seen.items() if at > since}
+        self._last_seen |= dict.fromkeys(before.series, before.seconds) | dict.fromkeys(now.series, now.seconds)
         return now.seconds - self._torn_seconds < TORN_SECONDS
 
     def _parse(self, body: bytes, now_seconds: float) -> _Scrape | Missing:
+        if body.startswith(b"\x1f\x8b"):
+            return Missing(Why.MALFORMED, "it answers in gzip, which rlctl did not ask for; turn compression off there")
+        if body.lstrip().startswith(b"<"):
+            return Missing(Why.MALFORMED, "it answers with an HTML page; give the URL of the metrics, often /metrics")
         # The parser is pure Python and would hold the interpreter for long over thousands of lines that are not ours.
         page = body.decode(errors="replace").splitlines()
         text = "\n".join(line for line in page if line.startswith(self._starts))
@@ -127,7 +147,9 @@ class PrometheusDigest:
         if isinstance(failed, Missing):
             return failed
         oldest = self._gauge(samples, self._names.oldest)
-        return _Scrape(now_seconds, series, failed, oldest, self._gauge(samples, self._names.in_flight))
+        in_flight = self._gauge(samples, self._names.in_flight)
+        created = {_labels(one): one.value for one in samples if one.name == f"{self._names.histogram}_created"}
+        return _Scrape(now_seconds, series, failed, oldest, in_flight, created, self._wall_clock())
 
     def _histograms(self, samples: Sequence[Sample]) -> _Series | Missing:
         buckets: dict[_Labels, dict[float, float]] = {}
@@ -150,12 +172,12 @@ class PrometheusDigest:
             )
         return whole
 
-    def _absent(self, page: Iterable[str]) -> Missing:
+    def _absent(self, page: Sequence[str]) -> Missing:
         name = self._names.histogram
         if any(line.startswith((name + "{", name + " ")) for line in page):
             return Missing(Why.NOT_SUPPORTED, f"{name} is no histogram there, and an average or a summary has no tail")
         labels = f" with {dict(self._names.labels)}" if self._names.labels else ""
-        return Missing(Why.NO_DATA, f"no series of {name}_bucket{labels}: is that its name there?")
+        return Missing(Why.NO_DATA, f"no series of {name}_bucket{labels}; {_histograms_of(page)}")
 
     def _failed(self, samples: Sequence[Sample]) -> _Series | Missing:
         """The counter's series of requests that failed, each as a histogram without finite bounds."""
@@ -188,12 +210,20 @@ class PrometheusDigest:
             return Missing(Why.NO_DATA, f"no series of {name}")
         return max(values) if name == self._names.oldest else sum(values)
 
-    def _figures(self, before: _Scrape, now: _Scrape) -> Figures:
+    def _figures(self, before: _Scrape, now: _Scrape) -> Figures | Missing:
         seconds = now.seconds - before.seconds
         names = self._names
-        figures = _growth(before.series, now.series).figures(
-            names.histogram, names.unit, self._slo, now.seconds, seconds
-        )
+        series = {key: grown for key, one in now.series.items() if (grown := _grown(key, one, before, now)) is not None}
+        if not series and before.series.keys() & now.series.keys():
+            return Missing(Why.NO_DATA, "its counts began again at 0: they count from the next look")
+        if not series:
+            return Missing(
+                Why.MALFORMED, "its labels changed since the last look: do replicas answer in turns under one address?"
+            )
+        if any(not one.rises for one in series.values()):
+            return Missing(Why.MALFORMED, f'a bucket of {names.histogram} grew by more than its le="+Inf"')
+        growth = together(list(series.values()))
+        figures = growth.figures(names.histogram, names.unit, self._slo, now.seconds, seconds)
         offered: float | Missing = UNKNOWN
         if not isinstance(now.in_flight, Missing) and not isinstance(before.in_flight, Missing):
             assert isinstance(figures.done_rps, float)
@@ -216,6 +246,24 @@ def _bound(text: str) -> float | None:
     return bound if sound else None
 
 
+def _grown(key: _Labels, one: Histogram, before: _Scrape, now: _Scrape) -> Histogram | None:
+    """What was added to a series since the look before; None where that cannot be known."""
+    earlier = before.series.get(key)
+    if earlier is not None and not one.fell(earlier):
+        return one.since(earlier)
+    age_seconds = now.wall_seconds - now.created.get(key, -math.inf)
+    return one if 0.0 <= age_seconds <= now.seconds - before.seconds else None
+
+
+def _histograms_of(page: Sequence[str]) -> str:
+    """The histograms of a page, for an operator who looks for the right name."""
+    found = sorted({match[1] for line in page if (match := _BUCKET_LINE.match(line)) is not None})
+    if not found:
+        return "the page has no histogram"
+    more = ", ..." if len(found) > MOST_NAMES else ""
+    return f"histograms there: {', '.join(name[:80] for name in found[:MOST_NAMES])}{more}"
+
+
 def _growth(before: _Series, now: _Series) -> Histogram:
-    """What was added to all series; one that was not there before is new."""
+    """What was added to all series of failures; one that was not there before counts whole, so that none is missed."""
     return together([histogram.since(before.get(series)) for series, histogram in now.items()])

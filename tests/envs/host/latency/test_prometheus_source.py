@@ -80,16 +80,77 @@ def test_a_histogram_that_ends_below_the_target_cannot_tell(slo: SLO) -> None:
 def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -> None:
     before = exposition((500,) * 5, "1") + exposition((900,) * 5, "2")
     now = exposition((600,) * 5, "1") + exposition((30,) * 5, "2") + exposition((20,) * 5, "3")
-    assert sound(figures(slo, before, now)).samples == 100 + 30 + 20
+    after = exposition((700,) * 5, "1") + exposition((60,) * 5, "2") + exposition((40,) * 5, "3")
+    assert sound(figures(slo, before, now)).samples == 100, "the others' may be counts of a lifetime"
+    assert sound(figures(slo, before, now, after)).samples == 100 + 30 + 20
+
+
+@pytest.mark.parametrize(("age_seconds", "samples"), [(0.5, 100 + 20), (1.5, 100), (-5.0, 100)])
+def test_a_young_series_counts_at_once(slo: SLO, age_seconds: float, samples: int) -> None:
+    digest = PrometheusDigest(NAMES, slo, wall_clock=lambda: 5000.0)
+    born = f'http_seconds_created{{worker="2"}} {5000.0 - age_seconds}'
+    digest(exposition((500,) * 5).encode(), 0.0)
+    found = digest((exposition((600,) * 5) + exposition((20,) * 5, "2", born)).encode(), 1.0)
+    assert sound(found).samples == samples
+
+
+def test_buckets_that_outgrow_infinity_are_malformed(slo: SLO) -> None:
+    found = figures(slo, exposition((50, 50, 50, 50, 50)), exposition((80, 80, 80, 80, 50)))
+    assert isinstance(found, Missing)
+    assert found.why is Why.MALFORMED
+    assert "+Inf" in found.detail
+
+
+def test_a_reset_in_a_lower_bucket_is_seen(slo: SLO) -> None:
+    found = figures(slo, exposition((90, 90, 90, 90, 100)), exposition((0, 0, 90, 100, 120)))
+    assert isinstance(found, Missing)
+    assert "began again" in found.detail
+
+
+def test_replicas_with_labels_of_their_own_are_named(slo: SLO) -> None:
+    """Each look saw a lifetime's requests: 43,890 a second where 60 were served."""
+    looks = [exposition((9000 + n,) * 5, worker=str(n % 2)) for n in range(8)]
+    for last in range(2, len(looks)):
+        found = figures(slo, *looks[:last])
+        assert isinstance(found, Missing)
+        assert found.why is Why.MALFORMED
+        assert "labels" in found.detail
+
+
+def test_a_series_that_returns_brings_no_lifetime(slo: SLO) -> None:
+    always, away = [exposition((n,) * 5) for n in (100, 200, 300)], exposition((10**6,) * 5, "2")
+    assert sound(figures(slo, always[0] + away, always[1], always[2] + away)).samples == 100
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"\x1f\x8b\x08 and more", "gzip"),
+        (b"\n<!DOCTYPE html><html>", "HTML page"),
+        (b'{"rpc.seconds_bucket",le="+Inf"} 3\nother_bucket{le="1"} 2\n', "histograms there: other, rpc.seconds"),
+    ],
+)
+def test_another_page_says_what_it_is(slo: SLO, body: bytes, reason: str) -> None:
+    found = PrometheusDigest(NAMES, slo)(body, 0.0)
+    assert isinstance(found, Missing)
+    assert reason in found.detail
+
+
+def test_names_in_utf8_are_read(slo: SLO) -> None:
+    names = PrometheusNames(histogram="rpc.seconds")
+    pages = [f'{{"rpc.seconds_bucket",le="0.001"}} {n}\n{{"rpc.seconds_bucket",le="+Inf"}} {n}\n' for n in (3, 10)]
+    assert sound(figures(slo, *pages, names=names)).samples == 7
 
 
 def test_workers_that_answer_in_turn_each_for_itself_are_no_window(slo: SLO) -> None:
     """What they differ by is the lifetime of one: its tail hid a service that missed at that moment."""
     one, other = exposition((9000,) * 5), exposition((200,) * 5)
-    assert isinstance(figures(slo, one, other), Figures), "one that has restarted"
+    restarted = figures(slo, one, other)
+    assert isinstance(restarted, Missing)
+    assert restarted.why is Why.NO_DATA, "one that has restarted"
     torn = figures(slo, one, other, one, other)
     assert isinstance(torn, Missing)
-    assert "does each worker answer with its own?" in torn.detail
+    assert "does each worker answer for itself?" in torn.detail
     assert isinstance(figures(slo, one, other, one, other, one), Missing)
     minute = [exposition((300 + second,) * 5) for second in range(62)]
     assert isinstance(figures(slo, one, other, one, other, *minute), Figures), "and not for ever"
@@ -98,8 +159,8 @@ def test_workers_that_answer_in_turn_each_for_itself_are_no_window(slo: SLO) -> 
 @pytest.mark.parametrize(
     ("labels", "said"),
     [
-        ({}, "no series of http_seconds_bucket: is that its name there?"),
-        ({"worker": "9"}, "no series of http_seconds_bucket with {'worker': '9'}: is that its name there?"),
+        ({}, "no series of http_seconds_bucket; the page has no histogram"),
+        ({"worker": "9"}, "no series of http_seconds_bucket with {'worker': '9'}; histograms there: http_seconds"),
     ],
 )
 def test_a_histogram_that_is_not_there_is_told_by_name(slo: SLO, labels: dict[str, str], said: str) -> None:
