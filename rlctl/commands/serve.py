@@ -12,7 +12,7 @@ from rlctl.config.serve import describe
 from rlctl.loop.stopping import stop_on_signals
 from rlctl.serve.policy_setup import Configuration
 from rlctl.serve.self_usage import bounded_memory
-from rlctl.serve.service import dry_run, serve
+from rlctl.serve.service import serve
 from rlctl.work.logs import log_to_stderr
 
 log = logging.getLogger("rlctl.serve")
@@ -59,5 +59,5 @@ def run(args: argparse.Namespace) -> int:
     log.info("configuration in effect:")
     print(describe(config).rstrip(), file=sys.stderr, flush=True)  # a log line has no second line
     with bounded_memory(config.limits.memory_bytes), stop_on_signals(configuration.reload) as stop:
-        (dry_run if args.dry_run else serve)(configuration, stop, seconds=args.duration, as_json=args.json)
+        serve(configuration, stop, dry_run=args.dry_run, seconds=args.duration, as_json=args.json)
     return 0

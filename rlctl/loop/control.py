@@ -68,10 +68,10 @@ class Controller:
         events: Answers what happened to the host since the last call, a line for each event; recorded with the tick.
         shares: Answers how BE's applications divide what was applied; recorded with the tick.
         said: Answers what the service allows at most, for the shield: what people said, an error budget that is spent.
-        recall: Given the experience that a policy begins with, to go on with what was known of this host.
 
     Attributes:
         inner: The guard between the ticks; None where there is none.
+        recall: Given the experience that a policy begins with, to go on with what was known of this host.
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class Controller:
         events: Callable[[], tuple[str, ...]] = tuple,
         shares: Callable[[], Shares] = dict,
         said: Callable[[Limits], tuple[Bound, ...]] = lambda _: (),
-        recall: Callable[[Experience], None] = lambda _: None,
     ) -> None:
         self.plant = plant
         self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds, learns=True)
@@ -92,8 +91,9 @@ class Controller:
         self.lease = lease
         self.events = events
         self.shares = shares
-        self._said, self._recall = said, recall
+        self._said = said
         self.inner: FastGuard | None = None
+        self.recall: Callable[[Experience], None] = lambda _: None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._reported = ""
@@ -151,7 +151,7 @@ class Controller:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
         _keep_in_memory()
         start = self.seat.start()
-        self._recall(self.seat.observer.experience)
+        self.recall(self.seat.observer.experience)
         self.plant.apply(start)
         if self.inner:
             self.inner.begin(start)

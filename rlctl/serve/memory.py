@@ -10,12 +10,15 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlctl.config.serve import ServeConfig
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
 from rlctl.envs.experience import Experience
 from rlctl.envs.host.cgroup.journal import read_own
+from rlctl.envs.plant import Plant
 from rlctl.envs.whole_file import write_whole
 
 log = logging.getLogger("rlctl.serve")
@@ -142,6 +145,35 @@ class HostMemory:
             return {}, self._host
         there, learned = _parsed(path, text)
         return learned, there
+
+
+def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
+    """What must not have changed if what was learned of a host is to say anything of it.
+
+    Of the workload not what every start of the same service has anew, a process id or a pod.
+    """
+    beside = {"error_budget_percent"}
+    objectives = {name: lc.slo.model_dump(mode="json", exclude=beside) for name, lc in config.lcs.items()}
+    services = {
+        name: lc.workload.model_dump(mode="json")
+        for name, lc in config.lcs.items()
+        if lc.workload.kind in ("cgroup", "unit")
+    }
+    sources = {
+        name: {"kind": lc.latency.kind, "window_seconds": getattr(lc.latency, "window_seconds", None)}
+        for name, lc in config.lcs.items()
+    }
+    limits = asdict(plant.limits)
+    del limits["least_weight"]  # BE's weight says it, and nobody has set that yet
+    return {
+        "limits": limits,
+        "slo": objectives,
+        "service": services,
+        "latency source": sources,
+        "quota period": config.quota_period_milliseconds,
+        "BE's weight": config.be.weight,
+        "control period": plant.tick_seconds,
+    }
 
 
 def _ago(seconds: float) -> str:

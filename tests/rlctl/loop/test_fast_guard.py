@@ -290,6 +290,7 @@ def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
     plant = Watched({2: [glimpse()]})
+    plant.actuator = SimpleNamespace(controls={"cpu", "cpuset", "freezer"}, plan=lambda _: ())
     loop = guarded(DryRun(plant), half, guard=False)
     loop.inner = FastGuard(loop.plant, SLOS, 12)
     plant.answer = loop.inner.look

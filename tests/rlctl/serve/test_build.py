@@ -22,12 +22,12 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
 from rlctl.serve import workloads
+from rlctl.serve.announce import lacking, tell_absent
 from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.service import lacking, tell_absent
 from rlctl.serve.workloads import Workloads, uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
-from tests.doubles.plant import FakePlant
+from tests.doubles.host import FakeHost
 from tests.waiting import until
 
 ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
@@ -74,7 +74,9 @@ def test_a_be_group_that_has_everything_is_not_mentioned(v1):
 
 
 def test_a_dry_run_does_not_claim_what_is_not_controlled():
-    plant = DryRun(FakePlant(Limits(cpus=2)), {"cpu"})
+    host = FakeHost(Limits(cpus=2))
+    host.controls = {"cpu"}
+    plant = DryRun(host)
     assert plant.apply(Allocation(0.5, 1, frozen=True)) == Allocation(0.5, 2)
 
 

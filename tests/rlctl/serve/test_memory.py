@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from unittest.mock import patch
 
 import pytest
 
@@ -20,8 +21,8 @@ from rlctl.safety.shield import Shield
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.memory import KEEP_SECONDS, MEMORY, MOST_LEARNERS, HostMemory
 from rlctl.serve.policy_setup import PolicySetup
-from rlctl.serve.service import Around, control
 from tests.doubles.clock import Clock, Countdown
+from tests.doubles.host import FakeHost, run_service
 from tests.doubles.levels import level_of
 from tests.doubles.plant import FakePlant
 
@@ -41,8 +42,10 @@ class Recorded(HostMemory):
 def served(folder, ticks, host=HOST, manager=None):
     """What a service knew of the host in the end."""
     memory = Recorded(folder, host)
-    plant = FakePlant(LIMITS, loads=(0.1,))
-    control(plant, PolicySetup(manager or LearnedTable(), PROFILE), Countdown(ticks), Around(memory=memory))
+    plant = FakeHost(LIMITS, loads=(0.1,))
+    setup = PolicySetup(manager or LearnedTable(), PROFILE)
+    with patch("rlctl.serve.service.HostMemory", lambda *_, **__: memory):
+        run_service(plant, setup, Countdown(ticks), folder)
     return memory.learners[0].remembered()
 
 
@@ -162,7 +165,8 @@ def test_what_a_file_says_frees_nobody(tmp_path):
     memory, manager = HostMemory(tmp_path, HOST), LearnedTable()
     shield = Shield(PROFILE, LIMITS)
     plant = FakePlant(LIMITS, loads=(0.99,))
-    controller = Controller(plant, manager, shield, MemoryRecorder(), recall=memory.recall)
+    controller = Controller(plant, manager, shield, MemoryRecorder())
+    controller.recall = memory.recall
     controller.run(ticks=5)
     assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
 

@@ -15,8 +15,8 @@ from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
+from rlctl.serve.announce import too_slow_a_rise, untrained_shield
 from rlctl.serve.policy_setup import Configuration, build_policy, with_fallback
-from rlctl.serve.service import too_slow_a_rise, untrained_shield
 
 
 def test_the_section_and_the_chain_have_the_same_defaults():

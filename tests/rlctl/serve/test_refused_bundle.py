@@ -7,11 +7,9 @@ import pytest
 from rlctl.agents.served.fallback import Fallback
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError
-from rlctl.log.record import TickLog
 from rlctl.loop.stopping import Request
 from rlctl.serve.policy_setup import Configuration
-from rlctl.serve.service import Around, control
-from tests.doubles.plant import FakePlant
+from tests.doubles.host import FakeHost, run_service
 from tests.doubles.tick_logs import read_ticks
 
 
@@ -35,11 +33,8 @@ def test_the_fallback_decides_and_the_log_says_why(configured, tmp_path, caplog)
     deciders = Configuration(configured(FALLBACK)).deciders
     assert isinstance(deciders.policy, Fallback)
     assert "tiny is refused, static decides in its place" in caplog.text
-    log = TickLog(tmp_path / "ticks.jsonl")
-    plant = FakePlant(loads=(0.2,), tick_seconds=0.01)
-    control(plant, deciders, Request(), Around(tick_log=log), seconds=0.3)
-    log.close()
-    ticks = list(read_ticks(log.path))
+    run_service(FakeHost(loads=(0.2,), tick_seconds=0.05), deciders, Request(), tmp_path, seconds=0.3)
+    ticks = list(read_ticks(tmp_path / "ticks.jsonl"))
     assert {(tick["policy"], tick["acting"]) for tick in ticks} == {(str(tmp_path / "tiny"), "static")}
     assert all("damaged or replaced" in tick["fallback"] for tick in ticks)
     assert not ticks[-1]["applied"]["frozen"], "BE is controlled, not only kept safe"

@@ -12,18 +12,14 @@ DAEMON = """
 import json, sys
 from pathlib import Path
 import rlctl.commands.serve, rlctl.cli
-from rlctl.config.sections import MetricsSection
 from rlctl.serve.policy_setup import Configuration
-from rlctl.serve.service import Around, control
-from tests.doubles.plant import FakePlant
-from rlctl.log.record import TickLog
+from tests.doubles.host import FakeHost, run_service
 from rlctl.loop.stopping import Request
 
 path = Path(sys.argv[1])
-plant = FakePlant(loads=(0.3,), tick_seconds=0.02)
 deciders = Configuration(path).deciders
-around = Around(metrics=MetricsSection(listen="127.0.0.1:0"), tick_log=TickLog(path.parent / "ticks.jsonl"))
-control(plant, deciders, Request(), around, seconds=0.2)
+host = FakeHost(loads=(0.3,), tick_seconds=0.05)
+run_service(host, deciders, Request(), path.parent, seconds=0.2, metrics={"listen": "127.0.0.1:0"})
 print(json.dumps({"policy": deciders.policy.policy.name, "modules": sorted(sys.modules)}))
 """
 

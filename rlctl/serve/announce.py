@@ -1,0 +1,66 @@
+"""What the log says of a policy, its shield and this host before the first tick."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+
+from rlctl.agents.policy import Policy
+from rlctl.envs.actions import RISE_RATIO
+from rlctl.envs.allocation import Limits
+from rlctl.safety.shield import Shield
+
+log = logging.getLogger("rlctl.serve")
+
+
+def tell_absent(absent: Mapping[str, str]) -> None:
+    """Log the readings that there will never be."""
+    by_reason: dict[str, list[str]] = {}
+    for name in sorted(absent):
+        by_reason.setdefault(absent[name], []).append(name)
+    if by_reason:
+        reasons = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in by_reason.items())
+        log.info("missing readings: %s", reasons)
+
+
+def lacking(policy: Policy, absent: Mapping[str, str]) -> Iterator[str]:
+    """A line for each reading that a policy needs and will never have."""
+    for name in policy.needs:
+        if name in absent:
+            yield f"policy {policy.name} needs {name}, which is missing: {absent[name]}"
+
+
+def untrained_shield(policy: Policy, shield: Shield) -> str:
+    """That a learned policy never met this shield in training, in one line; empty where it did or nothing is known.
+
+    No reason to refuse it: the shield's word is the last one, whoever it was that the policy learned with.
+    """
+    met = policy.trained_with
+    if not met or shield.digest in met:
+        return ""
+    now = f"{shield.profile.name} ({shield.digest})"
+    return f"policy {policy.name} was trained with shield {', '.join(met.values())}, not with {now}"
+
+
+def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
+    """That the shield allows less growth in a tick than a move of a masked policy asks for; empty where it does not.
+
+    Such a policy is not told of moves that the shield would cut, and so never asks for more than small levels.
+    """
+    gap_seconds = shield.profile.growth_gap_seconds  # of a longer tick no more counts
+    grown = shield.profile.growth_ratio_per_second * min(tick_seconds, gap_seconds)
+    if not policy.masked or grown >= RISE_RATIO:
+        return ""
+    least = RISE_RATIO / shield.profile.growth_ratio_per_second
+    longer = f"tick_seconds of {least:.2g} or more" if least <= gap_seconds else "another shield"
+    return (
+        f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile.name} "
+        f"allows {100 * grown:.2g}: BE stays small; take {longer}, or another policy"
+    )
+
+
+def range_in_words(limits: Limits) -> str:
+    """What BE may get on this host, and what the LC has."""
+    cpus = "1 CPU" if limits.cpus == 1 else f"{limits.cpus} CPUs"
+    quota = f"a quota of {limits.min_quota_cpus:g} CPU and more, in {limits.levels} levels"
+    return f"BE may get {cpus}, {quota}; the LC has {limits.lc_cpus:g}"
