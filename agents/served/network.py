@@ -9,6 +9,7 @@ the size that it claims: no file, whoever wrote it, can run code, open another f
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ MOST_WIDE = 4096
 MOST_LAYERS = 16
 MOST_FILE_BYTES = 4 << 20
 """Largest file: the networks that ship are many times smaller."""
+
+MAGIC = b"\x93NUMPY\x01\x00"
+HEADER = re.compile(
+    r"\{'descr': '(?P<type><f4|\|u1)', 'fortran_order': False, 'shape': \((?P<shape>\d{1,9},(?: \d{1,9})?)\), \} *\n"
+)
+"""Of a .npy member; NumPy's own reader compiles the header as Python."""
 
 MOST_LETTERS = 200
 """Characters of a library's error that a message takes."""
@@ -175,7 +182,7 @@ def read_network(data: bytes) -> Network:
             arrays = {one.filename.removesuffix(".npy"): _array(archive, one) for one in members}
     except NetworkError:
         raise
-    except Exception as error:  # zipfile and NumPy's header reader raise whatever a damaged file leads them to
+    except Exception as error:  # zipfile raises whatever a damaged file leads it to
         raise NetworkError(f"is damaged, or not an archive of arrays: {first_line(error)}") from error
     return _checked(arrays)
 
@@ -185,12 +192,16 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[np.gene
     if member.compress_type != zipfile.ZIP_STORED or member.file_size > MOST_FILE_BYTES:
         raise NetworkError(f"holds {member.filename!r:.60} compressed, or too large; arrays are stored as they are")
     with archive.open(member) as stream:
-        if np.lib.format.read_magic(stream) != (1, 0):
+        begin = stream.read(10)
+        if begin[:8] != MAGIC or len(begin) < 10:
             raise NetworkError(f"holds {member.filename!r:.60}, which is not an array of format 1.0")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        header = stream.read(int.from_bytes(begin[8:], "little")).decode("latin-1")
         content = stream.read()
-    if dtype not in (np.dtype("<f4"), np.dtype("u1")) or fortran or len(shape) > 2:
-        raise NetworkError(f"holds {member.filename!r:.60} of type {dtype} and shape {shape}; weights are float32")
+    claims = HEADER.fullmatch(header)
+    if claims is None:
+        raise NetworkError(f"holds {member.filename!r:.60} of {header.strip()[:80]!r}; weights are float32 in C order")
+    dtype = np.dtype(claims["type"])
+    shape = tuple(int(side) for side in claims["shape"].split(",") if side.strip())
     if any(not 0 < side <= MOST_WIDE for side in shape) or len(content) != dtype.itemsize * int(np.prod(shape)):
         raise NetworkError(f"holds {member.filename!r:.60} of shape {shape} with {len(content)} bytes")
     return np.frombuffer(content, dtype).reshape(shape)

@@ -123,7 +123,7 @@ HARMFUL: Mapping[str, bytes] = {
     "beside.bin": struct.pack("<8f", *range(8)), "card.json.part": b"{",
 }  # fmt: skip
 
-_network = st.one_of(inputs.texts(NETWORKS), _archives(), _archives(), st.sampled_from(NETWORKS))
+_network = st.one_of(inputs.texts(NETWORKS), _archives(), st.sampled_from(NETWORKS), st.sampled_from(NETWORKS))
 _card_text = st.one_of(
     inputs.texts((CARD_TEXT,)), inputs.altered([CARD]).map(lambda one: json.dumps(one).encode()), st.just(CARD_TEXT)
 )

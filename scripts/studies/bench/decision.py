@@ -44,7 +44,7 @@ Tick = tuple[Telemetry, Allocation, Any]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("bundle", nargs="?", default="ppo", metavar="BUNDLE", help="a folder or ppo, dqn (ppo)")
     parser.add_argument("model", nargs="?", type=Path, metavar="MODEL.zip", help="default: made from the bundle")
     parser.add_argument("--decisions", type=int, default=5000, metavar="N", help="of each kind (%(default)s)")

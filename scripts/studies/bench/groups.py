@@ -172,7 +172,7 @@ def print_table(rows: dict[str, dict[str, float]]) -> None:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("groups", nargs="*", type=int, default=[1, 10, 100], metavar="N", help="numbers of BE groups")
     parser.add_argument("--ticks", type=int, default=500, help="ticks of each")
     parser.add_argument("--depth", nargs="*", type=int, default=[], metavar="N", help="groups nested within one of BE")
@@ -180,7 +180,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, dict[str, float]], int]:
-    """Print the table."""
+    """Measure, and print the table of groups."""
     following.LOOK_SECONDS = 0.0  # ticks are not a second apart here
     if args.depth or args.width:
         nested = {f"{depth} deep": family(depth, 0) for depth in args.depth}

@@ -266,7 +266,7 @@ def summary(name: str, runs: Sequence[Run]) -> dict[str, float | int | str | Non
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("scenario", nargs="?", default="live-nginx", help="live-nginx, live-memcached or live-network")
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="overloads with and without (default: 20)")
     parser.add_argument("--rest", type=float, default=300.0, metavar="SECONDS", help="at rest (default: 300)")

@@ -27,7 +27,7 @@ MANY = 500
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("--scenario", default="thesis")
     parser.add_argument("--managers", default="all")
     parser.add_argument("--seeds", type=int, default=5)

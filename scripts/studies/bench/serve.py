@@ -370,7 +370,7 @@ def audit(bed: Bed, policy: str) -> tuple[list[str], dict[str, list[float]]]:
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("bundle", nargs="?", default="ppo", metavar="BUNDLE", help="a folder or ppo, dqn")
     parser.add_argument("--ticks", type=int, default=300, help="before memory is looked at (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="of which the median counts (default: %(default)s)")

@@ -29,7 +29,7 @@ Step = Callable[[], object]
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
-    """The options."""
+    """Declare the options of this bench."""
     parser.add_argument("--widths", type=int, nargs="+", default=(1, 32, 1024, 32768), metavar="HOSTS")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="per figure and round")
@@ -68,7 +68,7 @@ def with_random_moves(env: Any, width: int) -> Step:
 
 
 def rate(step: Step, width: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Host-ticks per second."""
+    """Host-ticks per second of one environment."""
     ticks, begun = 0, clock()
     while (spent := clock() - begun) < seconds:
         step()

@@ -265,7 +265,7 @@ def test_a_testbed_that_no_profile_is_fitted_to_says_so_before_it_is_swept(tmp_p
     [
         ({"config": "live-nginx"}, "--out PROFILE"),
         ({"config": "live-nginx", "out": "p.txt"}, "a .yaml file"),
-        ({"config": "live-nginx", "out": "nowhere/p.yaml"}, "no folder"),
+        ({"config": "live-nginx", "out": "nowhere/p.yaml"}, "not a folder"),
         ({"config": "live-nginx", "out": "p.yaml", "loads": (0.5, 3.0)}, "--loads"),
         ({"config": "live-nginx", "out": "p.yaml", "quotas": (0.0,)}, "--quotas"),
         ({"config": "live-nginx", "out": "p.yaml", "windows": 1}, "--windows"),

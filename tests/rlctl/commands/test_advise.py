@@ -419,7 +419,7 @@ def test_a_bundle_by_a_relative_path_is_none_that_nodes_have(capsys, monkeypatch
         (["--policies", "nobody"], 78, "nobody"),
         (["--quantile", "100"], 78, "below 100"),
         (["--shield", "nothing"], 78, "nothing"),
-        (["--html", "/proc/version/a.html"], 78, "is no folder"),
+        (["--html", "/proc/version/a.html"], 78, "is not a folder"),
         (["--workers", "2"], 78, "--workers is for several logs"),
     ],
 )

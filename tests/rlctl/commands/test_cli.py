@@ -51,7 +51,7 @@ def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
 
 @pytest.mark.parametrize("command", GONE)
 def test_a_removed_command_names_its_replacement(command, capsys):
-    refused(capsys, 2, [command, "--some", "option"], f"`rlctl {command}` was removed: use `")
+    refused(capsys, 2, [*command.split(), "--some", "option"], f" was removed: {GONE[command]}")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -48,7 +48,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     refused(capsys, 78, ["train", "--algo", "ppo", "--scenario", "live-nginx"], "live host")
     refused(capsys, 78, ["train", "--algo", "ppo", "--init", str(tmp_path / "no.zip")], "no.zip")
     refused(capsys, 78, ["train", "--resume", str(tmp_path)], "no folder of a run")
-    refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is no folder")
+    refused(capsys, 78, ["train", "--algo", "ppo", "--json", f"{wrong}/x"], f"{wrong}: is not a folder")
     refused(capsys, 78, ["train", "--resume", str(tmp_path), "--algo", "ppo"], "leave out --algo")
     refused(capsys, 2, ["evaluate", str(tmp_path), "--seeds", "1"], "no interval")
 

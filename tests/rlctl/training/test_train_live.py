@@ -144,7 +144,7 @@ def test_an_error_puts_everything_back(error, at, quick, model, tmp_path, monkey
 def test_mistakes_are_one_line(capsys, tmp_path, quick, model):
     folder = tmp_path / "run"
     refused(capsys, 78, ["train", "--plant", "host"], "--init MODEL.zip")
-    refused(capsys, 78, words(quick, tmp_path / "no.zip", folder), "no.zip", "is no file")
+    refused(capsys, 78, words(quick, tmp_path / "no.zip", folder), "no.zip", "is not a file")
     refused(capsys, 78, words("thesis", model, folder), "thesis", "live-nginx")
     refused(capsys, 78, words(quick, model, folder, "--algo", "dqn"), "--algo is the simulator's")
     refused(capsys, 78, words(quick, model, folder, "--offline", "nginx-v0"), "--offline is the simulator's")
