@@ -55,13 +55,16 @@ class Watchdog:
                 [sys.executable, "-I", "-S", watchdog.__file__, *arguments],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
-                cwd=Path(__file__).parents[2],  # where `python -m rlctl` finds this very rlctl, installed or not
-                start_new_session=True,  # a Ctrl-C in the controller's terminal is not meant for it
+                # From there `python -m rlctl` finds this very rlctl, installed or not.
+                cwd=Path(__file__).parents[2],
+                # A Ctrl-C in the controller's terminal is not meant for it.
+                start_new_session=True,
             )
             failing.pop_all()
         self.pid = self._process.pid
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        with contextlib.suppress(OSError):  # it holds a descriptor for each directory of the plan
+        # It holds a descriptor for each directory of the plan.
+        with contextlib.suppress(OSError):
             resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (most, most))
 
     def say(self, verb: str, now_seconds: float) -> bool:
@@ -119,7 +122,8 @@ class Watchdog:
     def kill(self) -> None:
         """End it at once: a watchdog that hangs must not wake up beside its successor."""
         self._process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it, and lets it do nothing more
+        # The kernel holds it, and lets it do nothing more.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(RELEASE_SECONDS)
         self._channel.close()
 
@@ -193,6 +197,7 @@ class Lease:
     def check(self) -> str:
         """Why BE must be at the safe allocation in this tick, or nothing. Restarts a watchdog that died or hangs."""
         now = self._checked = self._clock()
+        # No watchdog, no growth: if this process died now nobody would restrict BE.
         if why := self._attend(now):
             return why
         late_seconds = now - self._renewed
@@ -230,7 +235,8 @@ class Lease:
         if self._watchdog is not None:
             try:
                 self._watchdog.give(self._plan, self._clock())
-            except OSError as error:  # it hangs: `check` starts another, which gets this plan
+            except OSError as error:
+                # The watchdog hangs: `check` starts another, which gets this plan.
                 _log.error("the watchdog (pid %d) takes no plan: %s", self._watchdog.pid, error.strerror or error)
                 self._watchdog.kill()
 
@@ -263,8 +269,10 @@ class Lease:
         if why := self._trouble(self._watchdog, now):
             self.restarts += 1
             _log.error("%s; BE goes to the safe allocation", why)
+            # SIGKILL: one that only hung must not wake up and write beside its successor.
             self._watchdog.kill()
             self._watchdog = None
+            # A watchdog that lived long died of something new: the next start need not wait.
             if now - self._started >= PROVEN_SECONDS:
                 self._retry_seconds = 0.0
             self._start(now)
@@ -275,6 +283,7 @@ class Lease:
         if end := running.ended():
             return f"the watchdog (pid {running.pid}) {end}"
         silent_seconds = running.silent_seconds(now)
+        # A fresh process may be slow to come up on a busy host; later it answers within the lease.
         shortest = SHORTEST_SILENCE_SECONDS if running.answered else CONFIRM_SECONDS
         if silent_seconds > max(self.lease_seconds, shortest):
             return f"the watchdog (pid {running.pid}) has not answered for {silent_seconds:.1f} s"

@@ -160,7 +160,8 @@ class MemoryBandwidthGuard(Memoryless):
         most = current
         if not current.frozen:
             whole_cpus = min(current.usable_cpus, limits.cpus)
-            quota_cpus = min(round(whole_cpus * kept, 9), whole_cpus)  # rounded up, it would be more than is in force
+            # Rounding up would allow more than is in force.
+            quota_cpus = min(round(whole_cpus * kept, 9), whole_cpus)
             most = current.but(quota_cpus=max(quota_cpus, limits.min_quota_cpus))
         part = "BE's part is not known" if be is None else f"BE's part {be:.3f}"
         detail = f"bandwidth {total:.3f} of the peak, above {self.limit_ratio:g}; {part}: BE keeps {kept:.0%}"

@@ -68,6 +68,7 @@ class Overrun:
 
     def bound(self, memory: Excess, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation while it objects."""
+        # Hysteresis: it objects from a full bucket until an empty one, or BE would be frozen and thawed in turns.
         if not memory.objects:
             return None
         detail = f"BE used {memory.used_cpus:.2f} CPUs of {memory.allowed_cpus:.2f} that it may"

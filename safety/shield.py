@@ -142,6 +142,7 @@ class Shield:
         Returns:
             A verdict whose allocation is at most the proposal and at most every guard's bound.
         """
+        # The bounds are worked out without the proposal: no policy can talk a guard out of one.
         return judge(self._bounds(telemetry, current), proposed)
 
     def mask(self, telemetry: Telemetry, current: Allocation) -> Flags:
@@ -149,6 +150,7 @@ class Shield:
 
         Allowed is a move that `rule` lets through unchanged; `freeze` always is, for it asks for the safe allocation.
         """
+        # A move is allowed iff its allocation is at most the meet of all bounds, which is what `rule` writes.
         most = most_restrictive(self.limits.full, *(bound.most for bound in self._bounds(telemetry, current)))
         return moved_one(current, self.limits).at_most(most)[:, 0]
 

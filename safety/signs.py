@@ -79,8 +79,10 @@ class Signs:
         self._target_seconds = slo.target_seconds
         # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
         self._late_ratio = 1.0 - 0.5 * slo.quantile
-        self._recent: deque[tuple[float, int, int]] = deque()  # time of a look, its late requests, all of them
-        self._old_seconds = math.inf, -math.inf  # the first and the last look of a row at which a request was old
+        # Time of a look, its late requests, all of them.
+        self._recent: deque[tuple[float, int, int]] = deque()
+        # The first and the last look of a row at which a request was old.
+        self._old_seconds = math.inf, -math.inf
         self.near = False
 
     def see(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
@@ -99,7 +101,8 @@ class Signs:
             total -= self._recent.popleft()[2]
         late = sum(look[1] for look in self._recent)
         oldest = newest.oldest_seconds or 0.0
-        if oldest <= target:  # at one close look is not yet the end of a queue
+        # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
+        if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
             long = False

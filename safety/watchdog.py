@@ -11,7 +11,8 @@ ended, and BE stays held for its successor: what it hung over may still be there
 
 from __future__ import annotations
 
-import _socket  # not `socket`, which loads enum and selectors
+# Not `socket`: that loads enum and selectors, and this process has to stay small.
+import _socket
 import errno
 import fcntl
 import os
@@ -33,8 +34,10 @@ END_SECONDS = 5.0
 SUCCESSOR_SECONDS = 40.0
 """Whoever holds the state directory for longer than a start takes that fails in the end is another controller."""
 
-OOM_SCORE = b"-999"  # the last to be killed for memory: it is small, and everything else relies on it
-PIPE_BUF = 4096  # so much fits whole into a pipe that select calls writable
+# The last to be killed for memory: it is small, and everything else relies on it.
+OOM_SCORE = b"-999"
+# So much fits whole into a pipe that select calls writable.
+PIPE_BUF = 4096
 GONE = (errno.ENOENT, errno.ENODEV)
 
 _told_to_end: list[int] = []
@@ -75,6 +78,7 @@ class Plan:
         """Write stage by stage; returns what has not taken, each with its reason."""
         refused: list[str] = []
         for stage in self.stages:
+            # The freeze gets a head start; what did not take is written beneath it all the same.
             if refused:
                 time.sleep(HEAD_START_SECONDS)
             refused += self._sweep(stage)
@@ -99,6 +103,7 @@ class Plan:
                 return
             raise
         status = os.fstat(folder)
+        # Device and inode tell this group from a later one of the same name.
         if b"%d:%d" % (status.st_dev, status.st_ino) == step.identity:
             self._open[step.folder] = folder
         else:
@@ -162,7 +167,8 @@ class Link:
             return False
         try:
             word, ancillary, *_ = self._channel.recvmsg(64, _socket.CMSG_SPACE(4))
-        except ConnectionResetError:  # it ended with an answer unread; its words before that come next
+        except ConnectionResetError:
+            # The controller ended with an answer unread; its earlier words come next.
             return self.hear(0.0)
         if not word:
             self.gone = True
@@ -182,7 +188,8 @@ class Link:
                 if not self.gone and not self.ended(0.0):
                     _say(f"ending the hung controller {self.pid}")
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
-        except OSError:  # ended long ago, or somebody forbids it
+        except OSError:
+            # The controller ended long ago, or this process may not signal it.
             pass
         return self.ended(END_SECONDS)
 
@@ -190,14 +197,16 @@ class Link:
         verb, _, number = word.partition(b" ")
         if verb == b"plan":
             with open(int.from_bytes(ancillary[0][2][:4], sys.byteorder), "rb") as file:
-                file.seek(0)  # the controller wrote it through the same description
+                # The controller wrote it through the same description.
+                file.seek(0)
                 plan = Plan(file.read())
             self.plan.close()
             self.plan = plan
         self.leaving = self.leaving or verb == b"leave"
         try:  # noqa: SIM105 - contextlib would be the largest import here, and below
             self._channel.send(number)
-        except OSError:  # it has ended, or reads no answers: both will show
+        except OSError:
+            # The controller has ended or reads no answers: `hear` will find out.
             pass
 
 
@@ -207,6 +216,7 @@ def _pidfd(pid: int) -> int:
         handle = os.pidfd_open(pid)
     except OSError:
         return -1
+    # Our parent still: the number was not given to another process before the handle was opened.
     return handle if os.getppid() == pid else -1
 
 
@@ -223,8 +233,10 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
     ends, pause, hung = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS, not link.gone
     write, told, taken_seconds = link.plan.enforce, [""], 0.0
     while True:
-        if absent(journal):  # the originals are back: what is written now never would be
+        # The originals are back: a write now would never be undone.
+        if absent(journal):
             return "away"
+        # A successor or `rlctl restore` that holds the lock decides on BE: nothing is written beside it.
         held = StateLock(lock, link.pid)
         try:
             refused = None if held.taken or absent(journal) else write()
@@ -238,6 +250,8 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
         if _told_to_end:
             return "away"
         if time.monotonic() >= ends and not held.taken:
+            # A dead controller's BE goes back to its originals; a hung one's stays held, for the cause may be there
+            # still.
             if not hung:
                 return "away"
             link.end()
@@ -245,7 +259,8 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
             ends = float("inf")
         if link.hear(pause):
             return "back"
-        if held.taken:  # what a start takes is no time without one: should it crash, the next one is waited for as well
+        # The time of a successor's start does not count: should it crash, the next one is waited for as well.
+        if held.taken:
             taken_seconds, ends = taken_seconds + pause, ends + pause
         pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
 
@@ -266,7 +281,8 @@ class StateLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.taken = successor(path, controller) != 0
-        except OSError:  # there is none, or it cannot be opened: BE is held all the same
+        except OSError:
+            # No lock file, or it cannot be opened: BE is held all the same.
             pass
 
     def close(self) -> None:
@@ -303,13 +319,15 @@ def restore(link: Link, journal: str, command: list[str]) -> int:
         _say("no journal, so there is nothing to put back")
         return 0
     if not dead:
-        command = [*command, "--force"]  # it may yet hold the lock, but will never run again
+        # A controller stuck in the kernel may hold the lock, but will never run again.
+        command = [*command, "--force"]
     _say("putting the originals back")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     try:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-        os.dup2(2, 1)  # its report is for whoever reads our messages
+        # The report goes where this process's messages go.
+        os.dup2(2, 1)
         os.execv(command[0], command)  # noqa: S606 - the controller named it
     except OSError as error:
         _say(f"cannot run {command[0]}: {error.strerror}; BE stays at the safe allocation: run `rlctl restore`")
@@ -348,7 +366,8 @@ def see_off(link: Link, seconds: float, lock: str, journal: str, command: list[s
         link.hear(max(ends - time.monotonic(), 0.0))
     if absent(journal) or successor(lock, link.pid):
         return 0
-    link.ended(max(ends - time.monotonic(), 0.0))  # it may have a last word to say
+    # The controller may still have a message to log.
+    link.ended(max(ends - time.monotonic(), 0.0))
     return restore(link, journal, command)
 
 
@@ -358,12 +377,14 @@ def _prepare() -> None:
         signal.signal(number, lambda number, _frame: _told_to_end.append(number))
     try:  # noqa: SIM105
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except OSError:  # not root, or a v1 group without real-time budget
+    except OSError:
+        # Needs root, and in a v1 group a real-time budget; goes on without.
         pass
     try:
         with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:
             score.write(OOM_SCORE)
-    except OSError:  # lowering it takes CAP_SYS_RESOURCE
+    except OSError:
+        # Lowering the score takes CAP_SYS_RESOURCE; goes on without.
         pass
 
 
@@ -380,8 +401,10 @@ def _report(refused: list[str], told: list[str]) -> list[str]:
 
 def _say(text: str) -> None:
     """One line on stderr, unless nobody takes it: this process must not wait for a reader."""
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)  # `errors.shown`, without its imports
-    at = "" if "JOURNAL_STREAM" in os.environ else time.strftime("%H:%M:%S ")  # as `work.logs` has it
+    # `errors.shown`, without its imports.
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    # Without the time where journald adds its own, as `work.logs` does.
+    at = "" if "JOURNAL_STREAM" in os.environ else time.strftime("%H:%M:%S ")
     try:
         if select.select([], [2], [], 0.0)[1]:
             os.write(2, f"{at}rlctl watchdog: {text}"[: PIPE_BUF - 1].encode(errors="replace")[: PIPE_BUF - 1] + b"\n")

@@ -63,7 +63,8 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
         host, telemetry = self.host, self._telemetry()
         proposed = decode(action, host.current, host.plant.limits)
         self.verdict = self.shield.rule(telemetry, host.current, proposed)
-        host.overridden = self.verdict.overridden  # what leaning on the shield costs stands with the rest of the reward
+        # What leaning on the shield costs stands with the rest of the reward.
+        host.overridden = self.verdict.overridden
         observation, reward, terminated, truncated, info = self.env.step(self.verdict.allocation)
         self._read_at = self._clock()
         info |= {
@@ -86,5 +87,6 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
             self._read_at, fresh = self._clock(), host.plant.read()
             if fresh.time_seconds > host.telemetry.time_seconds:
                 host.telemetry = fresh
-                host.missed_deadlines += host.plant.wait()  # the deadline is past: returns at once
+                # The deadline is past, so this returns at once.
+                host.missed_deadlines += host.plant.wait()
         return host.telemetry

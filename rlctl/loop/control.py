@@ -116,13 +116,16 @@ class Controller:
         Raises:
             HostError: The host refuses every write, tick after tick went wrong, or the lease is lost.
         """
+        # Under a shield BE starts at the safe allocation, before any reading is believed.
         self.begin()
         begun = time.monotonic()
         while ticks is None or self.totals.ticks < ticks:
             if seconds is not None and time.monotonic() - begun >= seconds:
                 break
+            # Slow work, such as a reload or a file, is done before the wait: it then delays no decision.
             between()
             self.totals.missed_deadlines += self.plant.wait()
+            # A stop during the wait ends the loop before the next tick, so that nothing more is written.
             if stop and stop.is_set():
                 break
             self.tick()
@@ -134,6 +137,7 @@ class Controller:
         Under another one from the safe allocation, for its guards do not know what the others remembered.
         """
         raise_if_lease_lost(self.lease)
+        # The old runner stays at hand: what it learned of the host goes on.
         before = self.seat
         self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
         try:
@@ -144,17 +148,20 @@ class Controller:
                 self.begin()
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
             log.error("the new policy or its first write failed: %s", in_one_line(error))
-        if before.limits == self.plant.limits:  # what the host has taught goes on, whatever the disk has of it
+        # What the host has taught goes on, whatever the disk has of it.
+        if before.limits == self.plant.limits:
             self.seat.observer.experience = before.observer.experience
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
         _keep_in_memory()
+        # Guards remember nothing from here on: the safe allocation is the only start that none of them can forbid.
         start = self.seat.start()
         self.recall(self.seat.observer.experience)
         self.plant.apply(start)
         if self.inner:
             self.inner.begin(start)
+        # Renewed on both sides of the reset: it reads every sensor once, which may take long on a large host.
         self._renew(safe=True)
         self.plant.reset()
         self._renew(safe=True)
@@ -162,6 +169,7 @@ class Controller:
     def tick(self) -> Tick:
         """Run one control period; HostError: no write or no tick has come to its end for long, or the lease is lost."""
         begun = time.perf_counter()
+        # 0. What was in force in the period that ends; with an alarm, what was in force before the fast guard cut it.
         alarm, before = self.inner.end() if self.inner else (None, self.plant.current)
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()
@@ -175,7 +183,8 @@ class Controller:
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
         # step above failed, or where no watchdog would step in if this process died.
         raise_if_lease_lost(self.lease)
-        unwatched = reason_unwatched(self.lease)  # asked in every tick: it restarts a watchdog that died
+        # Asked in every tick: it restarts a watchdog that died.
+        unwatched = reason_unwatched(self.lease)
         fault = read_fault or decision_fault
         why_safe = fault or unwatched
         allowed = self._tightened(decision.verdict.allocation, why_safe)
@@ -210,6 +219,7 @@ class Controller:
 
     def _tightened(self, allocation: Allocation, why_safe: str) -> Allocation:
         """The safe allocation where there is a reason to hold BE there, which is logged once; else the allocation."""
+        # Once per reason: at ten ticks a second a lasting fault would fill the log.
         if why_safe and why_safe != self._reported:
             log.error("BE goes to the safe allocation: %s", why_safe)
         self._reported = why_safe
@@ -221,6 +231,7 @@ class Controller:
         Raises:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.
         """
+        # Counted before it is recorded, so that a recorder that fails loses no count.
         self.totals.add(tick, wrong=bool(fault), policy_failed=policy_failed)
         try:
             self.recorder.write(tick)
@@ -234,6 +245,7 @@ class Controller:
         self._failsafe.count(fault)
 
     def _renew(self, *, safe: bool) -> None:
+        # Without a shield a benchmark judges the policy bare: there is no verdict whose age a lease could bound.
         if self.lease and self.seat.shield:
             self.lease.renew(safe=safe)
 

@@ -51,6 +51,7 @@ class Seldom:
 
     def tell(self, text: str) -> None:
         """What went wrong this time; empty if nothing did."""
+        # n & (n - 1) is 0 for powers of two: lines at the 1st, 2nd, 4th, 8th ... time.
         self._times = self._times + 1 if text == self._text else 1
         self._text = text
         if text and not self._times & (self._times - 1):
@@ -69,6 +70,7 @@ class Failsafe:
         self._plant = plant
         self._last = Telemetry(time_seconds=0.0, target_seconds=0.0)
         self.unwritten_in_a_row = self._wrong_in_a_row = 0
+        # Whichever is longer: ten ticks of 0.1 s are too short to call a host lost.
         self._most_in_a_row = max(FAILURES_IN_A_ROW, round(FAILURES_SECONDS / plant.tick_seconds))
         self._policy, self._write = Seldom(logging.WARNING), Seldom(logging.ERROR)
 
@@ -78,6 +80,7 @@ class Failsafe:
         try:
             self._last = self._plant.read()
         except Exception as error:  # noqa: BLE001 - whatever it was, the tick goes on
+            # An unread host counts as one whose readings are lost: the sensor guard then asks for the safe allocation.
             why = f"reading failed: {in_one_line(error)}"
             last = self._last
             if isinstance(last, SeveralTelemetry):
@@ -118,6 +121,7 @@ class Failsafe:
         try:
             applied = self._plant.apply(allocation)
         except Exception as error:  # noqa: BLE001 - whatever it was, BE may be where it should not be
+            # A write that fails halfway may have freed one knob: the safe allocation is written over it.
             self._write.tell(f"write failed: {in_one_line(error)}")
             return self._retreat(), in_one_line(error)
         self._write.tell("")
@@ -130,6 +134,7 @@ class Failsafe:
         Raises:
             HostError: One tick too many in a row went wrong; BE is at the safe allocation.
         """
+        # Ten faults in a row do not heal by themselves; systemd restarts the service, and the watchdog holds BE.
         self._wrong_in_a_row = self._wrong_in_a_row + 1 if fault else 0
         if self._wrong_in_a_row >= self._most_in_a_row:
             raise HostError(f"{self._wrong_in_a_row} ticks in a row went wrong: {fault}")
@@ -141,7 +146,8 @@ class Failsafe:
             applied = self._plant.apply(safe)
         except Exception as error:
             current = self._plant.current
-            if current.frozen and not isinstance(error, CgroupGone):  # it harms nobody
+            # A frozen BE uses no CPU time, so the loop may go on.
+            if current.frozen and not isinstance(error, CgroupGone):
                 self.unwritten_in_a_row = 0
                 return current
             self.unwritten_in_a_row += 1

@@ -93,17 +93,21 @@ class FastGuard:
 
     def look(self, glimpse: Glimpse) -> bool:
         """Answer a look, at once and only with less for BE; whether the next one is wanted soon, for a sign is near."""
+        # An operator's pause comes first: it needs no sign and no sample.
         self._heed_people()
         if glimpse.foreign:
             safe = self._plant.limits.safe
+            # Under an alarm, or without a watchdog, the last verdict is already too much.
             unsafe = self._alarm is not None or reason_unwatched(self._lease)
             if self._write(most_restrictive(self._verdict, safe) if unsafe else self._verdict):
                 # As after a tick that could not be written: what another program holds is no ground to grow from.
                 self._held = self._verdict = safe
                 self._write(safe)
-        for name, lc in glimpse.lcs.items():  # all of them at every look, so that each knows its last requests
+        # All of them at every look, so that each knows its last requests.
+        for name, lc in glimpse.lcs.items():
             signs = self._signs[name].see(glimpse.now_seconds, lc.newest, waits=lc.waits)
             heeded = next((sign for sign in signs if (name, sign) not in self.unheeded), None)
+            # One alarm a period: after the first BE has next to nothing, and there is nothing more to cut.
             if heeded and self._alarm is None and not self._is_held():
                 self._hold(name, heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
         return self._alarm is None and any(signs.near for signs in self._signs.values()) and not self._is_held()
@@ -111,11 +115,13 @@ class FastGuard:
     def write(self, tick: Tick) -> None:
         """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""
         now = tick.telemetry.time_seconds
+        # A false alarm is a cut in a window that then met its target.
         if tick.alarm and tick.false_alarm:
             self._false[tick.alarm.lc, tick.alarm.sign].append(now)
         for false in self._false.values():
             while false and false[0] <= now - HOUR_SECONDS:
                 false.popleft()
+        # Each sign of each LC stands for itself: a noisy source silences itself only.
         unheeded = frozenset(one for one, false in self._false.items() if len(false) >= self._most_false)
         for lc, sign in unheeded - self.unheeded:
             why = f"{self._most_false} false alarms in an hour"
@@ -139,6 +145,7 @@ class FastGuard:
         return self._plant.current.usable_cpus <= self._plant.limits.minimum.usable_cpus
 
     def _hold(self, lc: str, sign: Sign, detail: str, seen_seconds: float) -> None:
+        # What BE had before the cut is where the next tick goes on from.
         self._held = self._held or self._plant.current
         error = self._write(self._plant.limits.safe)
         after = seen_seconds - self._begun_seconds
@@ -150,6 +157,7 @@ class FastGuard:
     def _write(self, allocation: Allocation) -> str:
         """Write; why not, if that failed. The next tick writes again, and does what is to be done about it."""
         try:
+            # As in a tick: after a restore by somebody else a write would never be undone.
             if self._lease and (why := self._lease.lost()):
                 return why
             self._plant.apply(allocation)

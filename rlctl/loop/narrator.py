@@ -59,7 +59,8 @@ class _Minute:
     """Sums since the last summary; `reasons` are those for which the shield tightened the policy."""
 
     begun_seconds: float
-    counts: Counter[str] = field(default_factory=lambda: Counter(ticks=0))  # empty it would keep the first as bools
+    # An empty Counter would keep its first counts as bools.
+    counts: Counter[str] = field(default_factory=lambda: Counter(ticks=0))
     reasons: Counter[str] = field(default_factory=Counter)
     worst_milliseconds: float = 0.0
     be_cpus: list[float] = field(default_factory=list)
@@ -91,7 +92,8 @@ class Narrator:
         self._summary_seconds = summary_seconds
         self._last_kind: tuple[object, ...] = ()
         self._kind_printed = False
-        self._printed: list[Allocation] = []  # in this minute's lines on a change
+        # Allocations in this minute's lines on a change.
+        self._printed: list[Allocation] = []
         self._error = ""
         self._minute: _Minute | None = None
         self._reminded_seconds: dict[tuple[str, Why, bool], float] = {}
@@ -100,12 +102,14 @@ class Narrator:
         """Tell what is new in this tick."""
         changed = str(tick.applied) != str(tick.before)
         self._remind(tick)
+        # Growth step by step for one reason is one decision, and so one line.
         if changed and _kind(tick) != self._last_kind:
             self._last_kind, self._kind_printed = _kind(tick), False
         if changed and not self._kind_printed and not _is_small(tick, self._printed):
             self._tell(_change(tick))
             self._kind_printed = True
             self._printed.append(tick.applied)
+        # A write error is a line when it begins or changes, not in each tick.
         if tick.error != self._error and tick.error:
             self._tell(Event("trouble", tick.wall_seconds, tick.index, f"write failed: {tick.error}"))
         self._error = tick.error
@@ -113,6 +117,7 @@ class Narrator:
 
     def _remind(self, tick: Tick) -> None:
         """Tell why there is no latency or load; without them BE stays at the safe allocation."""
+        # Without latency or load the shield keeps BE at the safe allocation: an operator should learn why.
         unknown = _unknown(tick.telemetry)
         if unknown is None:
             return
@@ -132,6 +137,7 @@ class Narrator:
 
     def _sum_up(self, tick: Tick, changed: bool) -> None:
         now = tick.telemetry.time_seconds
+        # The minute is the telemetry's, not the wall clock's: a clock that is set moves no summary.
         minute = self._minute = self._minute or _Minute(now)
         minute.add(tick, changed)
         if now - minute.begun_seconds >= self._summary_seconds:
@@ -158,7 +164,8 @@ class JsonLines:
 
     def write(self, plain: Mapping[str, Any]) -> None:
         """Print an object as one line."""
-        if self.deserted or not takes(sys.stdout):  # a reader that stands still must not hold up the loop
+        # A reader that stands still must not hold up the loop.
+        if self.deserted or not takes(sys.stdout):
             return
         try:
             print(json.dumps(plain), flush=True)
@@ -178,6 +185,7 @@ def _is_small(tick: Tick, printed: Sequence[Allocation]) -> bool:
     A number of CPUs that was printed in this minute is not news, for a policy that goes to and fro between two.
     """
     cause = tick.verdict.cause()
+    # Growth and the policy's own moves may be small; what another guard did is always worth a line.
     if not printed or (cause and cause.reason is not Reason.GROWTH_RATE):
         return False
     now, last = tick.applied, printed[-1]

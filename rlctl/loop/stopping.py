@@ -23,13 +23,15 @@ class Request:
 
     def __init__(self) -> None:
         self._made = False
-        self._news = threading.Lock()  # held but for the time from a request to the wait that it ends
+        # The lock is held except from a request until the wait that it ends.
+        self._news = threading.Lock()
         self._news.acquire()
 
     def set(self) -> None:
         """Make the request; a thread that waits for it wakes up."""
         self._made = True
-        with contextlib.suppress(RuntimeError):  # let go of already, maybe by a handler amid this
+        # Another handler may have released it in the midst of this one.
+        with contextlib.suppress(RuntimeError):
             self._news.release()
 
     def clear(self) -> None:
@@ -45,6 +47,7 @@ class Request:
 
         May be back early, once, after a request that was answered before anybody waited for it.
         """
+        # A plain lock, which a handler can release at any time, also in the midst of this wait.
         if not self._made and seconds > 0.0:
             self._news.acquire(timeout=seconds)
         return self._made
@@ -56,6 +59,7 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
     stop = Request()
 
     def ask(number: int, _frame: FrameType | None) -> None:
+        # systemd reloads with SIGHUP; without a configuration to read again it ends like the others.
         (reread if reread and number == signal.SIGHUP else stop).set()
 
     with handled(ask, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -70,13 +74,15 @@ def signals_noted(message: str) -> Iterator[list[int]]:
     def note(number: int, _: FrameType | None) -> None:
         caught.append(number)
         restore()
-        if number == signal.SIGHUP:  # a shell passes it on, and the kernel sends it again
+        # A shell passes SIGHUP on, and the kernel sends it again.
+        if number == signal.SIGHUP:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             leave_terminal()
         say(message)
 
     ends = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # a terminal was closed; `nohup` has it ignored
+    # SIGHUP says that a terminal was closed; under `nohup` it is ignored.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         ends.append(signal.SIGHUP)
     with handled(note, *ends) as restore:
         yield caught

@@ -47,7 +47,8 @@ def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
 
     Such a policy is not told of moves that the shield would cut, and so never asks for more than small levels.
     """
-    gap_seconds = shield.profile.growth_gap_seconds  # of a longer tick no more counts
+    # The growth guard counts no more of a longer tick.
+    gap_seconds = shield.profile.growth_gap_seconds
     grown = shield.profile.growth_ratio_per_second * min(tick_seconds, gap_seconds)
     if not policy.masked or grown >= RISE_RATIO:
         return ""

@@ -151,6 +151,7 @@ class Budgets:
         """Count the window of a tick."""
         telemetry = tick.telemetry
         for budget in self.each:
+            # With several LCs the telemetry is that of the worst one; a budget counts its own LC's windows.
             own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
             if own is not None:
                 budget.see(own)
@@ -161,11 +162,13 @@ class Budgets:
 
         So one bundle is bold for an operator who can lose many windows, and careful where they go too fast.
         """
+        # The hour reacts within minutes; over a day the price would follow a bad morning until the evening.
         rates = [budget.burn_rate(HOUR_MINUTES) for budget in self.each]
         return min(max(*rates, 1.0 / MOST_PRICE), MOST_PRICE) if rates else 1.0
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """BE's minimum for each budget that is not in order."""
+        # The minimum, not the safe allocation: a spent budget is about the day, and BE harms nobody at its minimum.
         troubles = [(budget, budget.trouble) for budget in self.each]
         for budget, trouble in troubles:
             state = bool(trouble), not budget.remaining_ratio
@@ -179,6 +182,7 @@ class Budgets:
 
 def _missed(lc: Telemetry) -> bool:
     """What the readings of one window say by themselves."""
+    # A dead LC answers nothing and so has no tail: that is a miss all the same.
     dead = isinstance(lc.lc_alive, Value) and lc.lc_alive.value == 0.0
     return dead or bool(lc.missed)
 

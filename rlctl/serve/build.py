@@ -71,13 +71,17 @@ def build_live(
         # closed last, when all is put back
         claims = None if dry_run else stack.enter_context(Claims(config.state_directory))
         originals = None if dry_run else stack.enter_context(_Originals(config.state_directory))
+        # The soft limit is the shell's habit of 1024; a process may raise it to its hard limit.
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, MOST_FILES), most))
+        # Every write goes through the journal: an original is kept before its file is first changed.
         knobs = Knobs(originals.journal if originals else None, dry_run=dry_run)
         stack.callback(knobs.close)
         found = Workloads.find(config, layout, knobs, make=not dry_run)
+        # Claimed before anything is written to them, so that no second controller takes our settings for originals.
         _claim(claims, found.be)
-        if originals and originals.inherited:  # ahead of all that looks at an LC that was BE
+        # Before anything looks at an LC that was BE under a crashed predecessor.
+        if originals and originals.inherited:
             originals.free_others(found, knobs.kernel)
         for lack in filter(None, (uncontrolled(group, layout) for group in found.be)):
             log.warning("%s", lack)
@@ -101,6 +105,7 @@ def build_live(
         follower = Follower(
             layout, knobs, found.lc, lc_selects, be_selects, actuator, sensors, events, claims, others
         )  # fmt: skip
+        # The protection of the LC's memory comes before BE's first tick.
         caretaker.begin()
         watch = Watch({lc.name: Watched(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
         stack.callback(watch.close)
@@ -113,6 +118,7 @@ def build_live(
         if originals:
             originals.started = lambda: host.applied
             host.inherited = originals.inherited
+        # From here on `LiveHost.close` closes what was opened; until here a failure does.
         opened = stack.pop_all()
     return host
 
@@ -135,6 +141,7 @@ class _Originals:
 
     def __exit__(self, *_: object) -> None:
         with self.journal:
+            # A start that failed before its first write leaves BE as the crashed predecessor's watchdog has it.
             if self.started() or not self.inherited:
                 self._put_back()
             else:
@@ -161,9 +168,11 @@ class _Originals:
 
     def _put_back(self) -> None:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
-        self.journal.defend()  # whoever took it away must not keep BE from having its originals back
+        # Whoever took it away must not keep BE from having its originals back.
+        self.journal.defend()
         held = self.journal.held
-        if not (self.journal.state_dir / JOURNAL).exists():  # after a forced `rlctl restore`, beside which we went on
+        # The journal is gone after a forced `rlctl restore`; what this run wrote since is restored too.
+        if not (self.journal.state_dir / JOURNAL).exists():
             held = [*self.journal.entries, *held]
         report = restore(self.journal.state_dir, force=True, held=held)
         for line in str(report).splitlines():
@@ -203,6 +212,7 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], known: bool, knobs: Knob
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
         exclusive_cpus=exclusive_cpus(order, lc_cpus) if known else 0,
     )  # fmt: skip
+    # CFS bandwidth: quota and period are in microseconds (Documentation/scheduler/sched-bwc.rst).
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)
 
@@ -237,7 +247,8 @@ def _claim(claims: Claims | None, be: Iterable[Group]) -> None:
     if claims is None:
         return
     for group in be:
-        with contextlib.suppress(CgroupGone):  # the others may be there still
+        # One group may vanish while the others are still there.
+        with contextlib.suppress(CgroupGone):
             claims.take(group)
 
 

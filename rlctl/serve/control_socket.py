@@ -37,7 +37,8 @@ MOST_AT_ONCE = 8
 MOST_BYTES = 1 << 16
 MOST_LETTERS = 107
 """Of a socket's path: `sun_path` of unix(7), less the zero at its end."""
-CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+# `struct ucred` of unix(7): pid, uid, gid.
+CREDENTIALS = struct.Struct("3i")
 
 Answer = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
 
@@ -69,7 +70,8 @@ class ControlSocket:
             return
         self._closing = True
         with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # which ends the accept that the thread waits in
+            # This ends the accept that the thread waits in.
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(READ_SECONDS)
         self._socket.close()
         self._path.unlink(missing_ok=True)
@@ -79,19 +81,24 @@ class ControlSocket:
             try:
                 peer, _ = self._socket.accept()
             except OSError as error:
-                if not self._closing:  # no descriptor or memory is left, which may pass
+                # No descriptor or memory is left; that may pass.
+                if not self._closing:
                     log.error("a request waits, and is tried again: %s", in_one_line(error))
                     time.sleep(READ_SECONDS)
                 continue
+            # Beyond MOST_AT_ONCE requests wait in the kernel's queue; each thread costs memory and may wait for
+            # ticks.
             self._free.acquire()
             try:
                 threading.Thread(target=self._serve, args=(peer,), name="rlctl-request", daemon=True).start()
-            except RuntimeError:  # no thread is to be had
+            except RuntimeError:
+                # No thread can be started: answer in this one.
                 self._serve(peer)
 
     def _serve(self, peer: socket.socket) -> None:
         try:
-            with peer, contextlib.suppress(OSError):  # a peer that has gone
+            # The peer may have gone.
+            with peer, contextlib.suppress(OSError):
                 peer.settimeout(READ_SECONDS)
                 peer.sendall(json.dumps(self._reply(peer)).encode() + b"\n")
         finally:
@@ -100,9 +107,8 @@ class ControlSocket:
     def _reply(self, peer: socket.socket) -> Mapping[str, Any]:
         try:
             who, allowed = self._peer(peer)
-            line = _line(
-                peer, READ_SECONDS
-            )  # even of who may not ask: a close with something unread takes the answer with it
+            # Read even from a peer without permission: a close with unread bytes discards the answer.
+            line = _line(peer, READ_SECONDS)
             if not allowed:
                 log.warning("%s may not ask for anything", who)
                 raise PermissionMissing(f"{who} may not: it takes root, or control.group of the configuration")
@@ -117,6 +123,7 @@ class ControlSocket:
 
     def _peer(self, peer: socket.socket) -> tuple[str, bool]:
         """Who is at the other end, and whether they may ask."""
+        # SO_PEERCRED: the kernel's word on who connected, which the peer cannot forge (unix(7)).
         told = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         pid, uid, gid = CREDENTIALS.unpack(told)
         try:
@@ -129,6 +136,7 @@ class ControlSocket:
 
 def check_socket(path: Path, group: str | None) -> int | None:
     """The number of the group; ConfigError: there is none, or the path is too long for a socket."""
+    # bind would fail with a message that names no key of the configuration.
     if len(os.fsencode(path)) > MOST_LETTERS:
         raise ConfigError(f"state_directory: {path} is too long for a socket's name, {MOST_LETTERS} letters")
     return None if group is None else _gid(group)
@@ -170,7 +178,8 @@ def _request(line: bytes, who: str) -> tuple[Mapping[str, Any], str]:
         raise ConfigError(f"no line of JSON of at most {MOST_BYTES} bytes") from error
     if not isinstance(request, dict):
         raise ConfigError("a request is an object")
-    behind = request.get("behind")  # sudo's own user: root may say so, nobody else
+    # `sudo` names the user behind it; only root's word for that counts.
+    behind = request.get("behind")
     return request, f"{who} for {shown(str(behind))[:32]}" if behind and who.startswith("root ") else who
 
 
@@ -180,6 +189,7 @@ def _line(peer: socket.socket, seconds: float) -> bytes:
     Raises:
         OSError: It did not come within so many seconds, in whatever pieces.
     """
+    # One deadline for the whole line: a peer that sends a byte at a time cannot hold a thread for longer.
     line, ends = b"", time.monotonic() + seconds
     while not line.endswith(b"\n") and len(line) <= MOST_BYTES:
         peer.settimeout(max(ends - time.monotonic(), 0.001))
@@ -194,8 +204,10 @@ def _listening(path: Path, gid: int | None) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
     try:
         with contextlib.suppress(FileNotFoundError):
-            if stat.S_ISSOCK(path.lstat().st_mode):  # of a service that was killed: the state directory is ours now
+            # A service that was killed left it; the state directory is ours now.
+            if stat.S_ISSOCK(path.lstat().st_mode):
                 path.unlink()
+        # The mode is right from the first moment: between bind and chmod another user could connect.
         before = os.umask(0o177)
         try:
             made.bind(str(path))

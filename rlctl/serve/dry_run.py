@@ -26,7 +26,8 @@ class DryRun:
         self._host = host
         self.limits = host.limits
         self.tick_seconds = host.tick_seconds
-        self.current = host.current  # what would be in force
+        # The allocation that would be in force.
+        self.current = host.current
 
     def reset(self, seed: int | None = None) -> None:
         """As the plant beneath."""
@@ -39,15 +40,18 @@ class DryRun:
     def apply(self, allocation: Allocation) -> Allocation:
         """Say what would be written, when that is a change."""
         controls, full = self._host.actuator.controls, self.limits.full
-        wanted = self.limits.clip(allocation).but(  # what would read back
+        # What a write would read back: a knob that BE lacks stays wide open.
+        wanted = self.limits.clip(allocation).but(
             quota_cpus=None if "cpu" in controls else full.quota_cpus,
             cpuset_cpus=None if "cpuset" in controls else full.cpuset_cpus,
             frozen=None if "freezer" in controls else False,
         )
+        # Compared as printed: a step too small to see is not worth a line.
         now, then = str(self.current), str(wanted)
         if now != then:
             log.info("dry run: would set BE from %s to %s", now, then)
-            with contextlib.suppress(RlctlError):  # no group is left to write to
+            # No group is left to write to.
+            with contextlib.suppress(RlctlError):
                 for step in self._host.actuator.plan(wanted):
                     log.info("dry run: would %s", step)
         self.current = wanted

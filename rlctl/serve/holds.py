@@ -92,14 +92,19 @@ class OperatorHolds:
         self._patience_seconds = 3.0 * tick_seconds + 1.0
         self._news, self._keeping = threading.Condition(), threading.Lock()
         self._holds = {} if self._path is None else _kept(self._path, clock())
-        self._said, self._asked, self._in_force = 1, 0, 0  # counts: what was said, what the loop took, what it wrote
-        self._looked, self._held = 0, 0  # and what a look between two ticks took and wrote
+        # Numbers of requests: the last one made, taken by the loop, written by the loop.
+        self._said, self._asked, self._in_force = 1, 0, 0
+        # The same, taken and written by a look between two ticks.
+        self._looked, self._held = 0, 0
         self._urgent = False
         self._tick: Tick | None = None
         self._applied: Allocation | None = None
-        self._most_cpus = math.inf  # that BE may have here anyway, from the first tick on
-        self._times: tuple[ScheduleEntry, ...] = ()  # of the schedule, in force now
-        self._is_kept = True  # the file has what was said
+        # BE's CPUs on this host, known from the first tick on.
+        self._most_cpus = math.inf
+        # Entries of the schedule that are in force now.
+        self._times: tuple[ScheduleEntry, ...] = ()
+        # Whether the file has all holds.
+        self._is_kept = True
         for hold in self._holds.values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
@@ -113,12 +118,14 @@ class OperatorHolds:
             for hold in over:
                 del self._holds[hold.kind]
             self._asked, holds, self._urgent = self._said, tuple(self._holds.values()), False
+        # Logged outside the lock: a slow log must not keep a request waiting.
         for hold in over:
             log.info("over: BE was %s", hold)
         if over or not self._is_kept:
             self._keep()
         if self._schedule:
-            time.tzset()  # the host's zone may be another by now; a process reads it once
+            # The host's zone may be another by now; a process reads it once.
+            time.tzset()
         moment = datetime.datetime.fromtimestamp(now)
         before, self._times = self._times, tuple(entry for entry in self._schedule if entry.covers(moment))
         _tell_times(before, self._times)
@@ -126,8 +133,10 @@ class OperatorHolds:
 
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
+        # A request waits until what it asked for is written, so its answer tells what BE has.
         self._tick = tick
-        if tick.error:  # of a write that failed nobody knows what it left
+        # After a failed write it is not known what is in force.
+        if tick.error:
             return
         with self._news:
             self._applied, self._in_force = tick.applied, self._asked
@@ -135,7 +144,8 @@ class OperatorHolds:
 
     def urgent(self, limits: Limits) -> Allocation | None:
         """The most that BE may have by what was said, if somebody paused or limited it since the last look or tick."""
-        if not self._urgent:  # of fifty looks a second nearly all
+        # The usual case, fifty times a second: no lock is taken.
+        if not self._urgent:
             return None
         with self._news:
             self._looked, holds, self._urgent = self._said, tuple(self._holds.values()), False
@@ -174,6 +184,7 @@ class OperatorHolds:
         with self._news:
             before = self._holds.get(hold.kind)
             self._holds = {**self._holds, hold.kind: hold}
+        # A hold of the same kind replaces the one before; pause and limit stand side by side.
         said = f"BE is {hold}" + (f", in place of: {before}" if before else "")
         if hold.quota_cpus >= self._most_cpus:
             said += f"; that limits nothing: BE may have {self._most_cpus:g} CPU of this host anyway"
@@ -203,6 +214,7 @@ class OperatorHolds:
             said_now, self._urgent = self._said, self._urgent or urgent
         trouble = self._keep()
         with self._news:
+            # A fast guard may write a restriction between ticks; what frees BE always waits for a ruling.
             done = self._news.wait_for(
                 lambda: max(self._in_force, self._held if urgent else 0) >= said_now, self._patience_seconds
             )
@@ -216,12 +228,14 @@ class OperatorHolds:
         if self._path is None:
             return ""
         try:
-            with self._keeping:  # the loop and who asks may both be here; the file is to have the latest
+            # The loop and a request may both be here; the file must get the latest.
+            with self._keeping:
                 with self._news:
                     holds = [asdict(hold) for hold in self._holds.values()]
                 write_json(self._path, {"schema": 1, "holds": holds}, lasting=True)
         except OSError as error:
-            if self._is_kept:  # else it was told, and each tick tries again
+            # Logged once; each tick tries again.
+            if self._is_kept:
                 log.error("%s: %s: a restart will not know what was said", error.filename, error.strerror)
             self._is_kept = False
             return f"; a restart will not know it: {error.strerror}"
@@ -234,6 +248,7 @@ def _asked_for(kind: str, request: Mapping[str, Any], who: str, why: str, now: f
     if until is not None:
         until = _number("until", until)
         if not now < until <= now + MOST_SECONDS:
+            # A hold of more than a year is most likely a time in other units.
             raise ConfigError(f"until {_local(until)} is in the past, or more than a year away")
     quota = _number("quota_cpus", request.get("quota_cpus")) if kind == LIMIT else 0.0
     if kind == LIMIT and quota <= 0.0:
@@ -249,6 +264,7 @@ def _number(name: str, value: object) -> float:
 
 def _most(quota_cpus: float, limits: Limits) -> Allocation:
     """All CPUs under this quota, under none where it limits nothing; the safe allocation where it is 0."""
+    # A quota of all CPUs would still be enforced period by period; none is freer and means the same.
     if quota_cpus >= limits.cpus:
         return limits.full
     return limits.clip(limits.full.but(quota_cpus=quota_cpus)) if quota_cpus else limits.safe
@@ -290,6 +306,7 @@ def _kept(path: Path, now: float) -> dict[str, Hold]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
+        # Fail safe: the file may have held a pause.
         log.error("%s cannot be read, so BE is paused: %s", path, on_one_line(str(error)))
         return {PAUSE: Hold(PAUSE, 0.0, "rlctl", f"{path} cannot be read", now)}
     return {hold.kind: hold for hold in holds if hold.until_seconds is None or hold.until_seconds > now}

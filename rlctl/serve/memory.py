@@ -81,14 +81,17 @@ class HostMemory:
         try:
             learned, there = self._read(self._path)
             kept = learned.get(learner.name)
+            # On a guessed host only learners count that say themselves what they are about.
             if kept is None or (self._guessed and not _says_of_what(kept)):
                 return
             if (changed := self._changed(there)) and not _says_of_what(kept):
                 raise ConfigError(f"another {', '.join(changed)} than when it was learned")
-            seconds = max(0.0, self._clock() - float(kept["saved"]))  # in this order NaN is 0
+            # `max` in this order makes NaN 0.
+            seconds = max(0.0, self._clock() - float(kept["saved"]))
             seconds = seconds if seconds < CLOCK_LEAP_SECONDS else 0.0
             learner.recall(kept["memory"])
-            if isinstance(learner, Experience):  # the others go by Unix time, or do not age
+            # Only experience ages; other learners go by Unix time.
+            if isinstance(learner, Experience):
                 learner.rest(seconds)
         except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
             log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
@@ -105,6 +108,7 @@ class HostMemory:
 
     def keep(self, learners: Sequence[Learner]) -> None:
         """Keep what they have learned; a file that cannot be written is told, and nothing else happens."""
+        # Due again even where the write fails, so that a full disk is not tried in every tick.
         self._due_seconds = self._clock() + KEEP_SECONDS
         learned = {one.name: _remembered(one) for one in learners}
         if self._guessed:
@@ -115,9 +119,11 @@ class HostMemory:
             before, there = self._read(self._path)
         except (OSError, ConfigError):
             before, there = {}, self._host
+        # Of another host nothing is carried over, except what does not depend on the host.
         if not self._guessed and self._changed(there):
             before = {name: kept for name, kept in before.items() if _says_of_what(kept)}
         now = round(self._clock(), 3)
+        # A learner of a policy that is not in use keeps what it knew for the day that it is back.
         others = {name: kept for name, kept in before.items() if not learned.get(name)}
         latest = others | {name: {"saved": now, "memory": memory} for name, memory in learned.items() if memory}
         kept = dict(list(latest.items())[-MOST_LEARNERS:])
@@ -164,7 +170,8 @@ def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
         for name, lc in config.lcs.items()
     }
     limits = asdict(plant.limits)
-    del limits["least_weight"]  # BE's weight says it, and nobody has set that yet
+    # It follows from BE's weight, which is not set yet.
+    del limits["least_weight"]
     return {
         "limits": limits,
         "slo": objectives,

@@ -128,7 +128,8 @@ class Metrics(Collector):
         self._tick, self._read = _Histogram(TICK_BUCKETS), _Histogram(TICK_BUCKETS)
         self._decision = _Histogram(DECISION_BUCKETS)
         self._last: tuple[Tick, float] | None = None
-        self._divided = False  # there have been applications
+        # Whether there have been applications.
+        self._divided = False
 
     def renamed(self, policy: str, shield: str, digest: str) -> None:
         """Another policy and shield from now on: after a reload."""
@@ -138,6 +139,7 @@ class Metrics(Collector):
     def write(self, tick: Tick) -> None:
         """Count a tick and keep it."""
         counts, missed = self._counts, tick.telemetry.missed
+        # A window of which nothing is known is neither met nor missed.
         counts.slo["unknown" if missed is None else "missed" if missed else "met"] += 1
         counts.acting[tick.acting or tick.policy] += 1
         for name in READINGS:
@@ -157,6 +159,7 @@ class Metrics(Collector):
         self._tick.add(tick.tick_seconds)
         self._read.add(tick.read_seconds)
         self._decision.add(tick.decision_seconds)
+        # One assignment: a scrape in another thread sees this tick or the one before, never half of each.
         self._last = (tick, self._clock())
         self._divided = self._divided or bool(tick.shares)
 
@@ -245,6 +248,7 @@ class Metrics(Collector):
             yield from _shares(tick.shares)
 
     def _allocation(self, prefix: str, which: str, allocation: Allocation) -> Iterator[Metric]:
+        # A lifted quota is infinite, which no graph can show.
         quota = min(allocation.quota_cpus, float(self._limits.cpus))
         yield _gauge(f"rlctl_{prefix}_quota_cpus", f"Quota of BE {which}; all CPUs when there is none.", quota)
         yield _gauge(f"rlctl_{prefix}_cpuset_cpus", f"Size of the cpuset of BE {which}.", allocation.cpuset_cpus)
@@ -255,8 +259,10 @@ def _shares(shares: Shares) -> Iterator[Metric]:
     """Applications by their names without pids, or each restart would be a series of its own; the least as `other`."""
     by_name: dict[str, float] = {}
     for key, placement in shares.items():
-        name = shown(key.rpartition(":")[2])  # a group's name may be anything, no text even
+        # A group's name may hold any byte but a slash.
+        name = shown(key.rpartition(":")[2])
         by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
+    # Each name is a time series that Prometheus keeps: their number is bounded.
     ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))
     told = dict(ranked[:MOST_APPLICATIONS])
     if rest := ranked[MOST_APPLICATIONS:]:
@@ -294,6 +300,7 @@ def _info(name: str, text: str, **labels: str) -> Metric:
 
 def _by(name: str, text: str, labels: tuple[str, ...], counts: Counter[str] | Counter[tuple[str, str]]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for key, count in dict(counts).items():  # one step of the interpreter: the loop may add a key meanwhile
+    # One step of the interpreter: the loop may add a key meanwhile.
+    for key, count in dict(counts).items():
         family.add_metric([key] if isinstance(key, str) else list(key), count)
     return family

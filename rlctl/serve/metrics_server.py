@@ -70,7 +70,8 @@ class MetricsServer:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True  # a service that ended a moment ago does not block the port
+    # A service that ended a moment ago does not block the port.
+    allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -78,7 +79,8 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(self, metrics: Metrics, section: MetricsSection, fresh_seconds: float) -> None:
         self.metrics, self.fresh_seconds = metrics, fresh_seconds
         self.secrets = Secrets(section)
-        self._connections: dict[socket.socket, None] = {}  # oldest first
+        # Connections, the oldest first.
+        self._connections: dict[socket.socket, None] = {}
         self.address_family = socket.AF_INET6 if ":" in section.address[0] else socket.AF_INET
         try:
             super().__init__(section.address, _Pages)
@@ -87,14 +89,18 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """The next connection; its TLS handshake is left to its own thread, as a peer may never begin it."""
+        # A bound on the accept rate bounds the CPU time that peers can take from the loop.
         time.sleep(ACCEPT_PAUSE_SECONDS)
         peer, address = super().get_request()
+        # Looked at for each connection, so that a renewed certificate needs no restart.
         self.secrets.renew()
         peer.settimeout(ANSWER_SECONDS)
         if self.secrets.tls is not None:
             peer = self.secrets.tls.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
+        # The oldest makes room: a peer that holds connections open cannot lock the scraper out.
         if len(self._connections) >= MOST_CONNECTIONS:
-            with contextlib.suppress(OSError):  # it may end by itself at this moment
+            # The connection may end by itself at this moment.
+            with contextlib.suppress(OSError):
                 next(iter(self._connections)).shutdown(socket.SHUT_RDWR)
         self._connections[peer] = None
         return peer, address
@@ -113,9 +119,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _Pages(BaseHTTPRequestHandler):
     server: _Server
-    protocol_version = "HTTP/1.0"  # one request a connection
+    # HTTP/1.0: one request a connection.
+    protocol_version = "HTTP/1.0"
 
-    def do_GET(self) -> None:  # the library's name
+    # The name is the library's.
+    def do_GET(self) -> None:
         """Answer one of the two pages."""
         page = self.path.partition("?")[0]
         if page == "/healthz":
@@ -176,6 +184,7 @@ class Secrets:
         if len(authorizations) != 1:
             return False
         scheme, _, token = authorizations[0].partition(" ")
+        # Constant time: the time of a comparison must not tell how much of a token was right.
         return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), self._token)
 
     def renew(self) -> None:
@@ -186,7 +195,8 @@ class Secrets:
         self._stamps = stamps
         try:
             self.tls, self._token = self._read()
-        except (OSError, RlctlError) as error:  # a file may go between two looks at it
+        except (OSError, RlctlError) as error:
+            # A file may go between two looks at it.
             log.error("metrics: the old certificate and token stay in effect: %s", error)
         else:
             log.info("metrics: certificate and token are read again")
@@ -217,9 +227,11 @@ def _tls_context(section: MetricsSection) -> ssl.SSLContext | None:
         with opened(f"metrics.{name}", path):
             pass
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Older versions have been deprecated since RFC 8996.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key, password=lambda: "")  # never asks a terminal
+        # Never asks a terminal.
+        context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as error:
         why = error.reason or "not a PEM file, or a key with a passphrase"
         raise ConfigError(
@@ -234,6 +246,7 @@ def _refusal(listen: str, error: OSError) -> ConfigError | HostError | Permissio
         return HostError(f"metrics.listen: {listen} is in use: choose another port, or end what uses it (ss -ltnp)")
     if error.errno in (errno.EACCES, errno.EPERM):
         return PermissionMissing(f"metrics.listen: {listen}: {error.strerror}: take a port above 1023")
-    if error.errno == errno.EADDRNOTAVAIL:  # at boot perhaps not yet
+    # At boot the address may come later.
+    if error.errno == errno.EADDRNOTAVAIL:
         return HostError(f"metrics.listen: {listen}: no such address here: is the interface up?")
     return ConfigError(f"metrics.listen: {listen}: {error.strerror}")

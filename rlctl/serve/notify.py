@@ -17,7 +17,8 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
     address = environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
-    if address.startswith("@"):  # the abstract namespace
+    # `@` stands for the abstract namespace, see unix(7).
+    if address.startswith("@"):
         address = "\0" + address[1:]
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK) as channel:
@@ -40,6 +41,7 @@ class Heartbeat:
 
     def write(self, tick: Tick) -> None:
         """One tick was completed."""
+        # READY only after a whole tick: `systemctl start` then returns when BE is under control.
         state = "WATCHDOG=1" if self._ready else "READY=1\nWATCHDOG=1"
         self._ready = True
         notify(f"{state}\nSTATUS=BE {tick.applied}", self._environ)

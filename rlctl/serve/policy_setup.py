@@ -55,6 +55,7 @@ class Configuration:
         self.reload.clear()
         try:
             config, deciders = self._read(self.config.tick_seconds)
+        # A reload is all or nothing: the file is read and everything built before anything is exchanged.
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a new file, the loop goes on with the old one
             log.error("not reloaded, all stays as it was: %s", in_one_line(error))
             return None
@@ -73,7 +74,8 @@ class Configuration:
             # Options belong to the manager they were written for; a model of the LC fits whoever reads it.
             typed = config.policy.model_copy(update={"name": self._policy, "options": {}})
             config = config.model_copy(update={"policy": typed})
-            policy = build_policy(typed)  # --policy stands on no line of the file
+            # --policy stands on no line of the file.
+            policy = build_policy(typed)
         else:
             policy = self._policy_of(config, starting=tick_seconds is None)
         with located(self._path, "fallback"):
@@ -114,7 +116,8 @@ def build_policy(section: PolicySection) -> Policy:
     model = PrmModel.load(section.threshold_model) if section.threshold_model else None
     try:
         return catalogue.build(section.name, model=model, trusted=section.trusted_keys, **section.options)
-    except TypeError as error:  # a value of another type than the option's
+    except TypeError as error:
+        # An option's value has the wrong type.
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
 
 
@@ -129,7 +132,8 @@ def check_table(config: ServeConfig, here: ServeConfig) -> None:
     """
     here_rps, weight = next(iter(here.lcs.values())).slo.max_load_rps, here.be.weight
     for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
-        if file is None:  # the levels are in the options, which do not say of which host and load they are
+        # The levels are in the options, which do not say of which host and load they are.
+        if file is None:
             if isinstance(here_rps, str):
                 raise ConfigError("the levels of `table` are shares of a maximum load: state it by slo.max_load_rps")
             continue

@@ -75,6 +75,7 @@ class Caretaker:
     def begin(self) -> None:
         """Write everything, once; what this host lacks is a warning each, or with `strict` raised as an error."""
         self._served = tuple(self._be_groups())
+        # The LC's protection first, then BE's bounds, then cache and bandwidth.
         lacking = [*self._put(self._made_anew(), OF_LC), *self._put(self._served, OF_BE), *self._divide()]
         for key, error in lacking:
             if self._section.strict:
@@ -84,6 +85,7 @@ class Caretaker:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Look after groups and tasks that are new; there are no readings."""
         groups, lacking = tuple(self._be_groups()), list[Lack]()
+        # A new BE group is bounded at once; tasks that were moved can wait for the next look.
         if groups != self._served:
             fresh = [group for group in groups if group not in self._served]
             self._served = groups
@@ -110,7 +112,8 @@ class Caretaker:
             try:
                 put(group, self._knobs, value)
             except CgroupGone:
-                continue  # and with the group all that could be bounded
+                # With the group everything that could be bounded has gone.
+                continue
             except (CgroupError, PermissionMissing) as error:
                 yield key, error
 
@@ -119,7 +122,8 @@ class Caretaker:
         found, groups = [], self._lcs()
         self._identities = {group: one for group, one in self._identities.items() if group in groups}
         for group in groups:
-            with contextlib.suppress(CgroupError):  # gone, and not yet back
+            # The LC's group is gone and not yet back.
+            with contextlib.suppress(CgroupError):
                 identity = group.identity()
                 if self._identities.get(group) != identity:
                     self._identities[group] = identity
@@ -133,7 +137,8 @@ class Caretaker:
         try:
             classes = Classes(self._knobs)
             classes.make()
-            self._classes = classes  # they count, even where they cannot be divided
+            # The classes count traffic even where cache cannot be divided.
+            self._classes = classes
             self._gather(classes)
             classes.divide(
                 section.be_cache_ratio, section.be_bandwidth_percent, section.be_bandwidth_megabytes_per_second

@@ -20,6 +20,7 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
     Args:
         key: Of the configuration, for messages.
     """
+    # fstat of the open file: the path may lead elsewhere by the time of a second look.
     with opened(key, path) as file:
         status, secret = os.fstat(file.fileno()), file.read(4096).strip()
     refuse_public(key, path, status)
@@ -44,6 +45,7 @@ def named(key: str, path: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
     """A regular file that the configuration names; a FIFO in its place is not waited for."""
+    # O_NONBLOCK: opening a FIFO without a writer would wait for ever.
     with named(key, path), open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ConfigError(f"{key}: {path}: is no regular file")
@@ -52,5 +54,6 @@ def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
 
 def refuse_public(key: str, path: Path, status: os.stat_result) -> None:
     """A secret that everybody may read is none."""
+    # The last three bits are those of everybody: read, write, execute.
     if status.st_mode & 0o007:
         raise ConfigError(f"{key}: everybody may use {path}: chmod o= {path}")

@@ -72,12 +72,14 @@ def _clock(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Lines:
     begun = monotonic()
+    # Twenty short sleeps: the test ends after the first that moves the clock.
     for _ in range(round(CLOCK_SECONDS / 0.001)):
         sleep(0.001)
         if monotonic() > begun:
             break
     else:
         raise HostError("the monotonic clock stands still: no control period would ever end")
+    # A board without a battery begins in 1970 until NTP sets it.
     if wall() < YEAR_2020:
         yield logging.WARNING, "the wall clock is before 2020: the times in the tick log will be wrong until it is set"
 
@@ -102,11 +104,13 @@ def _latency(host: LiveHost) -> Lines:
         yield logging.INFO, f"latency {1e3 * latency.value:.3g} ms"
         return
     why = f"no latency yet: {latency.detail or latency.why}"
-    level = logging.INFO if latency.why is Why.NO_DATA else logging.WARNING  # a window has to pass first
+    # NO_DATA is usual at a start: a window has to pass first.
+    level = logging.INFO if latency.why is Why.NO_DATA else logging.WARNING
     yield level, f"{why}; until there is one BE stays at the safe allocation"
 
 
 def _guards(host: LiveHost, profile: Profile | None) -> Lines:
+    # A guard whose sensor is missing never objects, which an operator should know before relying on it.
     sensing = [one for one in (profile.guards() if profile else ()) if isinstance(one, SENSING)]
     for guard in sensing:
         reading = guard.reading(host.read())
@@ -124,6 +128,7 @@ def _command(words: Sequence[str]) -> Lines:
 
 def _policy(host: LiveHost, policy: Policy) -> Lines:
     try:
+        # The first answer loads libraries and takes long: better here than in the first tick.
         seconds = policy.rehearse(host.limits, _typical(host))
     except Exception as error:  # noqa: BLE001 - the loop answers it with the safe allocation, tick by tick
         if policy.heuristic:

@@ -47,10 +47,12 @@ def bounded_memory(most_bytes: int) -> Iterator[None]:
     RLIMIT_DATA counts what is private and writable, touched or not: libraries that map a buffer for each CPU of a
     large host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
     """
+    # A leak ends in a MemoryError in this process, not in the OOM killer choosing the LC.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         taken_bytes = _memory_bytes(Path("/proc/self"), 5)
-    except OSError:  # procfs does not tell
+    except OSError:
+        # Without procfs nothing is known of the memory in use.
         taken_bytes = 0
     room_bytes = max(most_bytes, taken_bytes + ROOM_BYTES)
     bounds = [bound for bound in (room_bytes, soft, hard) if bound != resource.RLIM_INFINITY]
@@ -82,8 +84,10 @@ class SelfCheck:
             return
         try:
             usage = self._measure()
-        except OSError:  # out of descriptors: the sensors say so too
+        except OSError:
+            # Out of descriptors; the sensors report that.
             return
+        # A rate takes two looks: CPU seconds used, by the seconds between them.
         if self._before is not None:
             self._judge(usage, (usage.cpu_seconds - self._before[1].cpu_seconds) / (now - self._before[0]), now)
         self._before = (now, usage)

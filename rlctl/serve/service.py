@@ -91,6 +91,7 @@ class Service:
             self._host = self._open_host(
                 self._config, dry_run=self._dry_run, sleep=self._stop.wait, replan=self._replan
             )
+            # First in, so last out: whatever fails from here on, BE's originals go back or the watchdog has BE.
             opened.callback(self._give_back)
             self._open_watchdog()
             self._test()
@@ -120,6 +121,7 @@ class Service:
         """Start the watchdog, with what takes BE to the safe allocation should this process die."""
         section = self._config.watchdog
         if section.enabled and not self._dry_run:
+            # Its plan is worked out now, from the groups as they are: a dead controller can answer nothing.
             seconds = section.lease_seconds(self._config.tick_seconds), section.restore_after_seconds
             self._lease = Lease(self._host.actuator.emergency_plan(), self._config.state_directory, *seconds)
 
@@ -142,11 +144,13 @@ class Service:
     def _open_records(self, opened: contextlib.ExitStack) -> None:
         """What is known of this host from before, what operators asked for, and where they and the ticks are heard."""
         config, host = self._config, self._host
+        # A dry run reads and writes no file of the state directory, which a running service may hold.
         home = None if self._dry_run else config.state_directory
         self._holds = OperatorHolds(home, config.schedule, config.tick_seconds)
         self._memory = HostMemory(home, host_of(config, host), guessed=not host.lc_cpus_known)
         self._budgets = Budgets(config.lcs, config.tick_seconds)
         self._learners: tuple[Learner, ...] = (*host.learned, *self._budgets.each)
+        # Before the first tick: what is known of a load can only lower its maximum, so it frees nobody.
         for learner in self._learners:
             self._memory.recall(learner)
         if home is not None:
@@ -161,10 +165,12 @@ class Service:
         # Ahead of the shield: the plant's limits say which weight BE has.
         set_weight(plant, setup.policy, config.be.weight)
         self._shield = Shield(setup.profile, plant.limits)
+        # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved
         self._starvation = StarvationDetector(starved, plant.limits.cpus, plant.tick_seconds, host.peopled)
         recorders: list[Recorder] = [self._tick_log] if self._tick_log else []
         recorders += [Narrator(self._lines or say, plant.limits.cpus), Heartbeat(), SelfCheck(config.limits)]
+        # These three take in each tick, and their bounds or events count from the next one on.
         recorders += [self._holds, self._budgets, self._starvation]
         controller = self._controller = Controller(
             plant, setup.policy, self._shield, Tee(*recorders), self._lease,
@@ -186,6 +192,7 @@ class Service:
             return
         slos = {name: lc.slo for name, lc in watch.lcs.items()}
         inner = FastGuard(controller.plant, slos, section.most_false_alarms, self._lease, people=self._holds)
+        # The guard runs in the loop's own wait, so that it never writes beside a tick.
         controller.inner, watch.look = inner, inner.look
         controller.recorder = Tee(inner, controller.recorder)
         log.info("inner guard looks at %s", watch)
@@ -202,6 +209,7 @@ class Service:
             self._counts, self._budgets.each, lambda: self._starvation.starved,
             lambda: controller.inner.heeded if controller.inner else (),
         )  # fmt: skip
+        # /healthz allows three missed ticks: kubelet then restarts a loop that hangs.
         server = MetricsServer(self._metrics, section, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
         opened.callback(server.close)
         controller.recorder = Tee(self._metrics, controller.recorder)
@@ -233,6 +241,7 @@ class Service:
         for doubt in filter(None, (*doubts, *lacking(policy, self._host.absent))):
             log.warning("%s", doubt)
         if self._metrics is not None:
+            # From the first tick of theirs the metrics and the log's header carry their names.
             self._metrics.renamed(*described)
         if self._tick_log is not None:
             self._tick_log.header = header_of(plant, policy, shield)
@@ -244,6 +253,7 @@ class Service:
         setup = self._configuration.reloaded()
         if setup is not None:
             self._exchange(setup)
+        # What a miss costs a learned policy follows from the error budgets.
         self._controller.seat.observer.price = self._budgets.price
 
     def _exchange(self, setup: PolicySetup) -> None:
@@ -262,6 +272,7 @@ class Service:
         weighs_the_same = weight_of(before, wanted) is weight_of(policy, wanted)
         if not weighs_the_same or (rules.digest, rules.limits) != (shield.digest, shield.limits):
             self._shield = shield
+        # Announced before it decides: a log's ticks stand below the header of their policy and shield.
         log.info("reloaded: policy %s, shield %s", policy.name, self._shield.profile.name)
         self._announce(policy, self._shield)
         self._memory.keep((controller.seat.observer.experience,))
@@ -319,7 +330,8 @@ def serve(
     with Service(configuration, stop, dry_run=dry_run, as_json=as_json) as service:
         service.run(seconds)
     if dry_run and os.geteuid() != 0:
-        with contextlib.suppress(RlctlError):  # a group that has gone meanwhile
+        # A group may have gone meanwhile.
+        with contextlib.suppress(RlctlError):
             if refused := unwritable(configuration.config):
                 more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
                 log.warning("would need root: user id %d may not write %s%s", os.geteuid(), refused[0], more)
@@ -346,5 +358,6 @@ def _check_metrics(section: MetricsSection | None) -> None:
 
         try:
             Secrets(section)
-        except PermissionMissing as error:  # the user of a dry run need not be who serves
+        except PermissionMissing as error:
+            # The user of a dry run need not be the user of the service.
             log.warning("%s: whoever serves has to read it", error)

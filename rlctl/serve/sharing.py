@@ -67,7 +67,8 @@ class Sharing:
     ) -> None:
         if not clusters:
             raise ConfigError("a budget is shared among the applications of at least one cluster")
-        self.shares: Mapping[str, Placement | None] = {}  # None for one that is deferred
+        # None stands for a deferred application.
+        self.shares: Mapping[str, Placement | None] = {}
         self._clusters = {cluster.name: cluster for cluster in clusters}
         self._parent, self._knobs = parent.using(knobs), knobs
         self._registry = registry or Registry()
@@ -79,7 +80,8 @@ class Sharing:
         self._leftover, self._period_seconds, self._quota_period_us = leftover, period_seconds, quota_period_us
         self._clock = clock
         self._placed: dict[str, Placement] = {}
-        self._since: dict[str, float] = {}  # since when each has run, or has been deferred
+        # Time since which each application has run, or has been deferred.
+        self._since: dict[str, float] = {}
         self._written: dict[str, Placement] = {}
         self._settled: object = None
         self._next_seconds = float("-inf")
@@ -100,7 +102,8 @@ class Sharing:
         """See who came and who left, and journal newcomers' originals before anybody touches them."""
         if self._population.look():
             self._regrouped = True
-            if self._population.left:  # though who came in its place may ask for the same
+            # A newcomer may ask for the same as the one that left: ask the allocator anew.
+            if self._population.left:
                 self._settled = None
             names = self._population.members.keys() - self._population.left
             self._placed = {name: one for name, one in self._placed.items() if name in names}
@@ -116,6 +119,7 @@ class Sharing:
         to say frozen until there is room.
         """
         self.look()
+        # Freezing acts on BE's own group and reaches all below it: there is nothing to divide.
         if not budget.frozen:
             self._place(*self._room(budget))
             self._carry_out()
@@ -131,6 +135,7 @@ class Sharing:
     def _room(self, budget: Allocation) -> tuple[float, tuple[Cluster, ...]]:
         """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
         parent = self._parent
+        # The kernel holds a group to the least quota on its path: to divide more would promise what nobody gets.
         ceiling = min(parent.cpu.quota().cpus, parent.cpu.ceiling_cpus()) if parent.cpu else budget.quota_cpus
         allowed = parent.cpuset.effective() if parent.cpuset else None
         clusters = []
@@ -167,12 +172,15 @@ class Sharing:
             try:
                 steps += self._steps(member, self._placed.get(name))
             except CgroupGone:
-                continue  # the next look finds it gone
+                # The group has gone; the next look drops it.
+                continue
             except RlctlError as error:
                 self._log_once(name, error)
+        # Restrict before widening: at no moment do the shares add up to more than the budget.
         outcome = carry_out(sorted((step for step in steps if step.turn is not Turn.THAW), key=lambda step: step.turn))
         for name, placement in self._placed.items():
             self._limit_memory(members[name], placement)
+        # Not where a restriction failed: that application stays frozen until it holds.
         thaws = [step for step in steps if step.turn is Turn.THAW and step.group not in outcome.failed_groups]
         for step, failure in (*outcome.failed, *carry_out(thaws).failed):
             self._log_once(next(name for name, member in members.items() if member.group == step.group), failure)
@@ -214,8 +222,10 @@ class Sharing:
         if wanted_bytes == member.memory_bytes:
             return
         if not wanted_bytes and (member.registration is None or Controller.MEMORY not in member.group.paths):
-            return  # nobody has ever limited it
-        member.memory_bytes = wanted_bytes  # whatever comes of it: not tried again before it changes
+            # Its memory was never limited, so there is nothing to lift.
+            return
+        # Set before the write: a refused write is not repeated until the mode changes.
+        member.memory_bytes = wanted_bytes
         try:
             set_memory(member.group, self._knobs, "high", wanted_bytes or None)
         except CgroupGone:

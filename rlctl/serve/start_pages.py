@@ -45,7 +45,8 @@ def disposable(smaps: str) -> Iterator[tuple[int, int]]:
     begin = end = 0
     private: dict[str, str] = {}
     for line in smaps.splitlines():
-        if line.startswith("VmFlags:"):  # the last line of each
+        # VmFlags is the last line of each mapping.
+        if line.startswith("VmFlags:"):
             if begin and private == {"Anonymous": "0", "Swap": "0"}:
                 yield begin, end - begin
             begin, private = 0, {}

@@ -92,11 +92,13 @@ class StarvationDetector:
     def write(self, tick: Tick) -> None:
         """Take in what BE had in this tick, and why no more."""
         self._command.look()
+        # What BE had, in order: its share, whether anybody is there to use it, whether somebody wants it so.
         share, reason = self._had(tick)
         little = share < self._section.below_ratio * FED_RATIO
         self._empty_ticks = self._empty_ticks + 1 if little and self._is_empty() else 0
         if tick.be_vanished or self._empty_ticks * self._tick_seconds >= EMPTY_SECONDS:
-            self._forget()  # nobody is there to starve
+            # Without a process of BE nothing starves.
+            self._forget()
         elif not self._empty_ticks and not _meant(tick):
             self._count(share, reason)
 
@@ -108,13 +110,16 @@ class StarvationDetector:
         """BE's share of its CPUs, from 0 to 1, and what held it there."""
         may_cpus, telemetry = tick.applied.usable_cpus, tick.telemetry
         used_cpus, waited = number(telemetry.be_cpus), number(telemetry.be_pressure_ratio)
+        # PSI some: the share of time in which at least one task of BE was ready and had no CPU.
         wanting = waited is not None and waited >= WANTING_RATIO
         had_cpus = min(may_cpus, used_cpus) if wanting and used_cpus is not None else may_cpus
+        # Less than half of what it may use: not the shield but the LC's work kept BE from the CPUs.
         if had_cpus < 0.5 * may_cpus:
             reason = BUSY
         else:
             cause = tick.verdict.cause(but=MEANT)
-            wrong = re.sub(r"\d+(\.\d+)?", "...", tick.why_safe.partition(":")[0])  # one reason, whatever its numbers
+            # Numbers are masked, so that one reason is counted as one.
+            wrong = re.sub(r"\d+(\.\d+)?", "...", tick.why_safe.partition(":")[0])
             reason = wrong or (str(cause.reason) if cause else f"policy {tick.acting or tick.policy}")
         return min(had_cpus / self._cpus, 1.0), reason
 
@@ -140,6 +145,7 @@ class StarvationDetector:
         self._command.run({"RLCTL_SHARE": f"{share:.4f}", "RLCTL_REASON": "", "RLCTL_FED": "1"}, must=True)
 
     def _count(self, share: float, reason: str) -> None:
+        # A sliding mean: the oldest tick leaves the sum as the newest enters.
         if len(self._shares) == self._shares.maxlen:
             gone, why = self._shares[0]
             self._sum -= gone
@@ -156,6 +162,7 @@ class StarvationDetector:
         seconds = self._section.after_seconds
         time_span = f"{seconds:g} s" if seconds < 120.0 else f"{seconds / 60.0:g} min"
         below = self._section.below_ratio
+        # Hysteresis: fed again only well above the threshold, or a BE near it would start the command at every turn.
         if mean >= (min(FED_RATIO * below, (1.0 + below) / 2.0) if self.starved else below):
             if self.starved:
                 self._fed(f"BE had {mean:.1%} of its CPUs in {time_span}", mean)
@@ -199,8 +206,10 @@ class _Command:
     def __init__(self, words: tuple[str, ...]) -> None:
         self._words, self._until_seconds = words, 0.0
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: dict[str, str] = {}  # that which runs
-        self._must: dict[str, str] = {}  # not done yet
+        # Environment of the command that runs.
+        self._told: dict[str, str] = {}
+        # Environment of the command that must still run.
+        self._must: dict[str, str] = {}
         self._again_seconds = 0.0
 
     def run(self, told: dict[str, str], *, must: bool = False) -> bool:
@@ -238,7 +247,8 @@ class _Command:
             if code:
                 log.warning("be.starved.command ended with exit code %d", code)
             if self._told is not self._must:
-                self._again_seconds = 0.0  # that is to be told at once
+                # Another message waits: start it at once.
+                self._again_seconds = 0.0
             elif not code:
                 self._must = {}
         elif time.monotonic() > self._until_seconds:

@@ -17,6 +17,7 @@ def weight_of(policy: Policy, wanted: BeWeight) -> Weight | None:
     """BE's weight by the configuration, or the policy's own where that is less; None: it is left as it is."""
     if wanted == "leave":
         return None
+    # Idle is less than minimum, and the policy may ask for less than the file, never for more.
     return Weight.IDLE if Weight.IDLE in (wanted, policy.weight) else Weight.MINIMUM
 
 
@@ -31,6 +32,7 @@ def set_weight(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
     try:
         plant.set_weight(weight)
     except CgroupError as error:
+        # cpu.idle came with Linux 5.15: without it the minimum protects the LC nearly as well.
         if weight is Weight.MINIMUM or isinstance(error, CgroupGone):
             raise
         log.warning("%s: BE gets the minimum CPU weight instead", error)

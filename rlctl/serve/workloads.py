@@ -93,12 +93,14 @@ class Workloads:
         """The CPUs of one LC: as configured, of its cpuset, or what its processes may run on; none if it has none."""
         if configured := self.config.lcs[lc].cpus:
             return tuple(configured)
-        group = self.lcs[lc]  # services of systemd have no cpuset unless their units say AllowedCPUs=
+        # Services of systemd have no cpuset unless their units say AllowedCPUs=.
+        group = self.lcs[lc]
         return tuple(sorted(group.cpuset.effective() if group.cpuset else group.affinity()))
 
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""
         configured, platform = self.config.be.cpus, self.best_effort.platform
+        # Isolated CPUs (isolcpus) are somebody's on purpose: BE gets them only where there are no others.
         reach = (platform and platform.mdev_cpus) or within_reach(self.be) or frozenset(read_topology())
         return tuple(configured or cpu_order(lc_cpus, reach - isolated_cpus() or reach))
 
@@ -134,12 +136,14 @@ def check_overlap(config: ServeConfig) -> None:
         ConfigError: A group of BE and one of an LC overlap.
     """
     lcs, be = list[Group](), list[Group]()
-    with contextlib.suppress(RlctlError):  # a host without control groups, or a platform that is not this one's
+    # A host without control groups, or a platform that is not this one's.
+    with contextlib.suppress(RlctlError):
         layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
         wanted = [(lcs, section.workload) for section in config.lcs.values()]
         wanted += [(be, workload) for workload in be_group(config, layout, make=False).workloads]
         for groups, workload in wanted:
-            with contextlib.suppress(RlctlError):  # it does not run here now
+            # A workload that does not run here now cannot overlap.
+            with contextlib.suppress(RlctlError):
                 groups += groups_of(workload, layout, knobs)
     raise_if_overlapping(lcs, be)
 
@@ -165,7 +169,8 @@ def uncontrolled(group: Group, layout: Layout) -> str:
     """What BE cannot be restricted by because a group lacks it, in one line with the way out; empty if nothing."""
     lost = [knob for knob in KNOBS if getattr(group, knob) is None]
     left = [_LEFT[knob] for knob in KNOBS if knob not in lost]
-    if not lost or not left:  # without any of them there is an error anyway
+    # Without any controller the start fails with an error of its own.
+    if not lost or not left:
         return ""
     none = " and ".join(f"no {knob}" for knob in reversed(lost))
     cannot = " or ".join(_MEANS[knob] for knob in reversed(lost))
@@ -190,7 +195,8 @@ def _way_out(knob: str, group: Group, layout: Layout) -> str:
         return f"this host has to mount cgroup {knob}"
     mount, other = layout.mounts[controller], next(iter(group.paths))
     folder = mount.path / group.paths[other].relative_to(layout.mounts[other].path)
-    if mount.version == 2 and folder.is_dir():  # the parent decides which controllers its children have
+    # The parent decides which controllers its children have.
+    if mount.version == 2 and folder.is_dir():
         return f"write +{knob} to {folder.parent / 'cgroup.subtree_control'}"
     return f"make {folder} with BE's processes in it"
 
