@@ -61,6 +61,9 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gate", nargs="?", const="-", metavar="FILE", help="yes or no; without FILE by the gate that ships"
     )
+    parser.add_argument(
+        "--bench", type=Path, metavar="FILE", help="for the gate: `rlctl bench --json` of acting and watching policies"
+    )
     add_json(parser, "all of it")
 
 

@@ -16,7 +16,7 @@ from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
 from rlctl.log.reader import read_log
 from rlctl.shadow.columns import Columns, columns
-from rlctl.shadow.gate import Check, allows, load_gate
+from rlctl.shadow.gate import Check, allows, load_gate, read_qos
 from rlctl.shadow.log import beside, read_watched, shadow_files
 from rlctl.shadow.report import Report, report_of
 from rlctl.shadow.tables import gate_lines, report_lines
@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     gate = load_gate(None if args.gate == "-" else Path(args.gate)) if args.gate else None
     found, source = _read(args)
     report = report_of(found, source)
-    checks = {name: allows(gate, report, name) for name in report.shadows} if gate else {}
+    qos = read_qos(args.bench) if args.bench else None
+    checks = {name: allows(gate, report, name, qos) for name in report.shadows} if gate else {}
     _write(args, report, checks)
     if checks and not any(all(check.passed for check in one) for one in checks.values()):
         raise CheckFailed(f"the gate lets none of {', '.join(map(catalogue.label, checks))} be promoted")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
+from rlctl.agents.catalogue import label
+from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.shadow.report import Report, ShadowFigures
 
 SIMULATE = "compare policies on a profile of this host with `rlctl bench`"
 """What says how a shadow's moves would change the LC's latency: the log does not."""
+
+Qos = Mapping[str, Mapping[str, float]]
+"""By scenario, and in it by manager: the share of windows that met the target, in percent."""
 
 
 class LoadSection(Strict):
@@ -46,6 +52,7 @@ class Gate(Strict):
         most_override_percent: Ticks that the shield would have decided.
         most_drift_percent: Ticks unlike a learned policy's training.
         least_be_gain_points: CPUs of BE that it must gain over the acting policy, in points of BE's CPUs.
+        most_qos_loss_points: Windows that it may miss more than the acting policy in a benchmark, in points.
     """
 
     least_hours: float = Field(ge=0.0)
@@ -54,6 +61,7 @@ class Gate(Strict):
     most_override_percent: float = Field(ge=0.0, le=100.0)
     most_drift_percent: float = Field(ge=0.0, le=100.0)
     least_be_gain_points: float
+    most_qos_loss_points: float = Field(default=0.5, ge=0.0, le=100.0)
 
     @model_validator(mode="before")
     @classmethod
@@ -81,8 +89,31 @@ def load_gate(path: Path | None = None) -> Gate:
     return load_model(Gate, path or configs_folder("shadow") / "gate.yaml")
 
 
-def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
-    """Every reason for and against a shadow; it may be promoted when all have passed."""
+def read_qos(path: Path) -> Qos:
+    """QoS by scenario and manager from what `rlctl bench --json` wrote.
+
+    Raises:
+        ConfigError: The file is not such a result.
+        PermissionMissing: It may not be read.
+    """
+    try:
+        with reading(path):
+            found = json.loads(path.read_text())
+        scenarios = found.get("scenarios") or {found["scenario"]: found}
+        return {
+            scenario: {name: row["qos_guarantee_percent"]["mean"] for name, row in one["managers"].items()}
+            for scenario, one in scenarios.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError("is not a result of `rlctl bench --json`", path) from error
+
+
+def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tuple[Check, ...]:
+    """Every reason for and against a shadow; it may be promoted when all have passed.
+
+    Args:
+        qos: Of a benchmark with this policy and the acting one; without it the gate says no.
+    """
     figures = report.shadows[name]
     return (
         _least("watched", report.hours, gate.least_hours, "h"),
@@ -96,7 +127,20 @@ def allows(gate: Gate, report: Report, name: str) -> tuple[Check, ...]:
         ),
         *_drift(gate, figures),
         *_gain(gate, figures),
+        *_latency(gate, report.acting, name, qos),
     )
+
+
+def _latency(gate: Gate, acting: str, name: str, qos: Qos | None) -> Iterator[Check]:
+    """What the log cannot say: whether the LC would miss more under the shadow's moves."""
+    bound = gate.most_qos_loss_points
+    if not qos:
+        make = f"rlctl bench --managers {label(acting)},{label(name)} --json FILE"
+        yield Check(False, f"the LC's latency is not known: give --bench FILE of `{make}`", math.nan, bound)
+        return
+    for scenario, managers in qos.items():
+        before, after = (managers.get(one, managers.get(label(one), math.nan)) for one in (acting, name))
+        yield _most(f"QoS lost in {scenario}, by the benchmark", before - after, bound, "points")
 
 
 def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rlctl.agents.catalogue import label
 from rlctl.envs.errors import shown
 from rlctl.report.table import render, span
-from rlctl.shadow.gate import SIMULATE, Check
+from rlctl.shadow.gate import Check
 from rlctl.shadow.report import Report, ShadowFigures
 from rlctl.statistics.intervals import Estimate
 
@@ -50,7 +50,6 @@ def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
         if passed:
             yield f"  in the serve configuration, section policy:   name: {shown(name)}"
             yield "  then: systemctl reload rlctl"
-            yield f"  not checked: what its moves would do to the LC's latency; {SIMULATE}"
 
 
 def _head(report: Report) -> Iterator[str]:

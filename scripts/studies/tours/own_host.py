@@ -184,6 +184,10 @@ def main() -> int:
             "rlctl", "evaluate", "run/bundle", "--scenario", JUDGED, "--shield", "measured", "--seeds", "10",
             "--managers", SHIPPED, "--write-card",
         )  # fmt: skip
+        managers = f"{SHIPPED},{folder / 'run/bundle'}"
+        steps.run(
+            "rlctl", "bench", "--scenario", JUDGED, "--seeds", "10", "--managers", managers, "--json", "bench.json"
+        )
     with steps.step("Sign it"):
         steps.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", "rlctl-key")
         steps.run("rlctl", "sign", "run/bundle", "--key", "rlctl-key")
@@ -196,8 +200,7 @@ def main() -> int:
             gate = yaml.safe_load((ROOT / "configs/shadow/gate.yaml").read_text()) | GATE
             (folder / "gate.yaml").write_text(yaml.safe_dump(gate))
             steps.run(
-                "rlctl", "shadow", "report", "log", "--profile", "mine.yaml", "--config", "serve.yaml", "--gate",
-                "gate.yaml", may_refuse=True,
+                "rlctl", "shadow", "report", "log", "--gate", "gate.yaml", "--bench", "bench.json", may_refuse=True,
             )  # fmt: skip
         with steps.step("Promote it"):
             served.promote(bundle)

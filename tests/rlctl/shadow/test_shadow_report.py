@@ -89,18 +89,32 @@ def reasons(out):
 def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_about_them(
     capsys, simulated_log, gate, tmp_path
 ):
-    words = ("--policy", "prm-hybrid-tuned,none,frozen", "--gate", gate)
+    qos = {"koord-suppress": 99.0, "prm-hybrid-tuned": 98.8, "none": 45.0, "frozen": 100.0}
+    rows = {name: {"qos_guarantee_percent": {"mean": mean}} for name, mean in qos.items()}
+    (tmp_path / "bench.json").write_text(json.dumps({"scenario": "two-core", "managers": rows}))
+    words = ("--policy", "prm-hybrid-tuned,none,frozen", "--gate", gate, "--bench", tmp_path / "bench.json")
     code, out, err = report(capsys, simulated_log, *words, "--json", tmp_path / "all.json")
     assert code == 0, out + err
     found = reasons(out)
     assert found["prm-hybrid-tuned"] == ("yes", [])
     assert "section policy:   name: prm-hybrid-tuned\n  then: systemctl reload rlctl\n" in out
     assert found["frozen"] == ("no", ["BE's gain by the log, lower bound"])
-    assert "not checked: what its moves would do to the LC's latency" in out
+    assert found["none"] == ("no", ["QoS lost in two-core, by the benchmark"])
     said = json.loads((tmp_path / "all.json").read_text())
     assert (said["ticks"], said["acting"]) == (TICKS, "koord-suppress")
     assert said["gate"]["frozen"]["promote"] is False
     assert {reason["bound"] for reason in said["gate"]["frozen"]["reasons"]} >= {0.4, 2.0, 30.0}
+
+
+def test_without_a_benchmark_nobody_is_promoted(capsys, simulated_log, gate, tmp_path):
+    words = (simulated_log, "--policy", "greedy-shield", "--gate", gate)
+    code, out, _ = report(capsys, *words)
+    assert code == 1
+    assert "the LC's latency is not known: give --bench FILE of `rlctl bench --managers koord-suppress,greedy" in out
+    (tmp_path / "bench.json").write_text("[]")
+    code, _, err = report(capsys, *words, "--bench", tmp_path / "bench.json")
+    assert (code, err.count("\n")) == (78, 1)
+    assert "is not a result of `rlctl bench --json`" in err
 
 
 def test_who_fails_is_refused_and_a_gate_that_lets_nobody_through_is_1(capsys, simulated_log, gate, monkeypatch):
