@@ -7,7 +7,7 @@ import signal
 
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.workloads import Service
+from rlctl.envs.testbed.workloads import LcProgram
 
 MEMORY_MEGABYTES, ITEM_BYTES = 64, 256
 """Memory for items, unless they need more; what an item of the generator's takes at most."""
@@ -16,7 +16,7 @@ PRELOAD_KEYS, MOST_KEYS = 10_000, 9_999_999
 """Items, unless somebody wants more; what the load generator has names for."""
 
 
-class Memcached(Service):
+class Memcached(LcProgram):
     """A memcached of our own, empty at its start.
 
     Args:

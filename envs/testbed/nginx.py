@@ -9,7 +9,7 @@ from pathlib import Path
 from rlctl.envs.host.latency.nginx_log import LOG_FORMAT
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.workloads import Service
+from rlctl.envs.testbed.workloads import LcProgram
 
 PAGE = "text.txt"
 MODULES_WITH_TEMPORARY_FILES = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -42,7 +42,7 @@ http {{
 """
 
 
-class Nginx(Service):
+class Nginx(LcProgram):
     """An nginx of our own.
 
     Args:

@@ -35,7 +35,7 @@ from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace, constant
-from rlctl.envs.testbed.workloads import Job, Service, Work
+from rlctl.envs.testbed.workloads import Job, LcProgram, Work
 from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class TestbedSpec:
 
     __test__ = False
 
-    lc: Service
+    lc: LcProgram
     lc_cpus: tuple[int, ...]
     be_kind: BeKind
     be_workers: int

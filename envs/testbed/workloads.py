@@ -94,7 +94,7 @@ class Program(ABC):
         return None
 
 
-class Service(Program):
+class LcProgram(Program):
     """A latency-critical service on a unix socket in a folder of its own, apart from any that the host runs.
 
     Args:

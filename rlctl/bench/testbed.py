@@ -127,7 +127,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class EarlierRun:
     """A manager that has run on the testbed before, as a service that goes on.
 
     Attributes:
@@ -148,7 +148,7 @@ class Service:
             shield.resume(run.guards, run.ticks[-1].telemetry)
 
 
-NEW = Service()
+NEW = EarlierRun()
 """One that begins from nothing."""
 
 
@@ -243,19 +243,19 @@ def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     return replace(plan, levels=swept_levels(scenario, bed))
 
 
-def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> Service:
+def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> EarlierRun:
     """A manager after runs that do not count, one after the other."""
     say(f"{name} runs on the host, {plan.adapt_runs} x {plan.scenario.duration_seconds:g} s ...")
     service, runs = NEW, []
     for _ in range(plan.adapt_runs):
         runs.append(run_once(plan, bed, plan.policy(name), alone, service))
-        service = Service(runs[-1])
+        service = EarlierRun(runs[-1])
     one = score(runs)
     cold = f"QoS {one.qos_guarantee_percent.mean:.1f} %, BE {one.be_throughput_percent.mean:.1f} %"
     return replace(service, remark=f"had run for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
 
 
-def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service: Service = NEW) -> LiveRun:
+def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service: EarlierRun = NEW) -> LiveRun:
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work.
 
     Args:
@@ -271,9 +271,8 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service:
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
-        controller = Controller(
-            plant, policy, shield, recorder, recall=lambda experience: service.go_on(experience, shield)
-        )
+        controller = Controller(plant, policy, shield, recorder)
+        controller.recall = lambda experience: service.go_on(experience, shield)
         controller.run(seconds=scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()

@@ -17,7 +17,7 @@ from rlctl.envs.testbed.network.upload import CONNECTIONS
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import BeKind, TestbedSpec
 from rlctl.envs.testbed.traces import Trace, shares_from_config
-from rlctl.envs.testbed.workloads import Service
+from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict
 
@@ -48,7 +48,7 @@ class LcSection(Strict):
     cpus: Cpus = (0,)
     keys: int = Field(PRELOAD_KEYS, ge=100, le=MOST_KEYS)
 
-    def service(self, address: tuple[str, int] | None) -> Service:
+    def service(self, address: tuple[str, int] | None) -> LcProgram:
         """The service, at this address or at a unix socket."""
         if self.kind == "memcached":
             return Memcached(threads=len(self.cpus), preload_keys=self.keys, address=address)

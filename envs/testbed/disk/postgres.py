@@ -10,7 +10,7 @@ from pathlib import Path
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.workloads import Service
+from rlctl.envs.testbed.workloads import LcProgram
 
 USER = "postgres"  # of Debian's package; the server refuses to run as root
 
@@ -36,7 +36,7 @@ SETTINGS = {
 }
 
 
-class Postgres(Service):
+class Postgres(LcProgram):
     """A PostgreSQL of our own, with one empty table; the clusters that the host has are left alone."""
 
     name = "postgres"

@@ -18,10 +18,10 @@ from rlctl.envs.testbed.knee import find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.nginx import Nginx
-from rlctl.envs.testbed.workloads import Program, Service, talk
+from rlctl.envs.testbed.workloads import LcProgram, Program, talk
 from tests.waiting import until
 
-Make = Callable[[], Service]
+Make = Callable[[], LcProgram]
 
 
 @pytest.mark.parametrize("make", [Nginx, Memcached])
@@ -55,7 +55,7 @@ def needs(*programs: str) -> None:
             pytest.skip(str(error))
 
 
-def loaded(service: Service, rate_rps: float, seconds: float = 0.3) -> GeneratorStats:
+def loaded(service: LcProgram, rate_rps: float, seconds: float = 0.3) -> GeneratorStats:
     with LoadGenerator(service.load(), rate_rps=rate_rps) as generator:
         generator.stats()
 
