@@ -54,8 +54,9 @@ def odd_messages(trees: Mapping[Path, ast.Module]) -> dict[str, list[str]]:
     for path, tree in trees.items():
         docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
-            if is_text and ODD_ENGLISH.search(node.value):
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in docstrings:
+                continue
+            if ODD_ENGLISH.search(node.value):
                 places[node.value].append(f"{path}:{node.lineno}")
     return dict(sorted(places.items()))
 

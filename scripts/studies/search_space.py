@@ -44,7 +44,7 @@ class Range(Draw):
         low, high = self.ends
         if self.log_uniform:
             low, high, value = math.log(low), math.log(high), math.log(max(value, low))
-        return min(max((value - low) / (high - low), 0.0), 1.0)
+        return float(min(max((value - low) / (high - low), 0.0), 1.0))
 
 
 def latin_hypercube(random: np.random.Generator, count: int, dimensions: int) -> Array:
