@@ -18,7 +18,7 @@ language = "en"
 extensions = ["myst_parser"]
 myst_heading_anchors = 4
 myst_heading_slug_func = "rlctl_docs.site.slug"
-exclude_patterns = ["README.md", "rlctl_docs", "results"]
+exclude_patterns = ["README.md", "rlctl_docs", "results/*.json"]
 nitpicky = True
 
 html_theme = "furo"
