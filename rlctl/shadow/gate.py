@@ -101,11 +101,17 @@ def read_qos(path: Path) -> Qos:
             found = json.loads(path.read_text())
         scenarios = found.get("scenarios") or {found["scenario"]: found}
         return {
-            scenario: {name: row["qos_guarantee_percent"]["mean"] for name, row in one["managers"].items()}
+            scenario: {name: _percent(row["qos_guarantee_percent"]["mean"]) for name, row in one["managers"].items()}
             for scenario, one in scenarios.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError("is not a result of `rlctl bench --json`", path) from error
+
+
+def _percent(value: float) -> float:
+    if not 0.0 <= float(value) <= 100.0:  # NaN and infinity among them
+        raise ValueError(f"{value} is not a share of windows in percent")
+    return float(value)
 
 
 def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tuple[Check, ...]:

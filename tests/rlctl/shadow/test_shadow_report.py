@@ -111,10 +111,12 @@ def test_without_a_benchmark_nobody_is_promoted(capsys, simulated_log, gate, tmp
     code, out, _ = report(capsys, *words)
     assert code == 1
     assert "the LC's latency is not known: give --bench FILE of `rlctl bench --managers koord-suppress,greedy" in out
-    (tmp_path / "bench.json").write_text("[]")
-    code, _, err = report(capsys, *words, "--bench", tmp_path / "bench.json")
-    assert (code, err.count("\n")) == (78, 1)
-    assert "is not a result of `rlctl bench --json`" in err
+    infinite = '{"scenario": "x", "managers": {"none": {"qos_guarantee_percent": {"mean": Infinity}}}}'
+    for text in ("[]", infinite, infinite.replace("Infinity", "null")):
+        (tmp_path / "bench.json").write_text(text)
+        code, _, err = report(capsys, *words, "--bench", tmp_path / "bench.json")
+        assert (code, err.count("\n")) == (78, 1)
+        assert "is not a result of `rlctl bench --json`" in err
 
 
 def test_who_fails_is_refused_and_a_gate_that_lets_nobody_through_is_1(capsys, simulated_log, gate, monkeypatch):
