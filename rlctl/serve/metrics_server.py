@@ -138,9 +138,10 @@ class _Pages(BaseHTTPRequestHandler):
         else:
             try:
                 body = generate_latest(self.server.metrics)
-            except Exception:
+            except Exception as error:  # noqa: BLE001 - a bug in a metric costs its answer, never the loop
+                log.warning("metrics: %r", error)
                 self._answer(500, b"see the log of rlctl\n")
-                raise
+                return
             self._answer(200, body, CONTENT_TYPE_PLAIN_0_0_4)
 
     do_HEAD = do_GET  # noqa: N815 - likewise
