@@ -1,7 +1,7 @@
 """Code that only the start needed is taken out of this process's memory.
 
-Half of what a daemon with an ONNX policy holds are pages of shared libraries, most of them touched once: onnxruntime
-registers some thousand operators while it is loaded. They are clean copies of files, so the kernel can do without them
+Much of what a daemon holds are pages of shared libraries, most of them touched once while they are loaded. They are
+clean copies of files, so the kernel can do without them
 at any time; it does so by itself only when memory is short.
 """
 

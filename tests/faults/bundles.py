@@ -1,4 +1,4 @@
-"""Real ONNX bundles whose networks behave until the load is high, and then answer what is no number."""
+"""Real bundles whose networks behave until the load is high, and then answer what is no number."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ClusterEnv(SegmentEnv):
         super().__init__(num_envs, lags)
 
     def publish(self, policy: bytes) -> None:
-        """Let the next version of the policy, an ONNX file, act in what is asked for from now on."""
+        """Let the next version of the policy, a weights.npz, act in what is asked for from now on."""
         super().publish(ray.put(policy))
 
     def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:

@@ -33,7 +33,7 @@ class SegmentEnv(VecEnv):
         super().__init__(num_envs, Observer(Limits(1), 1.0, lags).space, discrete_space())
 
     def publish(self, policy: Any) -> None:
-        """Let the next version of the policy, an ONNX file, act from now on."""
+        """Let the next version of the policy, a weights.npz, act from now on."""
         self.version, self._policy = self.version + 1, policy
 
     @abstractmethod
