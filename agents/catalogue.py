@@ -30,7 +30,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
 from rlctl.envs.errors import BundleError, PolicyError, meant
-from rlctl.envs.evidence import LADDER
+from rlctl.envs.level_counts import LADDER
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.workload import Weight
 

@@ -17,7 +17,7 @@ from rlctl.safety.verdict import Verdict
 
 
 class Policy(Protocol):
-    """Decides once per control period what BE should get. A `rlctl.agents.seat.Seat` asks it.
+    """Decides once per control period what BE should get. A `rlctl.agents.policy_runner.PolicyRunner` asks it.
 
     A policy derives from this class and writes `name`, `shielded`, `weight`, `masked`, `needs`, `start`, `act`, `note`,
     `remarks`; all else has an answer here that is right for a policy which decides alone and learned nothing.
@@ -79,7 +79,7 @@ class Policy(Protocol):
         text = f"{type(self).__qualname__} {sorted(constants.items())!r}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    def strange(self, observation: Observation) -> str:  # noqa: ARG002 - most were not trained
+    def unfamiliar(self, observation: Observation) -> str:  # noqa: ARG002 - most were not trained
         """What of a tick its training never had, in a few words; empty when nothing, or nothing is known of it."""
         return ""
 

@@ -1,9 +1,9 @@
 """What a host has taught whoever controls it: every window that ended is booked as one that held or one that missed.
 
 experience = Experience(limits)                     # of one host; limits of n hosts make one of n
-experience.see(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
-experience.told(load)                               # what a learned policy sees of it, shape (n, TOLD)
-experience.narrowed(mask, level, load, latency_ratio)           # the moves that it leaves such a policy
+experience.observe(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
+experience.features(load)                               # what a learned policy sees of it, shape (n, TOLD)
+experience.filter_moves(mask, level, load, latency_ratio)           # the moves that it leaves such a policy
 experience.evidence.known(loads)                    # the same for a rule, at any loads
 """
 
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.evidence import (
+from rlctl.envs.level_counts import (
     BIN_RATIO,
     BINS,
     ENOUGH,
     LADDER,
     MOST_KEPT_LOAD,
     TOP,
-    Evidence,
+    LevelCounts,
     Places,
     bins_of,
     levels_of,
@@ -90,7 +90,7 @@ _SHOWN = 2.0 * np.sqrt(LADDER) - 1.0
 _LOG_CALM_LOW, _LOG_CALM_SPAN, _LOG_ABOVE_HIGH = np.log10([CALM_LOW, CALM_HIGH / CALM_LOW, ABOVE_HIGH])
 
 
-class Experience:
+class SafeLevelMemory:
     """Books the windows of n hosts, and tells what is known of them.
 
     Args:
@@ -102,7 +102,7 @@ class Experience:
 
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
-        self.evidence = Evidence(count, levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)))
+        self.evidence = LevelCounts(count, levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)))
         self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
         self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
         self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
@@ -118,21 +118,21 @@ class Experience:
         self._lose_track(which)
         self._calm[which] = np.nan
 
-    def take(self, other: Experience, mine: Flags | int, theirs: Flags | int) -> None:
+    def copy_hosts(self, other: SafeLevelMemory, mine: Flags | int, theirs: Flags | int) -> None:
         """Go on with what another one knows of hosts; by flags of shape (n,), or one host by its number.
 
         Args:
             mine: Hosts here of which it is, whatever was known of them.
             theirs: The same hosts there.
         """
-        self.evidence.take(other.evidence, mine, theirs)
+        self.evidence.copy_hosts(other.evidence, mine, theirs)
         for name in (*NUMBERS, "_calm", "_before_level", "_missed_level"):
             getattr(self, name)[mine] = getattr(other, name)[theirs]
         self._levels[:, mine] = -1
         both = min(len(self._levels), len(other._levels))
         self._levels[:both, mine] = other._levels[:both, theirs]
 
-    def rest(self, seconds: float) -> None:
+    def age(self, seconds: float) -> None:
         """Nobody has looked for so long: what is known of the first host is so much older, whatever clock goes on."""
         self.evidence.age(np.array([seconds]))
         self._lose_track(0)
@@ -143,7 +143,7 @@ class Experience:
             getattr(self, name)[which] = np.nan
         self._before_level[which] = self._missed_level[which] = self._levels[:, which] = -1
 
-    def rated(self, max_load_rps: float) -> None:
+    def rescale_load(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.
 
         For a maximum that is learned while the host is watched, and at first is another one by far.
@@ -160,7 +160,7 @@ class Experience:
             for loads in (self._before_load, self._earlier_load, self._missed_load):
                 loads[0] *= BIN_RATIO**shift
 
-    def see(
+    def observe(
         self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
         which: Flags | None = None, periods: Periods | None = None,
     ) -> None:  # fmt: skip
@@ -235,7 +235,7 @@ class Experience:
         weight = np.where(seen < before, CALMER, LESS_CALM)
         self._calm[hosts, place] = np.where(np.isnan(before), seen, before + weight * (seen - before))
 
-    def told(self, load: Array, latency_ratio: Array) -> NDArray[np.float32]:
+    def features(self, load: Array, latency_ratio: Array) -> NDArray[np.float32]:
         """What a learned policy sees: MEMORY on a square root's scale, CALM, and their flags, each in [-1, 1].
 
         Args:
@@ -257,7 +257,7 @@ class Experience:
         told[np.isnan(load)] = UNTOLD
         return told.astype(np.float32)
 
-    def narrowed(
+    def filter_moves(
         self, mask: Flags, level: Places, load: Array, latency_ratio: Array, price: Array | float = 1.0
     ) -> Flags:
         """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
@@ -306,8 +306,8 @@ class Experience:
         """
         return self._apart & self.evidence.free_holds(load) if self._apart.any() else self._apart
 
-    def remembered(self) -> Mapping[str, Any]:
-        """What the first host has taught, as plain data for `recall`; empty where it is nothing."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """What the first host has taught, as plain data for `restore_state`; empty where it is nothing."""
         plain = self.evidence.plain()
         if not plain["cells"] and not any(plain["alone"]):
             return {}
@@ -316,16 +316,16 @@ class Experience:
         rated = {"max_load_rps": round(self._max_load_rps, 3)} if self._max_load_rps else {}
         return plain | {"calm": calm} | rated
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remembered` said of a host like the first; ValueError: it is none of that."""
-        Evidence().recall(memory)  # all of it or nothing is taken over
+    def restore_state(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` said of a host like the first; ValueError: it is none of that."""
+        LevelCounts().restore_state(memory)  # all of it or nothing is taken over
         calm, rated = memory.get("calm"), memory.get("max_load_rps", 0.0)
         if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
             raise ValueError("no list of latencies by load")
         if type(rated) not in (int, float) or not 0.0 <= rated <= MOST_RPS:
             raise ValueError(f"{rated!r} is no maximum load")
         self._max_load_rps = float(rated)
-        self.evidence.recall(memory)
+        self.evidence.restore_state(memory)
         self._calm[0] = np.nan
         for load, latency_ratio in calm:
             self._calm[0, bins_of(float(load))] = np.log10(latency_ratio)

@@ -110,12 +110,12 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that change something or keep all, as far as the host's experience leaves them; shape (len(MOVES),)."""
-        return self.narrowed(useful_moves(Allocations.same(self.plant.current, 1), self.plant.limits)[0])
+        return self.filter_moves(useful_moves(Allocations.same(self.plant.current, 1), self.plant.limits)[0])
 
-    def narrowed(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def filter_moves(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """The moves of a mask that what this host has taught leaves, see `rlctl.envs.experience`."""
         assert self._seen is not None, "call reset() first"
-        return self._seen.narrowed(mask)
+        return self._seen.filter_moves(mask)
 
     def render(self) -> str | None:
         """One line on the latest tick, in render mode "ansi"."""

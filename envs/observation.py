@@ -1,7 +1,7 @@
 """What a policy sees: the physical readings for managers, and a fixed-range vector for learned policies.
 
 The vector is the FEATURES of each tick of LAGS, oldest first, and after all ticks what is told of the experience, see
-`Experience.told`, and the price of a violation, see `told_price`.
+`SafeLevelMemory.told`, and the price of a violation, see `told_price`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, moved_one
 from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, Experience, levels_reached, periods_of
+from rlctl.envs.experience import TOLD, SafeLevelMemory, levels_reached, periods_of
 from rlctl.envs.features import FRAME_SIZE, Sensed, frames
 from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, SeveralTelemetry, Telemetry, Value, number
 
@@ -90,7 +90,7 @@ class Observation:
     frames: tuple[Frame, ...] = ()
     tick_seconds: float = 1.0
     mask: NDArray[np.bool_] | None = None
-    experience: Experience = field(default_factory=lambda: Experience(Limits(1)))
+    experience: SafeLevelMemory = field(default_factory=lambda: SafeLevelMemory(Limits(1)))
     price: float = 1.0
 
     @property
@@ -106,18 +106,18 @@ class Observation:
         """
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
         tail = np.empty(TAIL_SIZE, np.float32)
-        tail[:-1], tail[-1] = self.experience.told(load, ratio)[0], told_price(price * self.price)
+        tail[:-1], tail[-1] = self.experience.features(load, ratio)[0], told_price(price * self.price)
         return tail
 
-    def narrowed(self, mask: NDArray[np.bool_], price: float = 1.0) -> NDArray[np.bool_]:
-        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `Experience.narrowed`.
+    def filter_moves(self, mask: NDArray[np.bool_], price: float = 1.0) -> NDArray[np.bool_]:
+        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `SafeLevelMemory.filter_moves`.
 
         Args:
             price: As of `tail`.
         """
         load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
         level = _levels_asked(self.current, cast("Limits", self.experience.limits))
-        left = self.experience.narrowed(mask[None], level, load, ratio, price * self.price)
+        left = self.experience.filter_moves(mask[None], level, load, ratio, price * self.price)
         return cast("NDArray[np.bool_]", left[0])
 
 
@@ -141,7 +141,7 @@ class Observer:
         self.tick_seconds = tick_seconds
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
-        self.experience = Experience(limits)
+        self.experience = SafeLevelMemory(limits)
         self._rated: dict[str, float] = {}
         self.price = 1.0
 
@@ -160,7 +160,7 @@ class Observer:
     def reset(self) -> None:
         """Forget the history and what was learned: the next tick is the first."""
         self._frames.clear()
-        self.experience = Experience(self.limits)
+        self.experience = SafeLevelMemory(self.limits)
 
     def observe(
         self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None, *, cut: bool = False
@@ -195,14 +195,14 @@ class Observer:
             self._rate(telemetry)
             fresh = age_seconds + window_seconds <= 1.5 * self.tick_seconds  # the usual case, and cheaper so
             periods = None if fresh else periods_of(as_array(age_seconds), window_seconds, self.tick_seconds)
-            self.experience.see(now, load, as_array(ratio), used, here, periods=periods)
+            self.experience.observe(now, load, as_array(ratio), used, here, periods=periods)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 
     def _rate(self, telemetry: Telemetry) -> None:
         """Have what is known go along with a maximum load that is learned."""
         if not isinstance(telemetry, SeveralTelemetry):
             if isinstance(most := telemetry.counters.get(MAX_LOAD), Value):
-                self.experience.rated(most.value)
+                self.experience.rescale_load(most.value)
             return
         # Of several LCs the load is that of whichever is nearest its own maximum: shares of others cannot go along.
         for name, lc in telemetry.lcs.items():

@@ -14,7 +14,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, UNTOLD, Experience, levels_reached, periods_of
+from rlctl.envs.experience import TOLD, UNTOLD, SafeLevelMemory, levels_reached, periods_of
 from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
 from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
 from rlctl.envs.readings import Readings
@@ -66,11 +66,15 @@ class VectorObserver:
         self._depth = int(self.lags[0]) + 1
         self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
         self._newest = 0
-        self.experience, self._told = Experience(limits, 0), np.zeros((0, TOLD), np.float32)
+        self.experience, self._told = SafeLevelMemory(limits, 0), np.zeros((0, TOLD), np.float32)
         self.prices: Array | float = 1.0
 
     def begin(
-        self, readings: Readings, current: Allocations, which: Flags | None = None, taught: Experience | None = None
+        self,
+        readings: Readings,
+        current: Allocations,
+        which: Flags | None = None,
+        taught: SafeLevelMemory | None = None,
     ) -> NDArray[np.float32]:
         """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size).
 
@@ -80,13 +84,16 @@ class VectorObserver:
         frame = self._frame(readings, current)
         if which is None or which.all():
             self._frames = np.repeat(frame[None], self._depth, axis=0)
-            self.experience, self._told = Experience(self.limits, len(frame)), np.zeros((len(frame), TOLD), np.float32)
+            self.experience, self._told = (
+                SafeLevelMemory(self.limits, len(frame)),
+                np.zeros((len(frame), TOLD), np.float32),
+            )
         else:
             self._frames[:, which] = frame[which]
             self.experience.forget(which)
         if taught is not None:
             here = np.ones(len(frame), np.bool_) if which is None else which
-            self.experience.take(taught, here, here)
+            self.experience.copy_hosts(taught, here, here)
         return self._vector(readings, current, which)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
@@ -103,16 +110,16 @@ class VectorObserver:
         if not self._learns:
             return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
         load, ratio = book(self.experience, readings, current, self.tick_seconds, self._hidden, which)
-        told = self.experience.told(load, ratio)
+        told = self.experience.features(load, ratio)
         self._told = told if which is None else np.where(which[:, None], told, self._told)
         return np.concatenate([history, self._told, price], axis=1)
 
-    def narrowed(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
-        """The moves of a mask that each host's experience leaves, see `Experience.narrowed`; all where none is kept."""
+    def filter_moves(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
+        """The moves of a mask that each host's experience leaves; all where none is kept."""
         if not self._learns:
             return mask
         level = levels_reached(moved(current, self.limits), self.limits).T
-        return self.experience.narrowed(mask, level, *load_and_latency(readings, self._hidden), self.prices)
+        return self.experience.filter_moves(mask, level, *load_and_latency(readings, self._hidden), self.prices)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         frame = frames(Sensed.of(readings), current, self.limits, self.tick_seconds)
@@ -130,7 +137,7 @@ def load_and_latency(readings: Readings, hidden: Collection[str] = ()) -> tuple[
 
 
 def book(
-    experience: Experience, readings: Readings, current: Allocations, tick_seconds: float,
+    experience: SafeLevelMemory, readings: Readings, current: Allocations, tick_seconds: float,
     hidden: Collection[str] = (), which: Flags | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Have hosts teach what `Observer.observe` books of one: of old figures no hold, of few requests nothing.
@@ -149,7 +156,7 @@ def book(
     used = np.full(len(load), np.nan) if "be_cpus" in hidden else readings.be_cpus
     used = np.where(readings.age_seconds >= OLD_PERIODS * tick_seconds, 0.0, used)
     periods = periods_of(np.where(np.isnan(taught), 0.0, readings.age_seconds), tick_seconds, tick_seconds)
-    experience.see(readings.time_seconds, load, taught, used, current, which, periods)
+    experience.observe(readings.time_seconds, load, taught, used, current, which, periods)
     return load, ratio
 
 

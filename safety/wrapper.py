@@ -77,7 +77,7 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Moves that the shield would let through unchanged, as far as the host's experience leaves them."""
-        return self.host.narrowed(self.shield.mask(self._telemetry(), self.host.current))
+        return self.host.filter_moves(self.shield.mask(self._telemetry(), self.host.current))
 
     def _telemetry(self) -> Telemetry:
         """The last telemetry, read anew when the host went on without us; a simulated host's clock never does."""

@@ -14,8 +14,8 @@ from rlctl.agents.managers.manager import Manager, slack_of
 from rlctl.agents.managers.options import Share
 from rlctl.envs.actions import EVERYTHING
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.evidence import MISSED_HALF_LIFE_SECONDS
 from rlctl.envs.experience import HOLD_RATIO, allocation_at
+from rlctl.envs.level_counts import MISSED_HALF_LIFE_SECONDS
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry, number
 

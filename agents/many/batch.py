@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_runner import Answer, BatchPolicy, Seen
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.agents.managers.references import Fixed
 from rlctl.agents.many.learned import BatchLearned
 from rlctl.agents.many.prm import BatchPrmHybrid
 from rlctl.agents.policy import Policy
-from rlctl.agents.seats import Answer, BatchPolicy, Seen
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation
@@ -98,7 +98,7 @@ class EachHost:
         fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
         if self._learns and seen.taught is not None:
             for index in np.flatnonzero(fresh).tolist():
-                self._observers[index].experience.take(seen.taught, 0, index)
+                self._observers[index].experience.copy_hosts(seen.taught, 0, index)
         for index, telemetry in enumerate(seen.telemetry()):
             current, limits = seen.current.host(index), self._limits.each[index]
             mask = None if seen.mask is None else seen.mask[index]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.seats import Answer, Seen
+from rlctl.agents.batch_runner import Answer, Seen
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
@@ -65,7 +65,9 @@ class BatchLearned:
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
         if self.masked:
             mask = np.ones(logits.shape, np.bool_) if seen.mask is None else seen.mask
-            logits = np.where(self._observer.narrowed(mask, seen.readings, seen.current), logits, np.float32(-np.inf))
+            logits = np.where(
+                self._observer.filter_moves(mask, seen.readings, seen.current), logits, np.float32(-np.inf)
+            )
         moves = np.where(failed[:, None], np.float32(0.0), logits).argmax(axis=1)
         proposed = chosen(moves, seen.current, self._limits)
         newest = observations[:, self._newest]

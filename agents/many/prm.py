@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from rlctl.agents.batch_runner import Answer, Seen
 from rlctl.agents.managers.manager import HAIR, LONGEST_GAP_SECONDS, early_seconds
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
-from rlctl.agents.seats import Answer, Seen
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 

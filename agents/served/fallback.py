@@ -3,7 +3,7 @@
 Whatever the policy does, the tick goes on: it answers from a thread of its own within its budget, or the heuristic's
 answer of the same tick is taken, or if there is none either, the safe allocation. An answer is good for its own tick
 only; a late one is never used. A policy that exceeds a budget of failures is demoted for a while; see
-`rlctl.agents.served.standing`.
+`rlctl.agents.served.circuit_breaker`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from typing import Literal, NoReturn
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import SAFE, propose
-from rlctl.agents.served.standing import Budgets, Standing
+from rlctl.agents.policy_runner import SAFE, propose
+from rlctl.agents.served.circuit_breaker import CircuitBreaker, FailureBudget
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, in_one_line
@@ -30,7 +30,7 @@ REHEARSAL_SECONDS = 0.1
 Role = Literal["policy", "heuristic", "safe"]
 
 
-class Fallback(Policy):
+class FallbackPolicy(Policy):
     """A policy with a heuristic behind it, as one Policy.
 
     The heuristic decides in every tick, so that it is warm when it is needed; its time is not limited. The policy is
@@ -47,9 +47,9 @@ class Fallback(Policy):
         policy: Policy,
         heuristic: Policy,
         tick_seconds: float,
-        budgets: Budgets | None = None,
+        budgets: FailureBudget | None = None,
     ) -> None:
-        budgets = budgets or Budgets()
+        budgets = budgets or FailureBudget()
         self.policy, self.heuristic = policy, heuristic
         self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
         self.learned, self.trained_with = policy.learned, policy.trained_with
@@ -74,7 +74,7 @@ class Fallback(Policy):
 
     def act(self, observation: Observation) -> Allocation:
         """This tick's proposal; never raises, and takes no longer than the budget and the heuristic do."""
-        self.standing.next(self.policy.strange(observation), self._worker.busy)
+        self.breaker.next(self.policy.unfamiliar(observation), self._worker.busy)
         spare, lack = self._of_heuristic(observation)
         self._spare: Allocation | None = spare[0] if spare else None
         answer, why = self._of_policy(observation)
@@ -104,7 +104,7 @@ class Fallback(Policy):
     def judged(self, verdict: Verdict) -> None:
         """Count it against the policy when the shield overrode it; the heuristic hears what acted in its place."""
         if self._role == "policy" and verdict.corrected:
-            self.standing.overridden()
+            self.breaker.overridden()
         if self._spare is not None:  # what it would have done is what the heuristic goes on from
             self.heuristic.judged(Verdict(verdict.allocation, self._spare, verdict.bounds))
 
@@ -130,12 +130,12 @@ class Fallback(Policy):
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks of the policy, and how often it was demoted."""
-        count = self.standing.demotions
+        count = self.breaker.demotions
         demoted = (f"demoted {count} times, then {self.heuristic.name} decided",) if count else ()
         return (*self.policy.remarks, *demoted)
 
     def _reset(self) -> None:
-        self.standing = Standing(self._budgets, self._tick_seconds)
+        self.breaker = CircuitBreaker(self._budgets, self._tick_seconds)
         self._role: Role = "heuristic"
         self._reported = ("policy", False)
         self._note, self.fallback, self.failed = "start", "", False
@@ -152,15 +152,15 @@ class Fallback(Policy):
     def _of_policy(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""
         self.failed = False
-        if self.standing.demoted:
+        if self.breaker.demoted:
             self._started = False
-            return None, self.standing.demoted
+            return None, self.breaker.demoted
         try:
             return self._worker.call(lambda: self._ask(observation), self._answer_seconds), ""
         except CallFailed as failure:
             self.failed = True
-            self.standing.failed(str(failure))
-            return None, self.standing.demoted or str(failure)
+            self.breaker.failed(str(failure))
+            return None, self.breaker.demoted or str(failure)
 
     def _ask(self, observation: Observation) -> tuple[Allocation, str]:
         """In the policy's thread."""
@@ -173,7 +173,7 @@ class Fallback(Policy):
         self._proposed, self._note = answer
         self.fallback = reason
         self._role = role
-        report = role, bool(self.standing.demoted)
+        report = role, bool(self.breaker.demoted)
         if report != self._reported:
             self._report()
         self._reported = report
@@ -183,13 +183,13 @@ class Fallback(Policy):
         if self._role == "policy":
             log.info("policy %s decides again", self.name)
             return
-        retry = self.standing.ticks_to_retry * self._tick_seconds
+        retry = self.breaker.ticks_to_retry * self._tick_seconds
         until = f", for {retry:g} s or more" if retry else ""
         who = "BE gets the safe allocation" if self._role == "safe" else f"{self.acting} decides"
         log.warning("%s instead of policy %s%s: %s", who, self.name, until, self.fallback)
 
 
-class Refused(Policy):
+class UnavailablePolicy(Policy):
     """A policy that never answers. In the log, in metrics, `why` and `top` it is the policy that it stands for."""
 
     shielded, masked = True, False

@@ -56,7 +56,7 @@ class Drift:
         lacked = {name for plant in card.plants for name in plant.absent}
         self._always_there = {name: field for name, field in SENSORS.items() if card.plants and name not in lacked}
 
-    def strange(self, observation: Observation) -> str:
+    def unfamiliar(self, observation: Observation) -> str:
         """What of this tick training never had, in a few words; empty when nothing. Never raises."""
         try:
             return ", ".join([*self._lost(observation), *_clipped(observation)])
@@ -99,7 +99,7 @@ class LearnedPolicy(Policy):
     """A bundle behind the Policy protocol.
 
     Nothing in it belongs to a host: what it observes and what it asks for are shares of the host that it runs on. What
-    its host teaches narrows the moves among which it chooses, see `Experience.narrowed`.
+    its host teaches narrows the moves among which it chooses, see `SafeLevelMemory.filter_moves`.
 
     Args:
         shielded: False judges it without shield and mask, among all moves, in benchmarks only.
@@ -145,7 +145,7 @@ class LearnedPolicy(Policy):
             if not mask.any():
                 raise PolicyError(f"{self.name}: no move is allowed")
             wanted = np.where(mask, logits, np.float32(-np.inf)).argmax()
-            logits = np.where(observation.narrowed(mask, self.price), logits, np.float32(-np.inf))
+            logits = np.where(observation.filter_moves(mask, self.price), logits, np.float32(-np.inf))
             self._taught = f"; by experience not {MOVES[wanted].name}" if np.isinf(logits[wanted]) else ""
         self._logits, self._tick_seconds = logits, observation.tick_seconds
         return int(logits.argmax())
@@ -159,9 +159,9 @@ class LearnedPolicy(Policy):
         rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
         return f"{MOVES[best].name}, {rest}{self._taught}"
 
-    def strange(self, observation: Observation) -> str:
+    def unfamiliar(self, observation: Observation) -> str:
         """What of a tick its training never had, in a few words; empty when nothing."""
-        return self._drift.strange(observation)
+        return self._drift.unfamiliar(observation)
 
     @property
     def digest(self) -> str:

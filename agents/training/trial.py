@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.learned import BatchLearned, Logits
-from rlctl.agents.seats import Seats
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array
@@ -96,9 +96,9 @@ def score(
         course.host, seeds, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
     )
     policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
-    seats = Seats([policy], course.safety, limits, course.tick_seconds)
+    runner = BatchPolicyRunner([policy], course.safety, limits, course.tick_seconds)
     windows = Windows.none(course.ticks, count)
-    returns, current = np.zeros(count), seats.begin()
+    returns, current = np.zeros(count), runner.begin()
     changed = overridden = np.zeros(count, np.bool_)
     for tick in range(course.ticks):
         hosts.step(current)
@@ -106,7 +106,7 @@ def score(
         windows.see(tick, hosts.truth())
         # A learner's reward of a window takes in what the decision before it cost.
         returns += rewards(readings, changed, overridden, from_truth=True).total
-        decided = seats.decide(readings, current)
+        decided = runner.decide(readings, current)
         changed, overridden = decided.allocations.differ(current), decided.overridden
         windows.overridden[tick] = overridden
         current = decided.allocations

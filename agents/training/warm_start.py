@@ -20,7 +20,7 @@ from stable_baselines3 import DQN
 from torch.nn.functional import cross_entropy
 
 from rlctl.agents import catalogue
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.agents.training.host_kinds import Hosts, Kind, first_seed, present, readings_without
 from rlctl.agents.training.nearest_move import InMoves
@@ -61,18 +61,18 @@ def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ..
     batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True, weight=kind.weight)
     policies, profile = [InMoves(catalogue.build(manager)) for _ in range(count)], kind.shield()
     shields = [Shield(profile, batch.limits) if profile else None for _ in policies]
-    seats = [
-        Seat(one, shield, batch.limits, 1.0, strict=True, lags=lags, learns=True)
+    runners = [
+        PolicyRunner(one, shield, batch.limits, 1.0, strict=True, lags=lags, learns=True)
         for one, shield in zip(policies, shields, strict=True)
     ]
-    for seat in seats:
-        seat.start()
+    for runner in runners:
+        runner.start()
     absent = readings_without(kind.absent)
     seen, moves = [], []
     for _ in range(TICKS):
         batch.step()
-        each = zip(seats, [one.but(**absent) for one in batch.telemetry()], batch.allocations, strict=True)
-        batch.apply([seat.decide(telemetry, current).verdict.allocation for seat, telemetry, current in each])
+        each = zip(runners, [one.but(**absent) for one in batch.telemetry()], batch.allocations, strict=True)
+        batch.apply([runner.decide(telemetry, current).verdict.allocation for runner, telemetry, current in each])
         seen += [one.observation.vector for one in policies]
         moves += [one.chosen for one in policies]
     return Pairs(np.array(seen, np.float32), np.array(moves, np.int64))

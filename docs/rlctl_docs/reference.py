@@ -34,7 +34,7 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
-from rlctl.safety.signs import Alarm, Sign
+from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.scenarios.live import LiveScenario
 from rlctl.scenarios.shipped import shipped_scenarios

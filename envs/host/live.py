@@ -17,11 +17,11 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.max_load import MaxLoad, window_of
+from rlctl.envs.host.poller import Poller
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.host.watch import Watch
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
     BE_SHARE,
@@ -118,7 +118,7 @@ class LiveHost:
         follow: Callable[[float], bool] | None = None,
         sharing: Divider | None = None,
         sleep: Callable[[float], object] = time.sleep,
-        watch: Watch | None = None,
+        watch: Poller | None = None,
         replan: Callable[[EmergencyPlan], object] | None = None,
         be_returns: bool = True,
     ) -> None:
@@ -211,7 +211,7 @@ class LiveHost:
         """BE's applications and their placements; None for one that is deferred."""
         return self.sharing.shares if self.sharing else {}
 
-    def peopled(self) -> bool:
+    def has_processes(self) -> bool:
         """Whether a process is in one of BE's groups, or below; also where a group does not let it be seen."""
         try:
             return any(group.has_processes() for group in self.actuator.groups)
@@ -346,7 +346,7 @@ class LiveHost:
         if (max_load := lc.max_load) is None:
             return telemetry
         rps, held = offered_rps(readings), self._verdict.at_most(self.limits.minimum)
-        max_load.see(
+        max_load.observe(
             telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio,
             be_held=held, window_seconds=window_of(telemetry),
         )  # fmt: skip

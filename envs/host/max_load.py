@@ -107,7 +107,7 @@ class MaxLoad:
         demand = self.cpu_seconds_per_request
         return max(self.lc_cpus / demand, self.held_rps or 0.0) if demand else None
 
-    def see(
+    def observe(
         self,
         now_seconds: float,
         rps: Reading,
@@ -164,16 +164,16 @@ class MaxLoad:
             return f"the target was missed at {self.missed_rps:.0f} rps without BE, slo.max_load_rps is {stated_rps:g}"
         return ""
 
-    def remembered(self) -> Mapping[str, Any]:
-        """What a restart should know, as plain data for `recall`; what held is seen again in two windows."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """What a restart should know, as plain data for `restore_state`; what held is seen again in two windows."""
         return {
             "schema": SCHEMA,
             "missed_rps": self.missed_rps,
             "cpu_seconds_per_request": self.cpu_seconds_per_request or self._remembered or None,
         }
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remembered` said, of an older version too; ValueError: it is none of that.
+    def restore_state(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` said, of an older version too; ValueError: it is none of that.
 
         It can only make the maximum less: the first windows count anew, and that request is one of theirs.
         """

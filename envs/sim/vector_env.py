@@ -178,7 +178,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
         readings, shield = self._read(), self.shield
         mask = useful_moves(self.current, self.limits) if shield is None else shield.mask(readings, self.current)
-        return self._observer.narrowed(mask, readings, self.current)
+        return self._observer.filter_moves(mask, readings, self.current)
 
     def _read(self) -> Readings:
         if self.readings is None:

@@ -19,9 +19,9 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import exclusive_cpus, require_online
-from rlctl.envs.host.watch import Watch, Watched
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
@@ -383,7 +383,7 @@ class Testbed:
         )
         of_link = [LinkUse(self._link)] if self._link else []
         watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link])
-        watch = Watch({watched.name: Watched(self.slo, watched.sensors)}, None, self._sleep)
+        watch = Poller({watched.name: LcSources(self.slo, watched.sensors)}, None, self._sleep)
         self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, close=lambda: None, watch=watch)
         self._plants.callback(self.plant.close)
         self.searched_seconds = time.monotonic()

@@ -13,8 +13,8 @@ import numpy as np
 
 from rlctl.advice.watched import Watched
 from rlctl.agents import catalogue
+from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.batch import batch_policy
-from rlctl.agents.seats import Seats
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, gaps_filled
 from rlctl.envs.sim.identify import identified
@@ -162,15 +162,17 @@ def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
     limits = VectorLimits([replace(record.limits, least_weight=weight.is_least)] * hosts.count)
-    seats = Seats([batch_policy(name, limits, record.tick_seconds)], shield, limits, record.tick_seconds, always=True)
+    runner = BatchPolicyRunner(
+        [batch_policy(name, limits, record.tick_seconds)], shield, limits, record.tick_seconds, always=True
+    )
     missed, work, used = np.zeros((len(ticks), hosts.count)), np.zeros(hosts.count), np.zeros(hosts.count)
-    current = seats.begin()
+    current = runner.begin()
     for place, counts in enumerate(counted):
         window, truth = hosts.step(current), hosts.truth()
         missed[place] = truth.missed
         if counts:
             work, used = work + truth.be_work_ratio, used + window.be_cpus
-        current = seats.decide(hosts.read(), current, hosts.telemetry).allocations
+        current = runner.decide(hosts.read(), current, hosts.telemetry).allocations
     missed, count = missed[counted], np.count_nonzero(counted)
     return Option(
         policy=catalogue.label(name),

@@ -118,7 +118,7 @@ def watched(
         if now != subject:
             earlier += len(rows)
             load, rows, offered, subject, acting = LoggedLoad(), [], [], now, []
-        load.see(logged)
+        load.observe(logged)
         header = logged.header
         shield = profile_in(logged.header) or shield
         if (policy := shown(logged.tick.policy)) not in acting:

@@ -25,7 +25,7 @@ class LiveRun:
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
-        experience: What the host had taught until its end, see `Experience.remembered`.
+        experience: What the host had taught until its end, see `SafeLevelMemory.state_dict`.
         guards: What the shield's guards remembered at its end, see `Shield.state`.
     """
 

@@ -1,4 +1,4 @@
-"""One manager on some seeds of a simulated scenario: a seat for each host, and all hosts under one clock."""
+"""One manager on some seeds of a simulated scenario: a runner for each host, and all hosts under one clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.catalogue import SHIELDED_BOUNDS
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.bench.participants import policy_for
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
@@ -71,16 +71,16 @@ def simulate(task: SimTask) -> SimResult:
     """Run one manager on the task's seeds; PolicyError: the manager does not fit the host."""
     hosts, ticks = _hosts(task), task.adapt_ticks + task.scenario.ticks
     foresee, policies = _policies(task, hosts)
-    seats = [_seat(policy, task.profile, hosts) for policy in policies]
+    runners = [_runner(policy, task.profile, hosts) for policy in policies]
     windows = Windows.none(ticks, hosts.count)
     foresee()
-    hosts.apply([seat.start() for seat in seats])
+    hosts.apply([runner.start() for runner in runners])
     with _no_garbage_collection():
         for tick in range(ticks):
             hosts.step()
             windows.see(tick, hosts.truth())
             before = hosts.allocations
-            hosts.apply(_decided(tick, windows, seats, foresee, hosts))
+            hosts.apply(_decided(tick, windows, runners, foresee, hosts))
             _note_changes(tick, windows, before, hosts.allocations)
     first, counted = (
         Windows._make(column[part] for column in windows)
@@ -92,16 +92,18 @@ def simulate(task: SimTask) -> SimResult:
 
 
 def _decided(
-    tick: int, windows: Windows, seats: Sequence[Seat], foresee: Callable[[], None], hosts: SimBatch
+    tick: int, windows: Windows, runners: Sequence[PolicyRunner], foresee: Callable[[], None], hosts: SimBatch
 ) -> list[Allocation]:
     """What BE may use on each host after this window; notes who was overridden and what deciding took."""
     begun = time.perf_counter()
     foresee()
     foreseen_seconds = (time.perf_counter() - begun) / hosts.count
     allocations = []
-    for place, (seat, telemetry, current) in enumerate(zip(seats, hosts.telemetry(), hosts.allocations, strict=True)):
+    for place, (runner, telemetry, current) in enumerate(
+        zip(runners, hosts.telemetry(), hosts.allocations, strict=True)
+    ):
         begun = time.perf_counter()
-        verdict = seat.decide(telemetry, current).verdict
+        verdict = runner.decide(telemetry, current).verdict
         windows.decision_seconds[tick, place] = foreseen_seconds + time.perf_counter() - begun
         windows.overridden[tick, place] = verdict.overridden
         allocations.append(verdict.allocation)
@@ -114,10 +116,10 @@ def _note_changes(tick: int, windows: Windows, before: Sequence[Allocation], aft
     windows.changed[tick] = [now is not was and now != was for was, now in zip(before, after, strict=True)]
 
 
-def _seat(policy: Policy, profile: Profile, hosts: SimBatch) -> Seat:
-    """A seat that raises what its policy raises: a failure amid a benchmark is a mistake to be shown."""
+def _runner(policy: Policy, profile: Profile, hosts: SimBatch) -> PolicyRunner:
+    """A runner that raises what its policy raises: a failure amid a benchmark is a mistake to be shown."""
     shield = Shield(profile, hosts.limits) if policy.shielded else None
-    return Seat(policy, shield, hosts.limits, hosts.tick_seconds, strict=True)
+    return PolicyRunner(policy, shield, hosts.limits, hosts.tick_seconds, strict=True)
 
 
 class Foreseen(Policy):

@@ -19,7 +19,7 @@ from rlctl.agents.policy import Policy
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, idle, score
-from rlctl.envs.experience import Experience
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
@@ -138,12 +138,12 @@ class EarlierRun:
     before: LiveRun | None = None
     remark: str = ""
 
-    def go_on(self, experience: Experience, shield: Shield | None) -> None:
+    def go_on(self, experience: SafeLevelMemory, shield: Shield | None) -> None:
         """Give policy and guards what they remembered."""
         if (run := self.before) is None:
             return
         if run.experience:
-            experience.recall(run.experience)
+            experience.restore_state(run.experience)
         if shield:
             shield.resume(run.guards, run.ticks[-1].telemetry)
 
@@ -272,11 +272,11 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service:
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
         controller = Controller(plant, policy, shield, recorder)
-        controller.recall = lambda experience: service.go_on(experience, shield)
+        controller.restore_state = lambda experience: service.go_on(experience, shield)
         controller.run(seconds=scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
-        experience = controller.seat.observer.experience.remembered()
+        experience = controller.runner.observer.experience.state_dict()
     guards = shield.state if shield else {}
     return LiveRun(
         policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header, experience, guards

@@ -188,7 +188,7 @@ def learn_load(args: argparse.Namespace) -> int:
     load = LoggedLoad()
     with Damages() as damaged:
         for logged in read_log(log_files(args.log), damaged):
-            load.see(logged)
+            load.observe(logged)
     learned = {name: one for name, one in load.loads.items() if one.cautious_rps is not None}
     if not learned:
         raise CheckFailed(f"{args.log}: no tick here says how many requests came, beside their latency")

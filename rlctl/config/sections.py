@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rlctl.agents.served.standing import Budgets
+from rlctl.agents.served.circuit_breaker import FailureBudget
 from rlctl.config.fields import Described
 from rlctl.envs.host.apps.groups import PARENT
 from rlctl.envs.host.apps.population import PERIOD_SECONDS
@@ -63,9 +63,9 @@ class FallbackSection(Described):
         return self
 
     @property
-    def budgets(self) -> Budgets:
+    def budgets(self) -> FailureBudget:
         """The same in seconds and ratios."""
-        return Budgets(
+        return FailureBudget(
             answer_seconds=self.answer_milliseconds / 1e3,
             failure_ratio=self.failure_percent / 1e2,
             failure_window_seconds=self.failure_window_seconds,

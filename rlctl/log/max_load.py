@@ -27,7 +27,7 @@ class LoggedLoad:
         self.loads: dict[str, MaxLoad] = {}
         self.ticks = 0
 
-    def see(self, logged: LoggedTick) -> None:
+    def observe(self, logged: LoggedTick) -> None:
         """Learn from a tick."""
         if (limits := limits_in(logged.header)) is None:
             return
@@ -39,7 +39,7 @@ class LoggedLoad:
                 load = self.loads[name] = MaxLoad(shown(name), limits.lc_cpus)
             now = telemetry.time_seconds
             if logged.first:  # what goes on over several windows does not go on over a restart
-                load.see(now, _BETWEEN, _BETWEEN, None, be_held=False)
+                load.observe(now, _BETWEEN, _BETWEEN, None, be_held=False)
             rps = offered_rps(lc.counters)
-            load.see(now, rps, lc.lc_cpus, lc.latency_ratio, be_held=held, window_seconds=window_of(lc))
+            load.observe(now, rps, lc.lc_cpus, lc.latency_ratio, be_held=held, window_seconds=window_of(lc))
         self.ticks += 1

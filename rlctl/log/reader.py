@@ -13,7 +13,7 @@ from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.replay import allocation_of, telemetry_of
 from rlctl.envs.ticklog import Damage, Line, read_lines
 from rlctl.log.record import Tick
-from rlctl.safety.signs import Alarm, Sign
+from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlctl.agents.seat import SAFE
+from rlctl.agents.policy_runner import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.host.events import BE_VANISHED
@@ -25,7 +25,7 @@ from rlctl.envs.telemetry import (
 )
 from rlctl.envs.ticklog import encode_line
 from rlctl.log.writer import LogWriter
-from rlctl.safety.signs import Alarm, Sign
+from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import limits_of, usual_gap
@@ -80,15 +80,15 @@ class Contender:
 
     def start(self, shield: Shield, tick_seconds: float) -> None:
         """A run of the log begins; the shield is one for all contenders."""
-        self._seat = Seat(self.policy, shield, shield.limits, tick_seconds)
-        self._seat.start()
+        self._runner = PolicyRunner(self.policy, shield, shield.limits, tick_seconds)
+        self._runner.start()
 
     def answer(self, logged: LoggedTick) -> None:
         """Decide a tick, as in the control loop, on what was read and in force then."""
-        tick, self._seat.observer.price = logged.tick, logged.tick.price
-        decision = self._seat.decide(tick.telemetry, tick.before, cut=tick.cut)
+        tick, self._runner.observer.price = logged.tick, logged.tick.price
+        decision = self._runner.decide(tick.telemetry, tick.before, cut=tick.cut)
         failed = repr(decision.error) if decision.error else ""
-        self.answers.append(ReplayedDecision(logged, decision.verdict, self._seat.limits, failed))
+        self.answers.append(ReplayedDecision(logged, decision.verdict, self._runner.limits, failed))
 
 
 def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:

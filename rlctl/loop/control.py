@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import SAFE, Seat
+from rlctl.agents.policy_runner import SAFE, PolicyRunner
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
-from rlctl.envs.experience import Experience
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.plant import Plant
 from rlctl.log.record import Recorder, Shares, Tick
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
@@ -86,14 +86,14 @@ class Controller:
         said: Callable[[Limits], tuple[Bound, ...]] = lambda _: (),
     ) -> None:
         self.plant = plant
-        self.seat = Seat(policy, shield, plant.limits, plant.tick_seconds, learns=True)
+        self.runner = PolicyRunner(policy, shield, plant.limits, plant.tick_seconds, learns=True)
         self.recorder = recorder
         self.lease = lease
         self.events = events
         self.shares = shares
         self._said = said
         self.inner: FastGuard | None = None
-        self.recall: Callable[[Experience], None] = lambda _: None
+        self.restore_state: Callable[[SafeLevelMemory], None] = lambda _: None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
         self._reported = ""
@@ -138,8 +138,8 @@ class Controller:
         """
         raise_if_lease_lost(self.lease)
         # The old runner stays at hand: what it learned of the host goes on.
-        before = self.seat
-        self.seat = Seat(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
+        before = self.runner
+        self.runner = PolicyRunner(policy, shield, self.plant.limits, self.plant.tick_seconds, learns=True)
         try:
             if shield is before.shield:
                 _keep_in_memory()
@@ -150,14 +150,14 @@ class Controller:
             log.error("the new policy or its first write failed: %s", in_one_line(error))
         # What the host has taught goes on, whatever the disk has of it.
         if before.limits == self.plant.limits:
-            self.seat.observer.experience = before.observer.experience
+            self.runner.observer.experience = before.observer.experience
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
         _keep_in_memory()
         # Guards remember nothing from here on: the safe allocation is the only start that none of them can forbid.
-        start = self.seat.start()
-        self.recall(self.seat.observer.experience)
+        start = self.runner.start()
+        self.restore_state(self.runner.observer.experience)
         self.plant.apply(start)
         if self.inner:
             self.inner.begin(start)
@@ -176,9 +176,9 @@ class Controller:
         read = time.perf_counter()
         # 2. The policy proposes, the shield rules: the verdict is never freer than the proposal nor than any guard, nor
         # than the service's own bounds.
-        if self.seat.shield:
-            self.seat.shield.hold(self._said(self.plant.limits))
-        decision, decision_fault = self._failsafe.decide(self.seat, telemetry, before, cut=alarm is not None)
+        if self.runner.shield:
+            self.runner.shield.hold(self._said(self.plant.limits))
+        decision, decision_fault = self._failsafe.decide(self.runner, telemetry, before, cut=alarm is not None)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
         # step above failed, or where no watchdog would step in if this process died.
@@ -200,7 +200,7 @@ class Controller:
             proposed=decision.proposed,
             verdict=decision.verdict,
             applied=applied,
-            policy=self.seat.policy.name,
+            policy=self.runner.policy.name,
             note=why_safe or decision.note,
             error=failure,
             read_seconds=read - begun,
@@ -212,7 +212,7 @@ class Controller:
             events=self.events(),
             shares=self.shares(),
             alarm=alarm,
-            price=self.seat.observer.price,
+            price=self.runner.observer.price,
         )
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick
@@ -246,7 +246,7 @@ class Controller:
 
     def _renew(self, *, safe: bool) -> None:
         # Without a shield a benchmark judges the policy bare: there is no verdict whose age a lease could bound.
-        if self.lease and self.seat.shield:
+        if self.lease and self.runner.shield:
             self.lease.renew(safe=safe)
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from rlctl.agents.seat import SAFE, Decision, Seat
+from rlctl.agents.policy_runner import SAFE, Decision, PolicyRunner
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, HostError, in_one_line
 from rlctl.envs.plant import Plant
@@ -101,15 +101,17 @@ class Failsafe:
             counters=dict.fromkeys(last.counters, lost),
         )  # fmt: skip
 
-    def decide(self, seat: Seat, telemetry: Telemetry, current: Allocation, *, cut: bool) -> tuple[Decision, str]:
-        """What the seat decides and an empty text; or, if a guard of the shield fails, the safe allocation and why."""
+    def decide(
+        self, runner: PolicyRunner, telemetry: Telemetry, current: Allocation, *, cut: bool
+    ) -> tuple[Decision, str]:
+        """What the runner decides and an empty text; or, where a guard fails, the safe allocation and why."""
         try:
-            decision = seat.decide(telemetry, current, cut=cut)
+            decision = runner.decide(telemetry, current, cut=cut)
         except Exception as error:  # noqa: BLE001 - a fault of ours must not leave BE where it is
-            safe, why = seat.limits.safe, f"deciding failed: {in_one_line(error)}"
+            safe, why = runner.limits.safe, f"deciding failed: {in_one_line(error)}"
             return Decision(safe, Verdict(safe, safe), SAFE, why), why
         why = in_one_line(decision.error) if decision.error else ""
-        self._policy.tell(why and f"policy {seat.policy.name} failed: {why}; BE gets the safe allocation")
+        self._policy.tell(why and f"policy {runner.policy.name} failed: {why}; BE gets the safe allocation")
         return decision, ""
 
     def apply(self, allocation: Allocation) -> tuple[Allocation, str]:

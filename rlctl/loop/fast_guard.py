@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
-from rlctl.envs.host.watch import Glimpse
+from rlctl.envs.host.poller import Sample
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import SLO
 from rlctl.log.record import Tick
 from rlctl.loop.failsafe import reason_unwatched
-from rlctl.safety.signs import Alarm, Sign, Signs
+from rlctl.safety.symptoms import Alarm, Sign, Symptoms
 
 if TYPE_CHECKING:
     from rlctl.safety.lease import Lease
@@ -69,7 +69,7 @@ class FastGuard:
         people: People | None = None,
     ) -> None:
         self._plant, self._lease, self._clock, self._people = plant, lease, clock, people
-        self._signs = {name: Signs(slo) for name, slo in slos.items()}
+        self._signs = {name: Symptoms(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
         self._false: dict[tuple[str, Sign], deque[float]] = {(name, sign): deque() for name in slos for sign in Sign}
         self._told_seconds: dict[Sign, float] = {}
@@ -91,11 +91,11 @@ class FastGuard:
         """A period ends: its alarm, and what was in force in it until then, with which the loop goes on."""
         return self._alarm, self._held or self._plant.current
 
-    def look(self, glimpse: Glimpse) -> bool:
+    def look(self, sample: Sample) -> bool:
         """Answer a look, at once and only with less for BE; whether the next one is wanted soon, for a sign is near."""
         # An operator's pause comes first: it needs no sign and no sample.
         self._heed_people()
-        if glimpse.foreign:
+        if sample.foreign:
             safe = self._plant.limits.safe
             # Under an alarm, or without a watchdog, the last verdict is already too much.
             unsafe = self._alarm is not None or reason_unwatched(self._lease)
@@ -104,12 +104,12 @@ class FastGuard:
                 self._held = self._verdict = safe
                 self._write(safe)
         # All of them at every look, so that each knows its last requests.
-        for name, lc in glimpse.lcs.items():
-            signs = self._signs[name].see(glimpse.now_seconds, lc.newest, waits=lc.waits)
+        for name, lc in sample.lcs.items():
+            signs = self._signs[name].observe(sample.now_seconds, lc.newest, waits=lc.waits)
             heeded = next((sign for sign in signs if (name, sign) not in self.unheeded), None)
             # One alarm a period: after the first BE has next to nothing, and there is nothing more to cut.
             if heeded and self._alarm is None and not self._is_held():
-                self._hold(name, heeded, f"LC {name}: {signs[heeded]}", glimpse.now_seconds)
+                self._hold(name, heeded, f"LC {name}: {signs[heeded]}", sample.now_seconds)
         return self._alarm is None and any(signs.near for signs in self._signs.values()) and not self._is_held()
 
     def write(self, tick: Tick) -> None:

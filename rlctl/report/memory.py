@@ -10,8 +10,8 @@ import numpy as np
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, shown
-from rlctl.envs.evidence import TOP, Evidence, load_of
-from rlctl.envs.experience import Experience, allocation_at
+from rlctl.envs.experience import SafeLevelMemory, allocation_at
+from rlctl.envs.level_counts import TOP, LevelCounts, load_of
 from rlctl.report.table import render
 
 HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
@@ -47,12 +47,12 @@ def _told(memory: Mapping[str, Any], limits: Limits) -> str:
         return ", ".join(filter(None, known)) or "nothing that says it"
     if "missed" in memory:
         return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
-    experience = Experience(limits)
-    experience.recall(memory)
+    experience = SafeLevelMemory(limits)
+    experience.restore_state(memory)
     return render([HEADER, *_rows(experience.evidence, limits)])
 
 
-def _rows(evidence: Evidence, limits: Limits) -> Iterator[tuple[str, ...]]:
+def _rows(evidence: LevelCounts, limits: Limits) -> Iterator[tuple[str, ...]]:
     held, missed = evidence.held[0].sum(axis=1), evidence.missed[0].sum(axis=1)
     for place in range(len(held)):
         if held[place] + missed[place] <= 0.0:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.learned import BatchLearned
-from rlctl.agents.seats import Seats
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array
-from rlctl.envs.evidence import TOP
 from rlctl.envs.experience import EXPLORE_WINDOWS
+from rlctl.envs.level_counts import TOP
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
@@ -97,12 +97,12 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))
     policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds)
-    seats = Seats([policy], shield, hosts, tick_seconds)
-    current = seats.begin()
+    runner = BatchPolicyRunner([policy], shield, hosts, tick_seconds)
+    current = runner.begin()
     shares: list[Array] = []
     for tick in range(MOST_TICKS):
         readings = _readings(profile, host.weight, load, slack, current, tick * tick_seconds)
-        current = seats.decide(readings, current).allocations
+        current = runner.decide(readings, current).allocations
         usable = np.minimum(current.quota_cpus, current.cpuset_cpus) / limits.cpus
         shares.append(np.where(current.frozen, 0.0, usable))
     last = np.stack(shares[-CYCLE_TICKS:])

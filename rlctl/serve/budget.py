@@ -66,7 +66,7 @@ class ErrorBudget:
         self._missed: dict[int, int] = {}
         self._stalled = False
 
-    def see(self, lc: Telemetry) -> None:
+    def observe(self, lc: Telemetry) -> None:
         """Count the window of a tick.
 
         Args:
@@ -103,12 +103,12 @@ class ErrorBudget:
             return f"{self.name} is spent: {day:.0%} of a day's"
         return f"{self.name} burns at {hour:.1f} times its rate, by the last hour" if hour >= FAST else ""
 
-    def remembered(self) -> Mapping[str, Any]:
-        """The misses by minute of Unix time, as plain data for `recall`."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """The misses by minute of Unix time, as plain data for `restore_state`."""
         return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._kept().items()))}
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `remembered` said; ValueError: it is none of that."""
+    def restore_state(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what `state_dict` said; ValueError: it is none of that."""
         if memory.get("schema") != SCHEMA:
             raise ValueError("is no error budget")
         if memory["of"] != self._of:
@@ -154,7 +154,7 @@ class Budgets:
             # With several LCs the telemetry is that of the worst one; a budget counts its own LC's windows.
             own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
             if own is not None:
-                budget.see(own)
+                budget.observe(own)
 
     @property
     def price(self) -> float:

@@ -29,11 +29,11 @@ from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus, require_online
-from rlctl.envs.host.watch import Watch, Watched
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
 from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, uncontrolled
@@ -107,7 +107,7 @@ def build_live(
         )  # fmt: skip
         # The protection of the LC's memory comes before BE's first tick.
         caretaker.begin()
-        watch = Watch({lc.name: Watched(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
+        watch = Poller({lc.name: LcSources(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
         stack.callback(watch.close)
         host = LiveHost(
             lcs, actuator, config.tick_seconds, lambda: opened.close(), absent=absent, events=events,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.errors import ConfigError, in_one_line, on_one_line
-from rlctl.envs.experience import Experience
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.plant import Plant
 from rlctl.envs.whole_file import write_whole
@@ -43,10 +43,10 @@ class Learner(Protocol):
     def name(self) -> str:
         """Under which it is kept."""
 
-    def remembered(self) -> Mapping[str, Any]:
-        """What it has learned, as plain data for `recall`; empty when it is nothing."""
+    def state_dict(self) -> Mapping[str, Any]:
+        """What it has learned, as plain data for `restore_state`; empty when it is nothing."""
 
-    def recall(self, memory: Mapping[str, Any]) -> None:
+    def restore_state(self, memory: Mapping[str, Any]) -> None:
         """Go on with that; ValueError: it is nothing of its."""
 
 
@@ -74,7 +74,7 @@ class HostMemory:
         self._host, self._clock = json.loads(json.dumps(host, default=str)), clock
         self._due_seconds = clock() + KEEP_SECONDS
 
-    def recall(self, learner: Learner) -> None:
+    def restore_state(self, learner: Learner) -> None:
         """Have one that has just been started go on with what it knew; without that it learns anew."""
         if self._path is None:
             return
@@ -89,10 +89,10 @@ class HostMemory:
             # `max` in this order makes NaN 0.
             seconds = max(0.0, self._clock() - float(kept["saved"]))
             seconds = seconds if seconds < CLOCK_LEAP_SECONDS else 0.0
-            learner.recall(kept["memory"])
+            learner.restore_state(kept["memory"])
             # Only experience ages; other learners go by Unix time.
-            if isinstance(learner, Experience):
-                learner.rest(seconds)
+            if isinstance(learner, SafeLevelMemory):
+                learner.age(seconds)
         except Exception as error:  # noqa: BLE001 - whatever is in a file, the service begins
             log.warning("%s: %s is learned anew: %s", self._path, learner.name, in_one_line(error))
         else:
@@ -200,7 +200,7 @@ def _says_of_what(kept: Any) -> bool:
 
 def _remembered(learner: Learner) -> Mapping[str, Any]:
     try:
-        return learner.remembered()
+        return learner.state_dict()
     except Exception as error:  # noqa: BLE001 - nobody is trusted not to fail, and the loop goes on
         log.warning("what %s learned is not kept: %s", learner.name, in_one_line(error))
         return {}

@@ -26,7 +26,7 @@ from rlctl.envs.errors import shown
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import BE_SHARE, READINGS, Missing, Value
 from rlctl.log.record import Shares, Tick
-from rlctl.safety.signs import Sign
+from rlctl.safety.symptoms import Sign
 from rlctl.safety.verdict import Reason
 from rlctl.serve.budget import DAY_MINUTES, HOUR_MINUTES, ErrorBudget
 from rlctl.serve.self_usage import SelfUsage, self_usage

@@ -10,7 +10,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import read_table
 from rlctl.agents.policy import Policy
-from rlctl.agents.served.fallback import Fallback, Refused
+from rlctl.agents.served.fallback import FallbackPolicy, UnavailablePolicy
 from rlctl.agents.served.learned import plain_name
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
@@ -99,7 +99,7 @@ class Configuration:
                 raise
             name, heuristic = config.policy.name, config.fallback.name
             log.error("policy %s is refused, %s decides in its place: %s", name, heuristic, error)
-            return Refused(name, str(error))
+            return UnavailablePolicy(name, str(error))
 
 
 def build_policy(section: PolicySection) -> Policy:
@@ -160,4 +160,4 @@ def with_fallback(
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")
     # Built in any case: a mistake in it is to be found before the day that it is needed.
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
-    return Fallback(policy, heuristic, tick_seconds, section.budgets) if policy.learned else policy
+    return FallbackPolicy(policy, heuristic, tick_seconds, section.budgets) if policy.learned else policy

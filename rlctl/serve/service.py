@@ -39,7 +39,7 @@ from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.policy_setup import Configuration, PolicySetup
 from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck
-from rlctl.serve.start_pages import let_go
+from rlctl.serve.start_pages import release_pages
 from rlctl.serve.starvation import StarvationDetector
 from rlctl.serve.weight import set_weight, weight_of
 
@@ -106,8 +106,8 @@ class Service:
     def run(self, seconds: float | None = None) -> Totals:
         """Control until a stop is requested or so many seconds have passed; HostError: it cannot go on."""
         controller = self._controller
-        self._announce(controller.seat.policy, self._shield)
-        let_go()
+        self._announce(controller.runner.policy, self._shield)
+        release_pages()
         try:
             controller.run(seconds=seconds, stop=self._stop, between=self._between_ticks)
         except Exception:
@@ -152,7 +152,7 @@ class Service:
         self._learners: tuple[Learner, ...] = (*host.learned, *self._budgets.each)
         # Before the first tick: what is known of a load can only lower its maximum, so it frees nobody.
         for learner in self._learners:
-            self._memory.recall(learner)
+            self._memory.restore_state(learner)
         if home is not None:
             self._tick_log = opened.enter_context(contextlib.closing(_tick_log(config.log)))
             socket = ControlSocket(home / SOCKET, config.control.group, self._holds.answer)
@@ -167,7 +167,7 @@ class Service:
         self._shield = Shield(setup.profile, plant.limits)
         # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved
-        self._starvation = StarvationDetector(starved, plant.limits.cpus, plant.tick_seconds, host.peopled)
+        self._starvation = StarvationDetector(starved, plant.limits.cpus, plant.tick_seconds, host.has_processes)
         recorders: list[Recorder] = [self._tick_log] if self._tick_log else []
         recorders += [Narrator(self._lines or say, plant.limits.cpus), Heartbeat(), SelfCheck(config.limits)]
         # These three take in each tick, and their bounds or events count from the next one on.
@@ -176,10 +176,10 @@ class Service:
             plant, setup.policy, self._shield, Tee(*recorders), self._lease,
             events=self._events, shares=lambda: host.shares, said=self._bounds,
         )  # fmt: skip
-        controller.recall = self._memory.recall
+        controller.restore_state = self._memory.restore_state
         self._open_fast_guard()
         opened.callback(notify, "STOPPING=1")
-        opened.callback(lambda: controller.seat.policy.close())
+        opened.callback(lambda: controller.runner.policy.close())
         opened.callback(self._keep_learned)
         opened.callback(self._starvation.close)
         if config.metrics and not self._dry_run:
@@ -205,7 +205,7 @@ class Service:
 
         controller, shield, plant = self._controller, self._shield, self._controller.plant
         self._metrics = Metrics(
-            controller.seat.policy.name, (shield.profile.name, shield.digest), plant.limits, plant.tick_seconds,
+            controller.runner.policy.name, (shield.profile.name, shield.digest), plant.limits, plant.tick_seconds,
             self._counts, self._budgets.each, lambda: self._starvation.starved,
             lambda: controller.inner.heeded if controller.inner else (),
         )  # fmt: skip
@@ -249,16 +249,16 @@ class Service:
 
     def _between_ticks(self) -> None:
         """What has time until the next tick."""
-        self._memory.keep_if_due((self._controller.seat.observer.experience, *self._learners))
+        self._memory.keep_if_due((self._controller.runner.observer.experience, *self._learners))
         setup = self._configuration.reloaded()
         if setup is not None:
             self._exchange(setup)
         # What a miss costs a learned policy follows from the error budgets.
-        self._controller.seat.observer.price = self._budgets.price
+        self._controller.runner.observer.price = self._budgets.price
 
     def _exchange(self, setup: PolicySetup) -> None:
         """Go on with another policy, and with another shield where its constants are others."""
-        controller, policy, before = self._controller, setup.policy, self._controller.seat.policy
+        controller, policy, before = self._controller, setup.policy, self._controller.runner.policy
         wanted = self._config.be.weight
         try:
             set_weight(controller.plant, policy, wanted)
@@ -275,7 +275,7 @@ class Service:
         # Announced before it decides: a log's ticks stand below the header of their policy and shield.
         log.info("reloaded: policy %s, shield %s", policy.name, self._shield.profile.name)
         self._announce(policy, self._shield)
-        self._memory.keep((controller.seat.observer.experience,))
+        self._memory.keep((controller.runner.observer.experience,))
         controller.exchange(policy, self._shield)
         before.close()
 
@@ -292,7 +292,7 @@ class Service:
             self._lines.write({"event": "end", **counts})
 
     def _keep_learned(self) -> None:
-        self._memory.keep((self._controller.seat.observer.experience, *self._learners))
+        self._memory.keep((self._controller.runner.observer.experience, *self._learners))
 
     def _replan(self, plan: EmergencyPlan) -> None:
         """Give the watchdog the plan for BE's groups of now; the lease itself is made of the first one."""

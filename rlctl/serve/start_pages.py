@@ -21,7 +21,7 @@ _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r-[-x]p \S+ \S+ [1-9]\d* +/\S+\.
 """A private mapping of a shared library's file that may not be written."""
 
 
-def let_go(process: Path = Path("/proc/self")) -> int:
+def release_pages(process: Path = Path("/proc/self")) -> int:
     """Unmap the pages of shared libraries; what is used again comes back from the page cache, without reading a disk.
 
     Gives the bytes of address space that were looked through; 0 where procfs does not tell.

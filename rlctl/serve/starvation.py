@@ -68,7 +68,7 @@ class StarvationDetector:
     Args:
         section: When BE counts as starved, and the command.
         cpus: BE's CPUs, of which the shares are.
-        peopled: Answers whether a process is in BE's groups; asked only where BE had little.
+        has_processes: Answers whether a process is in BE's groups; asked only where BE had little.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class StarvationDetector:
         section: StarvedSection,
         cpus: float,
         tick_seconds: float,
-        peopled: Callable[[], bool] = lambda: True,
+        has_processes: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._section, self._cpus, self._tick_seconds, self._peopled = section, cpus, tick_seconds, peopled
+        self._section, self._cpus, self._tick_seconds, self._peopled = section, cpus, tick_seconds, has_processes
         self._shares: deque[tuple[float, str]] = deque(maxlen=max(round(section.after_seconds / tick_seconds), 1))
         self._sum, self._reasons, self._quiet_ticks = 0.0, Counter[str](), 0
         self._empty, self._empty_ticks, self._look_in_ticks = False, 0, 0

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Decision, Seat, propose
-from rlctl.agents.served.standing import Budgets
+from rlctl.agents.policy_runner import Decision, PolicyRunner, propose
+from rlctl.agents.served.circuit_breaker import FailureBudget
 from rlctl.agents.served.worker import CallFailed, Worker
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
@@ -100,7 +100,7 @@ class Watched:
 
 
 class Shadow(Policy):
-    """One policy that watches, in a Seat that nobody obeys, started anew with each run of the log.
+    """One policy that watches, in a PolicyRunner that nobody obeys, started anew with each run of the log.
 
     It answers from a thread of its own: it may raise, hang or leave, and the others go on.
     """
@@ -121,14 +121,14 @@ class Shadow(Policy):
 
     def act(self, observation: Observation) -> Allocation:
         """What the policy asks for, as the control loop would ask it; CallFailed without a usable answer in time."""
-        self._unlike = self.policy.strange(observation)
+        self._unlike = self.policy.unfamiliar(observation)
         self._late, self._cpu_seconds = False, 0.0
         try:
             proposed, self._cpu_seconds = self._worker.call(lambda: self._ask(observation), HANG_SECONDS)
         except CallFailed:
             self._late = self._worker.busy
             raise
-        within_seconds = Budgets().answer_within(observation.tick_seconds)
+        within_seconds = FailureBudget().answer_within(observation.tick_seconds)
         self._late = self._cpu_seconds > within_seconds
         if self._late:
             taken, most = 1e3 * self._cpu_seconds, 1e3 * within_seconds
@@ -177,7 +177,7 @@ class Shadows:
         self.ticks = self.unruled = 0
         self._last: LoggedTick | None = None
         self._shield: Shield | None = None
-        self._seats: tuple[Seat, ...] = ()
+        self._runners: tuple[PolicyRunner, ...] = ()
         self._told: tuple[Mapping[str, float], float] | None = None
         self._headers: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
@@ -193,9 +193,9 @@ class Shadows:
         tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
         prepare_shield(self._shield, logged)
         answers = {}
-        for shadow, seat in zip(self.shadows, self._seats, strict=True):
-            seat.observer.price = tick.price
-            answers[shadow.name] = shadow.answer(seat.decide(telemetry, before, cut=tick.cut))
+        for shadow, runner in zip(self.shadows, self._runners, strict=True):
+            runner.observer.price = tick.price
+            answers[shadow.name] = shadow.answer(runner.decide(telemetry, before, cut=tick.cut))
         missed = telemetry.missed
         return Watched(
             run=_short(logged.header),
@@ -217,23 +217,23 @@ class Shadows:
             shadow.close()
 
     def _begin(self, logged: LoggedTick) -> None:
-        header, before = logged.header, self._seats
+        header, before = logged.header, self._runners
         limits, profile, period = limits_in(header), profile_in(header), period_in(header)
         if limits is None or profile is None or period is None:
-            self._shield, self._seats = None, ()
+            self._shield, self._runners = None, ()
             return
         self._shield = Shield(profile, limits)
-        self._seats = tuple(Seat(shadow, self._shield, limits, period) for shadow in self.shadows)
-        for seat in self._seats:
-            seat.start()
+        self._runners = tuple(PolicyRunner(shadow, self._shield, limits, period) for shadow in self.shadows)
+        for runner in self._runners:
+            runner.start()
         # What the host has taught goes on, as it does for the policy that acts, unless it is another host now.
         told = logged.tick.telemetry.targets_seconds, period
         gap_seconds = max(logged.tick.wall_seconds - self._last.tick.wall_seconds, 0.0) if self._last else 0.0
         if told == self._told:
-            for seat, earlier in zip(self._seats, before, strict=False):
+            for runner, earlier in zip(self._runners, before, strict=False):
                 if earlier.limits == limits:
-                    seat.observer.experience = earlier.observer.experience
-                    seat.observer.experience.rest(gap_seconds)
+                    runner.observer.experience = earlier.observer.experience
+                    runner.observer.experience.age(gap_seconds)
         self._told = told
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:

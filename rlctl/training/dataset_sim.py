@@ -16,7 +16,7 @@ import numpy as np
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.agents.training.host_kinds import Hosts, first_seed, present, readings_without
 from rlctl.agents.training.live.bounded import around
 from rlctl.agents.training.nearest_move import InMoves
@@ -161,14 +161,14 @@ class _Recorded:
         self._absent = readings_without(ground.absent)
         self._policy = _Exploring(ground.policy(manager), explore, dice)
         shield = Shield(ground.safety, limits) if ground.safety else None
-        self._seat = Seat(self._policy, shield, limits, ground.tick_seconds, strict=True, learns=True)
-        self._seat.start()
+        self._runner = PolicyRunner(self._policy, shield, limits, ground.tick_seconds, strict=True, learns=True)
+        self._runner.start()
 
     def step(self, telemetry: Telemetry, current: Allocation) -> Allocation:
         """Decide, and note it down."""
         if self._absent:
             telemetry = telemetry.but(**self._absent)
-        decision, policy = self._seat.decide(telemetry, current), self._policy
+        decision, policy = self._runner.decide(telemetry, current), self._policy
         verdict, observation = decision.verdict, policy.observation
         applied = self._limits.clip(verdict.allocation)
         assert observation.mask is not None

@@ -40,7 +40,7 @@ class FakeHost(FakePlant):
     def events(self):
         return ()
 
-    def peopled(self):
+    def has_processes(self):
         return True
 
 

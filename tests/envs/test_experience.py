@@ -10,8 +10,8 @@ import pytest
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
-from rlctl.envs.evidence import LADDER, TOP, bins_of
-from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, Experience, allocation_at, levels_reached
+from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, SafeLevelMemory, allocation_at, levels_reached
+from rlctl.envs.level_counts import LADDER, TOP, bins_of
 from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=2)
@@ -20,12 +20,12 @@ HOLDS, MISSES = 0.5, 1.5
 
 def lived(*windows, experience=None):
     """One host's windows, a second each: load, latency by the target, level, and what BE used if not all."""
-    experience = experience or Experience(LIMITS)
+    experience = experience or SafeLevelMemory(LIMITS)
     for second, (load, ratio, level, *used) in enumerate(windows):
         current = LIMITS.safe if level < 0 else allocation_at(level, LIMITS)
         be_cpus = used[0] if used else current.usable_cpus
         numbers = (np.array([number], np.float64) for number in (second, load, ratio, be_cpus))
-        experience.see(*numbers, Allocations.same(current, 1))
+        experience.observe(*numbers, Allocations.same(current, 1))
     return experience
 
 
@@ -61,12 +61,12 @@ def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_what_an_lc_misses_beside_the_minimum_is_its_own(cpus):
     """On one CPU the minimum is the second level of the ladder, not the first."""
-    limits, experience = Limits(cpus=cpus), Experience(Limits(cpus=cpus))
+    limits, experience = Limits(cpus=cpus), SafeLevelMemory(Limits(cpus=cpus))
     for second in range(80):
         current = limits.minimum if second < 30 else allocation_at(12, limits)
         ratio = 3.0 if second in (10, 20, 50) else HOLDS
         numbers = (np.array([number]) for number in (float(second), 0.5, ratio, current.usable_cpus))
-        experience.see(*numbers, Allocations.same(current, 1))
+        experience.observe(*numbers, Allocations.same(current, 1))
     least = level_of(limits.minimum, limits)
     assert least == (1 if cpus == 1 else 0)
     badly = {share: badly for _, share, _, _, badly in experience.evidence.plain()["cells"]}
@@ -84,8 +84,8 @@ def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does
     assert free(MISSES)[0]
     assert not free(3.0)[0]
     assert not free(MISSES, 3.0)[0], "a queue grows"
-    kept = Experience(LIMITS)
-    kept.recall(json.loads(json.dumps(free(3.0)[1].remembered())))
+    kept = SafeLevelMemory(LIMITS)
+    kept.restore_state(json.loads(json.dumps(free(3.0)[1].state_dict())))
     assert not kept.evidence.free_holds(np.array([0.5]))[0], "nor after a restart"
 
 
@@ -97,16 +97,16 @@ def test_what_the_lc_misses_alone_is_counted_apart():
     lasting = lived((0.5, HOLDS, -1), (0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6).evidence
     assert lasting.alone[0].tolist() == [0.25, 1.5]
     assert lived((0.5, HOLDS, TOP), (np.nan, np.nan, TOP), (0.5, 3.0, -1)).evidence.alone[0].tolist() == [0.0, 0.0]
-    assert lived(*[(0.5, HOLDS, -1)] * 3).remembered()["alone"] == [2.0, 0.0]
+    assert lived(*[(0.5, HOLDS, -1)] * 3).state_dict()["alone"] == [2.0, 0.0]
 
 
 def test_where_be_is_free_it_stays_until_a_window_is_missed():
     """A quota would be no relief: it costs the LC a slice in each period."""
     limits = replace(LIMITS, least_weight=True)
     for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
-        experience = Experience(limits)
+        experience = SafeLevelMemory(limits)
         mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(limits.full, 1)
-        left = experience.narrowed(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
+        left = experience.filter_moves(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
         assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
 
 
@@ -115,7 +115,7 @@ def test_while_the_load_falls_be_comes_back_to_what_held(before, comes_back):
     """Where it rises a level has to have held at more, for it may rise further before the next look."""
     experience = lived(*[(0.6, HOLDS, 14)] * 3, (before, HOLDS, 14), (0.5, HOLDS, 14))
     mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(allocation_at(14, LIMITS), 1)
-    left = experience.narrowed(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
+    left = experience.filter_moves(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
     assert bool(left[[move.name for move in MOVES].index("minimum")]) != comes_back
 
 
@@ -126,7 +126,7 @@ def test_frozen_idle_and_blind_windows_teach_no_level():
 
 
 def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_against():
-    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).told(*seen(0.5, HOLDS))[0]
+    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).features(*seen(0.5, HOLDS))[0]
     assert told.shape == (TOLD,)
     held, held_ahead, bearable, bearable_ahead, flag, flag_ahead, *_ = told
     assert ((held + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[14])
@@ -137,22 +137,22 @@ def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_aga
 
 
 def test_without_a_load_nothing_is_told():
-    told = lived(*[(0.5, HOLDS, 14)] * 3).told(*seen(np.nan, HOLDS))[0]
+    told = lived(*[(0.5, HOLDS, 14)] * 3).features(*seen(np.nan, HOLDS))[0]
     assert told.tolist() == [0.0] * 4 + [-1.0] * 2 + [0.0] * 2 + [-1.0]
 
 
 def test_latency_is_told_against_the_best_that_this_load_has_here():
     """A host whose latency is high by itself is not near its knee."""
     busy = lived(*[(0.5, 0.3, 4)] * 5)
-    calm, above, known = busy.told(*seen(0.5, 0.3))[0][-len(CALM) - 1 :]
+    calm, above, known = busy.features(*seen(0.5, 0.3))[0][-len(CALM) - 1 :]
     assert (calm, above, known) == (pytest.approx(2 * np.log10(0.3 / CALM_LOW) / 4 - 1), -1.0, 1.0)
-    assert busy.told(*seen(0.5, 3.0))[0][-2] == pytest.approx(0.0), "ten times of it, and a hundred times are 1"
-    assert busy.told(*seen(0.7, 0.3))[0][-3:].tolist() == [0.0, 0.0, -1.0], "that load was not seen yet"
+    assert busy.features(*seen(0.5, 3.0))[0][-2] == pytest.approx(0.0), "ten times of it, and a hundred times are 1"
+    assert busy.features(*seen(0.7, 0.3))[0][-3:].tolist() == [0.0, 0.0, -1.0], "that load was not seen yet"
 
 
 def test_the_best_of_a_load_falls_fast_and_rises_slowly():
     def calm(*ratios):
-        return lived(*[(0.5, ratio, 4) for ratio in ratios]).told(*seen(0.5, 1.0))[0][-3]
+        return lived(*[(0.5, ratio, 4) for ratio in ratios]).features(*seen(0.5, 1.0))[0][-3]
 
     low, high = calm(0.1), calm(0.4)
     assert low <= calm(0.4, 0.1) <= low + 0.5 * (high - low)
@@ -161,31 +161,31 @@ def test_the_best_of_a_load_falls_fast_and_rises_slowly():
 
 def test_hosts_of_different_sizes_learn_apart_and_forget_apart():
     limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
-    experience, current = Experience(limits), Allocations.of([Allocation(1.0, 2), Allocation(1.0, 36)])
+    experience, current = SafeLevelMemory(limits), Allocations.of([Allocation(1.0, 2), Allocation(1.0, 36)])
     for second in range(3):
-        experience.see(*(np.full(2, number) for number in (float(second), 0.5, HOLDS, 1.0)), current)
+        experience.observe(*(np.full(2, number) for number in (float(second), 0.5, HOLDS, 1.0)), current)
     assert [experience.evidence.plain(host)["cells"][0][1] for host in (0, 1)] == [0.5, 0.02]
     experience.forget(np.array([True, False]))
     assert [len(experience.evidence.plain(host)["cells"]) for host in (0, 1)] == [0, 1]
 
 
 def test_what_is_remembered_is_recalled_and_nothing_is_empty():
-    assert lived().remembered() == {}
-    memory = json.loads(json.dumps(lived(*[(0.5, HOLDS, 14)] * 3).remembered()))
-    again = Experience(LIMITS)
-    again.recall(memory)
-    assert again.remembered() == memory
+    assert lived().state_dict() == {}
+    memory = json.loads(json.dumps(lived(*[(0.5, HOLDS, 14)] * 3).state_dict()))
+    again = SafeLevelMemory(LIMITS)
+    again.restore_state(memory)
+    assert again.state_dict() == memory
     assert memory["calm"] == [[pytest.approx(0.5, rel=0.06), HOLDS]]
     assert len(json.dumps(memory)) < 1000
 
 
 @pytest.mark.parametrize("calm", [None, [1.0], [[0.5]], [[0.5, 0.0]], [[0.5, "1"]], [[-1.0, 0.5]], [[0.5, 1e9]]])
 def test_what_is_no_memory_of_a_host_is_refused_whole(calm):
-    memory = dict(lived(*[(0.5, HOLDS, 14)] * 3).remembered()) | {"calm": calm}
-    again = Experience(LIMITS)
+    memory = dict(lived(*[(0.5, HOLDS, 14)] * 3).state_dict()) | {"calm": calm}
+    again = SafeLevelMemory(LIMITS)
     with pytest.raises(ValueError, match="no list of latencies"):
-        again.recall(memory)
-    assert again.remembered() == {}
+        again.restore_state(memory)
+    assert again.state_dict() == {}
 
 
 @pytest.mark.parametrize(
@@ -200,64 +200,67 @@ def test_the_level_that_an_allocation_has_reached(allocation, level):
 
 
 def test_what_one_host_taught_is_taken_over_where_it_is_controlled_anew():
-    knows, learns = lived((0.5, HOLDS, 12), (0.5, MISSES, 16), (0.5, HOLDS, 4)), Experience(VectorLimits([LIMITS] * 2))
-    learns.take(knows, 1, 0)
+    knows, learns = (
+        lived((0.5, HOLDS, 12), (0.5, MISSES, 16), (0.5, HOLDS, 4)),
+        SafeLevelMemory(VectorLimits([LIMITS] * 2)),
+    )
+    learns.copy_hosts(knows, 1, 0)
     assert learns.evidence.plain(1) == knows.evidence.plain()
     assert learns.evidence.plain(0)["cells"] == []
-    told = learns.told(np.full(2, 0.5), np.full(2, HOLDS))
-    assert np.array_equal(told[1], knows.told(*seen(0.5, HOLDS))[0])
+    told = learns.features(np.full(2, 0.5), np.full(2, HOLDS))
+    assert np.array_equal(told[1], knows.features(*seen(0.5, HOLDS))[0])
     assert not np.array_equal(told[0], told[1])
 
 
 def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another():
     """What held at half of a first estimate of 140 requests a second is a twentieth of 1400."""
-    experience = Experience(LIMITS)
-    experience.rated(140.0)
+    experience = SafeLevelMemory(LIMITS)
+    experience.rescale_load(140.0)
     lived(*[(0.5, HOLDS, 12)] * 3, (0.9, MISSES, 20), (0.9, HOLDS, 0), experience=experience)
-    experience.rated(140.0 * 1.03)
+    experience.rescale_load(140.0 * 1.03)
     assert experience.evidence.known(np.array([[0.5]])).level == 12, "within a bin nothing moves"
-    experience.rated(1400.0)
+    experience.rescale_load(1400.0)
     known = experience.evidence.known(np.array([[0.05, 0.5, 0.09]]))
     assert known.level.tolist() == [[12, -1, -1]]
     assert known.bearable[0, 2] < 20
     assert not np.isnan(experience._calm[0, bins_of(0.05)])
-    memory = json.loads(json.dumps(experience.remembered()))
-    again = Experience(LIMITS)
-    again.recall(memory)
-    again.rated(140.0)
+    memory = json.loads(json.dumps(experience.state_dict()))
+    again = SafeLevelMemory(LIMITS)
+    again.restore_state(memory)
+    again.rescale_load(140.0)
     assert again.evidence.known(np.array([[0.5]])).level == 12
 
 
 def test_what_leaves_the_bins_errs_on_the_side_of_the_lc():
     """A miss at less than the least load is one at the least; what held at it says nothing of it."""
-    experience = Experience(LIMITS)
-    experience.rated(100.0)
+    experience = SafeLevelMemory(LIMITS)
+    experience.rescale_load(100.0)
     lived(*[(0.06, HOLDS, 12)] * 3, (0.06, MISSES, 20), (0.06, HOLDS, 0), experience=experience)
-    experience.rated(10_000.0)
+    experience.rescale_load(10_000.0)
     assert experience.evidence.held.sum() == 0.0
     assert experience.evidence.missed[0, 0].sum() > 0.0
-    experience.rated(1.0)
+    experience.rescale_load(1.0)
     assert experience.evidence.missed[0, 0].sum() > 0.0, "what was at next to nothing says nothing of more"
 
 
 def test_what_was_missed_beyond_the_highest_load_is_not_forgotten():
     """After a restart the maximum may begin at a third of what it was."""
-    experience = Experience(LIMITS)
-    experience.rated(100.0)
+    experience = SafeLevelMemory(LIMITS)
+    experience.rescale_load(100.0)
     lived(
         *[(0.01, HOLDS, TOP)] * 3, *[(0.9, HOLDS, 4)] * 3, (0.95, MISSES, 20), (0.95, HOLDS, 0), experience=experience
     )
-    experience.rated(30.0)
+    experience.rescale_load(30.0)
     known = experience.evidence.known(np.array([[2.5, 0.5]]))
     assert known.level.tolist() == [[4, 4]], "and near idle everything held"
     assert known.bearable[0, 0] < 20
-    experience.rated(30.0 * 1.08)
-    experience.rated(30.0 * 1.04)
+    experience.rescale_load(30.0 * 1.08)
+    experience.rescale_load(30.0 * 1.04)
     assert experience.evidence.known(np.array([[2.5, 0.5]])).level.tolist() == [[4, 4]], "no going to and fro"
 
 
 @pytest.mark.parametrize("rated", ["much", -1.0, math.inf, 10**400, True, None])
 def test_a_maximum_that_is_none_is_refused(rated):
-    memory = lived((0.5, HOLDS, 12)).remembered() | {"max_load_rps": rated}
+    memory = lived((0.5, HOLDS, 12)).state_dict() | {"max_load_rps": rated}
     with pytest.raises(ValueError, match="no maximum load"):
-        Experience(LIMITS).recall(memory)
+        SafeLevelMemory(LIMITS).restore_state(memory)

@@ -8,8 +8,8 @@ import pytest
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, moved
-from rlctl.envs.evidence import TOP
-from rlctl.envs.experience import Experience, allocation_at, levels_reached
+from rlctl.envs.experience import SafeLevelMemory, allocation_at, levels_reached
+from rlctl.envs.level_counts import TOP
 from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=4)
@@ -20,7 +20,7 @@ LOAD = np.array([0.5])
 
 def taught(held=(), missed=()):
     """An experience of two windows at each (load, level) that held, and one at each that missed."""
-    experience, first = Experience(LIMITS), np.array([0])
+    experience, first = SafeLevelMemory(LIMITS), np.array([0])
     for load, level in held:
         for _ in range(2):
             experience.evidence.add_held(first, np.array([load]), np.array([level]))
@@ -37,12 +37,12 @@ def asked(current, limits):
 
 def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):
     """Levels that the moves which are left lead to."""
-    left = experience.narrowed(mask, asked(current, LIMITS), load, ratio)[0]
+    left = experience.filter_moves(mask, asked(current, LIMITS), load, ratio)[0]
     return sorted({level_of(MOVES[place].of(current, LIMITS), LIMITS) for place in np.flatnonzero(left)})
 
 
 def test_a_host_that_taught_nothing_leaves_every_move():
-    assert taught().narrowed(ALL, asked(LIMITS.full, LIMITS), LOAD, WELL).all()
+    assert taught().filter_moves(ALL, asked(LIMITS.full, LIMITS), LOAD, WELL).all()
 
 
 def test_what_missed_at_this_load_is_not_asked_for_again():
@@ -68,7 +68,7 @@ def test_nobody_is_stuck_below_what_would_hold():
         for _ in range(windows):
             experience.evidence.add_held(first, LOAD, np.array([10]))
         now = Allocations.same(allocation_at(10, LIMITS), 1)
-        left = experience.narrowed(ALL, asked(now, LIMITS), LOAD, ratio, price)[0]
+        left = experience.filter_moves(ALL, asked(now, LIMITS), LOAD, ratio, price)[0]
         return min(level_of(MOVES[place].of(now.host(0), LIMITS), LIMITS) for place in np.flatnonzero(left))
 
     assert stuck(20) == 11
@@ -83,10 +83,10 @@ def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
     """The kernel's weights are enough for most hosts, and there a quota costs the LC more than none."""
     limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), TOP
     now = allocation_at(10, LIMITS)
-    rises = max(levels(now, Experience(LIMITS)))
+    rises = max(levels(now, SafeLevelMemory(LIMITS)))
 
     def lowest(missed=(), held=0, load=LOAD, ratio=WELL, badly=False):
-        experience = Experience(limits)
+        experience = SafeLevelMemory(limits)
         for _ in range(held):
             experience.evidence.add_held(first, np.array([0.9]), np.array([top]))
         for at, level in missed:
@@ -101,7 +101,7 @@ def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
     assert lowest(missed=[(0.8, top)]) == -1, "weights are not enough here, not at this load either"
     assert lowest(missed=[(0.8, top)], held=60) == rises, "one of sixty is chance"
     assert lowest(missed=[(0.04 * 1.2**place, 12) for place in reversed(range(13))]) == rises, "and so may all of these"
-    assert min(levels(now, Experience(LIMITS))) == -1, "where BE weighs more, not every quota may do"
+    assert min(levels(now, SafeLevelMemory(LIMITS))) == -1, "where BE weighs more, not every quota may do"
 
 
 def test_a_rise_asks_for_as_much_as_one_tick_may_add():
@@ -126,16 +126,16 @@ def test_a_mask_above_all_that_is_bearable_leaves_its_lowest_moves():
 @pytest.mark.parametrize(("load", "ratio"), [(np.nan, 0.3), (0.5, np.nan)])
 def test_without_load_or_latency_the_mask_stays(load, ratio):
     experience = taught(held=[(0.7, 12)], missed=[(0.5, 14)])
-    left = experience.narrowed(ALL, asked(LIMITS.full, LIMITS), np.array([load]), np.array([ratio]))
+    left = experience.filter_moves(ALL, asked(LIMITS.full, LIMITS), np.array([load]), np.array([ratio]))
     assert left.all()
 
 
 def test_hosts_of_different_sizes_are_held_to_their_own():
     limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
-    experience, both = Experience(limits), np.array([0, 1])
+    experience, both = SafeLevelMemory(limits), np.array([0, 1])
     experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))
     current, mask = limits.full, np.ones((2, len(MOVES)), np.bool_)
-    left = experience.narrowed(mask, asked(current, experience.limits), np.full(2, 0.5), np.full(2, 0.3))
+    left = experience.filter_moves(mask, asked(current, experience.limits), np.full(2, 0.5), np.full(2, 0.3))
     highest = [
         max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(one))
         for host, one in zip(limits.each, left, strict=True)

@@ -31,7 +31,7 @@ from rlctl.agents import catalogue
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.latency.nginx_log import NginxLog
-from rlctl.envs.host.watch import Glimpse
+from rlctl.envs.host.poller import Sample
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
@@ -110,12 +110,12 @@ class Held:
         """A tick has written."""
         self.note()
 
-    def see(self, glimpse: Glimpse) -> None:
+    def see(self, sample: Sample) -> None:
         """See whether requests are late."""
         target, stepped = self._bed.slo.target_seconds, self._step.seen_seconds == self._step.seen_seconds
-        oldest = [max(*lc.newest.latencies, lc.newest.oldest_seconds or 0.0, 0.0) for lc in glimpse.lcs.values()]
+        oldest = [max(*lc.newest.latencies, lc.newest.oldest_seconds or 0.0, 0.0) for lc in sample.lcs.values()]
         if stepped and self.late_seconds != self.late_seconds and max(oldest) > target:
-            self.late_seconds = glimpse.now_seconds
+            self.late_seconds = sample.now_seconds
 
     def note(self) -> None:
         """See what is in force now."""
@@ -174,9 +174,9 @@ def overload(bed: Testbed, scenario: LiveScenario, row: str, log: NginxLog | Non
     if watch is None:
         raise TestbedError("the testbed has no watch")
 
-    def look(glimpse: Glimpse) -> bool:
-        held.see(glimpse)
-        soon = guard is not None and guard.look(glimpse)
+    def look(sample: Sample) -> bool:
+        held.see(sample)
+        soon = guard is not None and guard.look(sample)
         held.note()
         return soon
 

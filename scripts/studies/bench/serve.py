@@ -134,7 +134,7 @@ CHAIN = """
 import json, sys, time
 from pathlib import Path
 from rlctl.agents import catalogue
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.agents.served.fallback import Fallback
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
@@ -147,14 +147,14 @@ ticks = int(sys.argv[3])
 policy = catalogue.build(sys.argv[1])
 plant = SimPlant(load_host("thesis-host"), training_load, ticks, seed=training(0))
 chain = Fallback(policy, catalogue.build(sys.argv[2]), plant.tick_seconds)
-seat = Seat(chain, Shield(load_profile(DEFAULT), plant.limits), plant.limits, plant.tick_seconds)
-plant.apply(seat.start())
+runner = PolicyRunner(chain, Shield(load_profile(DEFAULT), plant.limits), plant.limits, plant.tick_seconds)
+plant.apply(runner.start())
 spent, by_policy = [], 0
 for _ in range(ticks):
     plant.wait()
     telemetry, current = plant.read(), plant.current
     begun, used = time.perf_counter(), time.process_time()
-    decision = seat.decide(telemetry, current)
+    decision = runner.decide(telemetry, current)
     spent.append((time.perf_counter() - begun, time.process_time() - used))
     by_policy += decision.acting == policy.name
     plant.apply(decision.verdict.allocation)

@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.envs.allocation import Limits
-from rlctl.envs.evidence import TOP
+from rlctl.envs.level_counts import TOP
 from rlctl.envs.observation import Observer
 from tests.doubles.levels import level_of
 
@@ -93,7 +93,7 @@ def test_what_was_learned_of_the_host_is_used_at_once(tell):
     host = Host(tell, lambda load: 6)
     host.run(60, 0.5)
     again = Host(tell, lambda load: 6)
-    again.observer.experience.recall(host.observer.experience.remembered())
+    again.observer.experience.restore_state(host.observer.experience.state_dict())
     assert again.run(2, 0.5) == 6
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_runner import Seen
 from rlctl.agents.managers.manager import Every
 from rlctl.agents.many.batch import EachHost, batch_policy
-from rlctl.agents.seats import Seen
 from rlctl.envs.observation import Observer
 from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile

@@ -42,19 +42,19 @@ def seen(telemetry=SOUND, **changes):
 
 
 def test_a_tick_like_those_of_training_is_not_strange():
-    assert drift().strange(seen()) == ""
+    assert drift().unfamiliar(seen()) == ""
 
 
 def test_a_sensor_that_no_training_host_lacked_is_missed_and_one_that_some_lacked_is_not():
     without = seen(cpi=Missing(Why.NOT_SUPPORTED))
-    assert drift().strange(without) == "no cpi"
-    assert drift("cpi").strange(without) == ""
-    assert drift(plants=0).strange(without) == "", "a card that names no hosts says nothing of their sensors"
+    assert drift().unfamiliar(without) == "no cpi"
+    assert drift("cpi").unfamiliar(without) == ""
+    assert drift(plants=0).unfamiliar(without) == "", "a card that names no hosts says nothing of their sensors"
 
 
 @pytest.mark.parametrize("why", [Why.NO_DATA, Why.NOT_COUNTED])
 def test_an_lc_that_does_nothing_is_no_lost_sensor(why):
-    assert drift().strange(seen(cpi=Missing(why), lc_cpu_seconds_per_request=Missing(why))) == ""
+    assert drift().unfamiliar(seen(cpi=Missing(why), lc_cpu_seconds_per_request=Missing(why))) == ""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_lc_that_does_nothing_is_no_lost_sensor(why):
     ],
 )
 def test_numbers_beyond_the_ranges_are_told(changes, said):
-    assert drift().strange(seen(**changes)) == said
+    assert drift().unfamiliar(seen(**changes)) == said
 
 
 @pytest.mark.parametrize(
@@ -84,22 +84,22 @@ def test_numbers_beyond_the_ranges_are_told(changes, said):
     ],
 )
 def test_overload_idleness_and_what_the_shield_sees_to_are_not_strange(changes):
-    assert drift().strange(seen(**changes)) == ""
+    assert drift().unfamiliar(seen(**changes)) == ""
 
 
 def test_a_be_that_is_not_there_is_no_lost_sensor():
     """Jobs that come and go: BE is frozen in every tick without a group of its own."""
     gone = SOUND.but(be_cpus=Missing(Why.NOT_CONFIGURED, "no BE group"))
-    assert drift().strange(Observer(LIMITS, 1.0).observe(gone, LIMITS.safe)) == ""
-    assert drift().strange(Observer(LIMITS, 1.0).observe(gone, LIMITS.minimum)) == "no be_cpus"
+    assert drift().unfamiliar(Observer(LIMITS, 1.0).observe(gone, LIMITS.safe)) == ""
+    assert drift().unfamiliar(Observer(LIMITS, 1.0).observe(gone, LIMITS.minimum)) == "no be_cpus"
 
 
 def test_without_frames_only_the_sensors_are_looked_at():
-    assert drift().strange(Observation(SOUND.but(cpi=Missing(Why.GONE)), LIMITS.minimum)) == "no cpi"
+    assert drift().unfamiliar(Observation(SOUND.but(cpi=Missing(Why.GONE)), LIMITS.minimum)) == "no cpi"
 
 
 def test_readings_that_cannot_be_looked_at_are_strange():
-    assert drift().strange(Observation(None, Limits(2).safe)).startswith("AttributeError")
+    assert drift().unfamiliar(Observation(None, Limits(2).safe)).startswith("AttributeError")
 
 
 def test_what_is_looked_at_exists():
@@ -118,6 +118,6 @@ def test_on_the_hosts_and_loads_of_training_hardly_a_tick_is_strange(host):
     for _ in range(300):
         plant.wait()
         observation = observer.observe(plant.read(), plant.current)
-        strange.append(watch.strange(observation))
+        strange.append(watch.unfamiliar(observation))
         plant.apply(shield.rule(observation.telemetry, plant.current, greedy.act(observation)).allocation)
     assert sum(map(bool, strange)) <= 15, f"of 300 ticks: {set(strange)}"

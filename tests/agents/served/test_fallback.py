@@ -12,9 +12,9 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.conformance import _absurd
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import SAFE, propose
-from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.standing import Budgets
+from rlctl.agents.policy_runner import SAFE, propose
+from rlctl.agents.served.circuit_breaker import FailureBudget
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -23,7 +23,7 @@ from rlctl.safety.verdict import Verdict
 
 LIMITS = Limits(cpus=4)
 TICK = 400.0  # so that the windows are short and a healthy answer is in time on the busiest machine
-PATIENT = Budgets(
+PATIENT = FailureBudget(
     answer_seconds=60.0, failure_window_seconds=10 * TICK, window_seconds=4 * TICK, hold_seconds=3 * TICK,
     most_hold_seconds=100 * TICK,
 )  # fmt: skip
@@ -46,7 +46,7 @@ class Scripted(Policy):
         self.started += 1
         return limits.full
 
-    def strange(self, observation):
+    def unfamiliar(self, observation):
         return self.unlike
 
     def judged(self, verdict):
@@ -64,7 +64,7 @@ class Chain:
 
     def __init__(self, budgets=PATIENT, spare=SPARE):
         self.policy, self.heuristic = Scripted("net", ASKED), Scripted("rule", spare)
-        self.fallback = Fallback(self.policy, self.heuristic, TICK, budgets)
+        self.fallback = FallbackPolicy(self.policy, self.heuristic, TICK, budgets)
         self.fallback.start(LIMITS)
         self.now = 0.0
 
@@ -101,7 +101,7 @@ def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
     assert chain.tick(5) == ASKED
     assert chain.heuristic.acted == 5
     assert (chain.fallback.acting, chain.fallback.fallback, chain.fallback.note) == ("net", "", "net says so")
-    assert not chain.fallback.standing.demoted
+    assert not chain.fallback.breaker.demoted
     chain.fallback.judged(Verdict(ASKED, ASKED))
     assert chain.heuristic.overridden == 1, "what it asked for was not done"
     chain.fallback.judged(Verdict(SPARE, ASKED))
@@ -148,10 +148,10 @@ def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_
     assert chain.fallback.fallback == "an earlier call still hangs"
     assert chain.policy.acted == 1, "never two calls at a time"
     chain.tick(20)
-    standing = chain.fallback.standing
-    assert standing.demoted
-    assert standing.demotions == 1
-    assert standing.ticks_to_retry == 1, "whenever the call comes back"
+    breaker = chain.fallback.breaker
+    assert breaker.demoted
+    assert breaker.demotions == 1
+    assert breaker.ticks_to_retry == 1, "whenever the call comes back"
     chain.policy.answer = SPARE
     made.release.set()
     assert chain.tick() == SPARE, "the late answer was ASKED"
@@ -166,7 +166,7 @@ def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, 
     with caplog.at_level(logging.INFO):
         chain.tick(3)
         acted = chain.policy.acted
-        assert chain.fallback.standing.ticks_to_retry == 3
+        assert chain.fallback.breaker.ticks_to_retry == 3
         chain.policy.answer = ASKED
         assert chain.tick(2) == SPARE
         assert chain.policy.acted == acted
@@ -216,11 +216,11 @@ def test_start_forgets_everything(made):
     chain = made()
     chain.policy.answer = ValueError("no")
     chain.tick(5)
-    assert chain.fallback.standing.demoted
+    assert chain.fallback.breaker.demoted
     chain.policy.answer = ASKED
     assert chain.fallback.start(LIMITS) == LIMITS.safe
     assert chain.tick() == ASKED
-    assert (chain.fallback.standing.demotions, chain.heuristic.started) == (0, 2)
+    assert (chain.fallback.breaker.demotions, chain.heuristic.started) == (0, 2)
 
 
 def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
@@ -236,7 +236,9 @@ def test_a_table_of_another_host_does_not_decide_in_its_place(tmp_path):
         source="a test", target_milliseconds=1000.0, max_load_rps=500.0, be_weight="equal", lc_cpus=1.0, be_cpus=2,
         levels=(Level(load_ratio=0.9, quota_cpus=1.0, cpuset_cpus=1),),
     ).write(tmp_path / "t.yaml")  # fmt: skip
-    chain = Fallback(Scripted("net", ValueError("no")), build("table", file=str(tmp_path / "t.yaml")), TICK, PATIENT)
+    chain = FallbackPolicy(
+        Scripted("net", ValueError("no")), build("table", file=str(tmp_path / "t.yaml")), TICK, PATIENT
+    )
     chain.start(LIMITS)
     telemetry = Telemetry(TICK, 1.0, Quantile(0.5, samples=100), Value(0.0), Value(0.5))
     assert chain.act(Observation(telemetry, LIMITS.minimum)) == LIMITS.safe
@@ -247,7 +249,7 @@ def test_a_table_of_another_host_does_not_decide_in_its_place(tmp_path):
 
 def test_it_is_the_policy_to_whoever_looks_at_it():
     policy = Scripted("net", ASKED, Weight.EQUAL, ("tail_latency_seconds",))
-    chain = Fallback(policy, Scripted("rule", SPARE, Weight.MINIMUM, ("tail_latency_seconds", "lc_cpus")), TICK)
+    chain = FallbackPolicy(policy, Scripted("rule", SPARE, Weight.MINIMUM, ("tail_latency_seconds", "lc_cpus")), TICK)
     assert (chain.name, chain.shielded, chain.masked) == ("net", True, True)
     assert chain.weight is Weight.MINIMUM
     assert chain.needs == ("tail_latency_seconds", "lc_cpus")
@@ -265,7 +267,7 @@ def test_a_proposal_is_of_plain_types_and_its_note_is_short():
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "heracles", "feedforward"])
 def test_while_the_policy_fails_it_answers_as_the_heuristic_does_whatever_the_sensors_say(name):
-    chain = Fallback(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
+    chain = FallbackPolicy(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
     alone = build(name)
     for limits, ticks in _absurd():
         chain.start(limits)

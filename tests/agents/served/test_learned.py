@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import MOVES
@@ -136,10 +136,10 @@ def test_remarks_say_which_network_it_is_and_where_the_tick_is_another(loaded):
 
 @pytest.mark.parametrize("limits", [Limits(1), Limits(36, 17), Limits(3, 0.5, 0.2)])
 def test_it_serves_hosts_of_any_size_under_the_shield(limits, loaded):
-    seat = Seat(LearnedPolicy(loaded), Shield(load_profile("responsive"), limits), limits, 1.0)
-    current = seat.start()
+    runner = PolicyRunner(LearnedPolicy(loaded), Shield(load_profile("responsive"), limits), limits, 1.0)
+    current = runner.start()
     for tick in range(60):
-        verdict = seat.decide(told(0.8, float(tick)), current).verdict
+        verdict = runner.decide(told(0.8, float(tick)), current).verdict
         current = verdict.allocation
         assert not verdict.overridden, "the mask leaves only moves that pass"
     assert not current.frozen

@@ -39,7 +39,7 @@ class HandMade(Policy):
 
     def act(self, observation):
         each = logits(observation.vector[None])[0]
-        mask = observation.narrowed(np.ones(len(MOVES), np.bool_) if observation.mask is None else observation.mask)
+        mask = observation.filter_moves(np.ones(len(MOVES), np.bool_) if observation.mask is None else observation.mask)
         return int(np.argmax(np.where(mask, each, -np.inf)))
 
 

@@ -105,12 +105,12 @@ def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
 def test_be_is_peopled_while_a_process_is_in_its_groups(be):
     group, _, kernel = be
     plant = host(be)
-    assert not plant.peopled()
+    assert not plant.has_processes()
     group.attach(4_000_001)
-    assert plant.peopled()
+    assert plant.has_processes()
     for listing in kernel.root.rglob("cgroup.procs"):
         listing.unlink()
-    assert plant.peopled(), "who cannot look does not say that nobody is there"
+    assert plant.has_processes(), "who cannot look does not say that nobody is there"
 
 
 class Divider:

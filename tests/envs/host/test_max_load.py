@@ -28,7 +28,7 @@ class Service:
     def runs(self, seconds, rps, latency_ratio=0.5, be_held=False, demand=0.001):
         for _ in range(seconds):
             self.now += 1.0
-            self.learned.see(self.now, Value(rps), Value(rps * demand), latency_ratio, be_held=be_held)
+            self.learned.observe(self.now, Value(rps), Value(rps * demand), latency_ratio, be_held=be_held)
         return self.learned.cautious_rps
 
 
@@ -62,16 +62,16 @@ def test_what_stays_in_a_long_window_after_be_has_gone_is_not_the_services(caplo
     learned = MaxLoad("web", 1.0)
     for now in range(60):
         ratio = 3.0 if 10 <= now < 40 else 0.5
-        learned.see(float(now), Value(300.0), Value(0.3), ratio, be_held=now > 10, window_seconds=30.0)
+        learned.observe(float(now), Value(300.0), Value(0.3), ratio, be_held=now > 10, window_seconds=30.0)
     assert learned.missed_rps is None
 
 
 def test_a_figure_that_is_read_twice_is_one_window():
     learned = MaxLoad("web", 1.0)
     for now, age in ((1.0, 0.1), (2.0, 1.1)):
-        learned.see(now, Value(900.0, age), Value(0.9), 0.5, be_held=True)
+        learned.observe(now, Value(900.0, age), Value(0.9), 0.5, be_held=True)
     assert learned.held_rps is None
-    learned.see(3.0, Value(900.0, 0.1), Value(0.9), 0.5, be_held=True)
+    learned.observe(3.0, Value(900.0, 0.1), Value(0.9), 0.5, be_held=True)
     assert learned.held_rps == 900.0
 
 
@@ -94,14 +94,14 @@ def test_of_the_first_windows_the_dearest_counts():
 
 def test_without_a_reading_nothing_is_learned_and_nothing_is_known():
     learned = MaxLoad("web", 1.0)
-    learned.see(1.0, GONE, Value(0.5), 0.5, be_held=True)
-    learned.see(2.0, Value(300.0), Value(0.5), None, be_held=True)
-    learned.see(3.0, Value(0.0), Value(0.5), 0.1, be_held=True)
+    learned.observe(1.0, GONE, Value(0.5), 0.5, be_held=True)
+    learned.observe(2.0, Value(300.0), Value(0.5), None, be_held=True)
+    learned.observe(3.0, Value(0.0), Value(0.5), 0.1, be_held=True)
     assert learned.cautious_rps is None
     assert learned.ratio(Value(300.0)).why is Why.NO_DATA
     assert learned.ratio(GONE) is GONE
-    learned.see(4.0, Value(300.0), GONE, 0.1, be_held=True)
-    learned.see(5.0, Value(300.0), GONE, 0.1, be_held=True)
+    learned.observe(4.0, Value(300.0), GONE, 0.1, be_held=True)
+    learned.observe(5.0, Value(300.0), GONE, 0.1, be_held=True)
     assert learned.ratio(Value(150.0, 0.2)) == Value(0.5, 0.2), "of what held alone"
 
 
@@ -122,7 +122,7 @@ def test_a_stated_maximum_is_held_against_what_was_missed():
 def test_what_a_restart_knows_makes_the_maximum_less():
     service, again = Service(), Service()
     service.runs(20, 500.0, latency_ratio=2.0, be_held=True)
-    again.learned.recall(service.learned.remembered())
+    again.learned.restore_state(service.learned.state_dict())
     assert again.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
 
 
@@ -130,15 +130,15 @@ def test_a_restart_goes_on_with_what_a_request_takes():
     """Cheap requests that come first promise no more than before."""
     service, again = Service(), Service()
     before = service.runs(FIRST_WINDOWS + 10, 300.0)
-    again.learned.recall(service.learned.remembered())
+    again.learned.restore_state(service.learned.state_dict())
     assert again.learned.cautious_rps is None, "nothing shows yet that it is this LC"
-    assert again.learned.remembered() == service.learned.remembered()
+    assert again.learned.state_dict() == service.learned.state_dict()
     assert again.runs(10, 100.0, demand=0.0004) == before
 
 
 def test_what_an_older_version_remembered_is_taken():
     service = Service()
-    service.learned.recall({"schema": 1, "missed_rps": 500.0})
+    service.learned.restore_state({"schema": 1, "missed_rps": 500.0})
     assert service.learned.cautious_rps is None
     assert service.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
 
@@ -159,7 +159,7 @@ def test_what_an_older_version_remembered_is_taken():
 )
 def test_what_is_no_maximum_load_is_refused(memory):
     with pytest.raises(ValueError, match="maximum load"):
-        MaxLoad("web", 1.0).recall(memory)
+        MaxLoad("web", 1.0).restore_state(memory)
 
 
 @given(
@@ -169,10 +169,10 @@ def test_what_is_no_maximum_load_is_refused(memory):
 )
 def test_no_memory_makes_it_more(missed_rps, demand, windows):
     plain, recalled = MaxLoad("web", 1.0), MaxLoad("web", 1.0)
-    recalled.recall({"schema": 1, "missed_rps": missed_rps, "cpu_seconds_per_request": demand})
+    recalled.restore_state({"schema": 1, "missed_rps": missed_rps, "cpu_seconds_per_request": demand})
     for second, (rps, use_cpus) in enumerate(windows):
         for one in (plain, recalled):
-            one.see(float(second), Value(rps), Value(use_cpus), 0.5, be_held=False)
+            one.observe(float(second), Value(rps), Value(use_cpus), 0.5, be_held=False)
         if plain.cautious_rps is not None:
             assert recalled.cautious_rps <= plain.cautious_rps
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rlctl.agents.seat import SAFE
+from rlctl.agents.policy_runner import SAFE
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.live_repeats import collected, live_hosts
 from rlctl.bench.score import LiveRun, score

@@ -13,7 +13,7 @@ import pytest
 from rlctl.advice.advice import _worst
 from rlctl.advice.page import html, sections, text
 from rlctl.agents import catalogue
-from rlctl.agents.seat import Seat
+from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.cli import main
 from rlctl.commands import advise
 from rlctl.commands.advise import Asked, answer, question_on
@@ -73,14 +73,14 @@ def would_have(profile, policy):
     plant.set_weight(Weight.MINIMUM)
     decider = catalogue.build(policy)
     shield = Shield(load_profile("responsive"), plant.limits)
-    seat = Seat(decider, shield, plant.limits, 1.0)
-    plant.apply(seat.start())
+    runner = PolicyRunner(decider, shield, plant.limits, 1.0)
+    plant.apply(runner.start())
     held, work = [], []
     for _ in range(TICKS):
         plant.wait()
         held.append(not plant.batch.truth().missed[0])
         work.append(float(plant.batch.window.be_work_ratio[0]))
-        plant.apply(seat.decide(plant.read(), plant.current).verdict.allocation)
+        plant.apply(runner.decide(plant.read(), plant.current).verdict.allocation)
     return 100.0 * float(np.mean(held)), 100.0 * float(np.mean(work))
 
 

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import BundleError
 from rlctl.envs.telemetry import Telemetry
@@ -60,7 +60,7 @@ def test_the_hash_tells_constants_apart_and_looks_behind_a_fallback():
     assert static.digest == same.digest
     option = next(iter(catalogue.options("static")))
     assert catalogue.build("static", **{option: 0.5}).digest != static.digest
-    assert Fallback(static, catalogue.build("heracles"), 1.0).digest == static.digest
+    assert FallbackPolicy(static, catalogue.build("heracles"), 1.0).digest == static.digest
     assert len(static.digest) == 12
 
 
@@ -69,5 +69,5 @@ def test_a_learned_policy_is_known_by_its_network():
         ppo = catalogue.build("ppo")
     except BundleError as error:  # not shipped, or made for another rlctl
         pytest.skip(str(error))
-    assert ppo.digest == Fallback(ppo, catalogue.build("heracles"), 1.0).digest
+    assert ppo.digest == FallbackPolicy(ppo, catalogue.build("heracles"), 1.0).digest
     assert ppo.digest == ppo.bundle.card.policy_sha256[:12]

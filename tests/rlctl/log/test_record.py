@@ -20,7 +20,7 @@ from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
 from rlctl.log.why import in_plain_words, shares_in_words
-from rlctl.safety.signs import Alarm, Sign
+from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from tests.doubles.tick_logs import read_ticks
 

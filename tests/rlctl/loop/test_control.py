@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.catalogue import build
-from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.standing import Budgets
+from rlctl.agents.served.circuit_breaker import FailureBudget
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, CgroupGone, HostError, PolicyError
@@ -62,13 +62,13 @@ def test_under_a_shield_be_begins_frozen_and_without_one_where_the_policy_says(a
 def test_what_the_host_has_taught_goes_on_with_another_policy_whatever_the_disk_has(always, same, fails):
     loop = controller(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full))
     loop.run(ticks=30)
-    taught, shield = loop.seat.observer.experience, loop.seat.shield
+    taught, shield = loop.runner.observer.experience, loop.runner.shield
     assert taught.evidence.held.any()
     another = always(lambda o: o.current)
     if fails:
         another.start = lambda limits: 1 / 0
     loop.exchange(another, shield if same else Shield(load_profile("heracles"), LIMITS))
-    assert loop.seat.observer.experience is taught
+    assert loop.runner.observer.experience is taught
     assert fails or loop.plant.current.frozen == (not same)
 
 
@@ -282,7 +282,7 @@ def test_the_last_group_of_be_that_went_frozen_ends_the_loop(always):
 def test_a_shield_that_breaks_takes_be_to_the_safe_allocation(always, monkeypatch):
     loop = controller(FakePlant(LIMITS), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
-    monkeypatch.setattr(loop.seat.shield, "rule", lambda *_: 1 / 0)
+    monkeypatch.setattr(loop.runner.shield, "rule", lambda *_: 1 / 0)
     assert loop.tick().applied == LIMITS.safe
     assert ticks(loop)[-1].note == "deciding failed: ZeroDivisionError: division by zero"
 
@@ -429,7 +429,9 @@ ANSWERS = st.one_of(
     st.sampled_from([ValueError("nan"), SystemExit(3), RecursionError(), MemoryError(), KeyboardInterrupt()]),
     st.just(HANG),
 )
-WINDOW = Budgets(answer_seconds=0.002, failure_window_seconds=5, window_seconds=5, hold_seconds=2, most_hold_seconds=4)
+WINDOW = FailureBudget(
+    answer_seconds=0.002, failure_window_seconds=5, window_seconds=5, hold_seconds=2, most_hold_seconds=4
+)
 
 
 @given(st.lists(st.tuples(ANSWERS, st.booleans()), min_size=1, max_size=20), st.floats(0.0, 1.2))
@@ -447,7 +449,7 @@ def test_whatever_the_policy_does_be_is_never_freer_than_the_verdict_and_the_loo
         return answer
 
     policy = always(decide)
-    chain = Fallback(policy, build("prm-hybrid-tuned"), 1.0, WINDOW)
+    chain = FallbackPolicy(policy, build("prm-hybrid-tuned"), 1.0, WINDOW)
     loop = controller(FakePlant(LIMITS, loads=(load, 0.3)), chain)
     try:
         loop.run(ticks=len(script))
@@ -466,8 +468,8 @@ def test_whatever_the_policy_does_be_is_never_freer_than_the_verdict_and_the_loo
 def test_the_tick_says_who_decided_and_why_not_the_policy(always):
     answers = [Allocation(0.1, 1), ValueError("no"), Allocation(0.1, 1)]
     policy = always(lambda o: answers[round(o.telemetry.time_seconds) - 1])
-    patient = replace(Budgets(), answer_seconds=30.0)
-    chain = Fallback(always(lambda o: raised(policy.act(o))), build("frozen"), 1000.0, patient)
+    patient = replace(FailureBudget(), answer_seconds=30.0)
+    chain = FallbackPolicy(always(lambda o: raised(policy.act(o))), build("frozen"), 1000.0, patient)
     loop = controller(FakePlant(LIMITS), chain)
     loop.run(ticks=3)
     chain.close()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.watch import Glimpse, LcGlimpse
+from rlctl.envs.host.poller import LcSample, Sample
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
 from rlctl.log.record import MemoryRecorder, Tee
@@ -17,18 +17,18 @@ from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import HOUR_SECONDS, FastGuard
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.safety.signs import Sign
+from rlctl.safety.symptoms import Sign
 from rlctl.serve.dry_run import DryRun
 from tests.doubles.plant import FakePlant
 
 LIMITS = Limits(cpus=2)
 SLOS = {"web": SLO(0.010, 0.95, 1000.0)}
-LATE = LcGlimpse(Newest([0.030] * 20))
+LATE = LcSample(Newest([0.030] * 20))
 HALF = Allocation(0.5, 1)
 
 
-def glimpse(seconds=0.1, web=LATE, *, foreign=False):
-    return Glimpse(seconds, {"web": web}, foreign)
+def sample(seconds=0.1, web=LATE, *, foreign=False):
+    return Sample(seconds, {"web": web}, foreign)
 
 
 class Watched(FakePlant):
@@ -81,7 +81,7 @@ def half(always):
 
 
 def test_at_a_sign_be_is_held_until_the_next_tick_and_the_loop_goes_on_from_what_it_had(half):
-    plant = Watched({2: [glimpse()]})
+    plant = Watched({2: [sample()]})
     loop = guarded(plant, half)
     loop.run(ticks=3)
     assert plant.applied[-3:] == [LIMITS.safe, HALF, HALF]
@@ -118,7 +118,7 @@ class People:
 )
 def test_what_people_say_is_in_force_before_the_tick_and_never_frees_anybody(half, most, has, writes):
     """With a period of a minute a pause once took a minute."""
-    plant, people = Watched({2: [glimpse(web=LcGlimpse()), glimpse(web=LcGlimpse(), foreign=True)]}), People(most)
+    plant, people = Watched({2: [sample(web=LcSample()), sample(web=LcSample(), foreign=True)]}), People(most)
     loop = guarded(plant, half, people=people)
     loop.run(ticks=2)
     first, *between, second = plant.applied[1:]
@@ -130,18 +130,18 @@ def test_what_people_say_is_in_force_before_the_tick_and_never_frees_anybody(hal
 
 
 def test_after_an_alarm_a_limit_frees_nobody(half):
-    plant, people = Watched({2: [glimpse()]}), People(None)
+    plant, people = Watched({2: [sample()]}), People(None)
     loop = guarded(plant, half, people=people)
     loop.run(ticks=1)
     plant.wait()
     people.most = Allocation(0.3, 2)
-    loop.inner.look(glimpse(0.12))
+    loop.inner.look(sample(0.12))
     assert plant.current == LIMITS.safe
     assert people.heard == [LIMITS.safe]
 
 
 def test_a_pause_that_cannot_be_written_is_not_said_to_be_in_force(half):
-    plant, people = Watched({2: [glimpse(web=LcGlimpse())]}), People(LIMITS.safe)
+    plant, people = Watched({2: [sample(web=LcSample())]}), People(LIMITS.safe)
     loop = guarded(plant, half, people=people)
     loop.run(ticks=1)
     plant.refuses = True
@@ -150,7 +150,7 @@ def test_a_pause_that_cannot_be_written_is_not_said_to_be_in_force(half):
 
 
 def test_of_a_period_there_is_one_alarm(half):
-    plant = Watched({2: [glimpse(0.1), glimpse(0.12), glimpse(0.14)]})
+    plant = Watched({2: [sample(0.1), sample(0.12), sample(0.14)]})
     loop = guarded(plant, half)
     loop.run(ticks=2)
     assert plant.applied.count(LIMITS.safe) == 1
@@ -158,14 +158,14 @@ def test_of_a_period_there_is_one_alarm(half):
 
 @pytest.mark.parametrize("held", [LIMITS.safe, LIMITS.minimum, LIMITS.minimum.but(cpuset_cpus=2)])
 def test_be_that_is_held_already_raises_no_alarm(always, held):
-    plant = Watched({2: [glimpse()]})
+    plant = Watched({2: [sample()]})
     loop = guarded(plant, always(lambda o: held))
     loop.run(ticks=2)
     assert [tick.alarm for tick in loop.ticks] == [None, None]
 
 
 def test_what_another_program_wrote_is_answered_with_the_last_verdict(half):
-    plant = Watched({2: [glimpse(web=LcGlimpse(), foreign=True)] * 2})
+    plant = Watched({2: [sample(web=LcSample(), foreign=True)] * 2})
     loop = guarded(plant, half)
     loop.run(ticks=2)
     assert plant.applied[-4:] == [HALF] * 4
@@ -173,7 +173,7 @@ def test_what_another_program_wrote_is_answered_with_the_last_verdict(half):
 
 
 def test_after_an_alarm_a_foreign_write_is_answered_with_the_safe_allocation(half):
-    plant = Watched({2: [glimpse(), glimpse(web=LcGlimpse(), foreign=True)]})
+    plant = Watched({2: [sample(), sample(web=LcSample(), foreign=True)]})
     guarded(plant, half).run(ticks=2)
     assert plant.applied[-3:] == [LIMITS.safe, LIMITS.safe, HALF]
 
@@ -188,7 +188,7 @@ def test_a_verdict_that_the_watchdog_overruled_is_not_written_again(half):
     loop = guarded(plant, half, lease=a_lease())
     loop.run(ticks=1)
     loop.inner._lease = a_lease(check="no tick completed for 9.0 s")
-    loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
+    loop.inner.look(sample(web=LcSample(), foreign=True))
     assert plant.applied[-1] == LIMITS.safe
 
 
@@ -198,13 +198,13 @@ def test_nothing_is_written_where_somebody_has_put_the_originals_back(half):
     loop.run(ticks=1)
     before = list(plant.applied)
     loop.inner._lease = a_lease(lost="somebody put the originals back")
-    loop.inner.look(glimpse(foreign=True))
+    loop.inner.look(sample(foreign=True))
     assert plant.applied == before
     assert "put the originals back" in loop.inner.end()[0].error
 
 
 def test_a_write_that_fails_is_told_and_the_next_tick_writes(half):
-    plant = Watched({2: [glimpse()]})
+    plant = Watched({2: [sample()]})
     loop = guarded(plant, half)
     loop.run(ticks=1)
     plant.refuses = True
@@ -223,7 +223,7 @@ def test_a_tick_that_could_not_be_written_leaves_only_the_safe_allocation_to_be_
     plant.refuses = True
     loop.tick()
     plant.refuses = False
-    loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
+    loop.inner.look(sample(web=LcSample(), foreign=True))
     assert plant.applied[-1] == LIMITS.safe
 
 
@@ -239,14 +239,14 @@ def test_what_another_program_holds_against_the_guard_is_no_ground_to_grow_from(
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plant, "apply", overwritten)
-        loop.inner.look(glimpse(web=LcGlimpse(), foreign=True))
-        loop.inner.look(glimpse(0.2))  # a sign after that makes it no freer
+        loop.inner.look(sample(web=LcSample(), foreign=True))
+        loop.inner.look(sample(0.2))  # a sign after that makes it no freer
     assert loop.inner.end()[1] == LIMITS.safe
 
 
 def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_once(half, caplog):
     minute, ticks = 60.0, 70
-    plant = Watched({n: [glimpse(minute * n)] for n in range(1, ticks)}, tick_seconds=minute)
+    plant = Watched({n: [sample(minute * n)] for n in range(1, ticks)}, tick_seconds=minute)
     loop = guarded(plant, half, most=3)
     loop.run(ticks=ticks - 1)
     alarms = [tick.index for tick in loop.ticks if tick.alarm]
@@ -258,14 +258,14 @@ def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_
 
 def test_an_alarm_in_a_window_that_missed_is_right_and_one_of_an_unknown_window_is_neither(half):
     lost = Missing(Why.NO_DATA, "no request completed")
-    plant = Watched({n: [glimpse(float(n))] for n in range(2, 5)}, tail_seconds={2: 0.02, 3: lost, 4: 0.004})
+    plant = Watched({n: [sample(float(n))] for n in range(2, 5)}, tail_seconds={2: 0.02, 3: lost, 4: 0.004})
     loop = guarded(plant, half)
     loop.run(ticks=4)
     assert [tick.false_alarm for tick in loop.ticks if tick.alarm] == [False, False, True]
 
 
 def test_a_sign_that_is_not_heeded_leaves_the_others(half):
-    plant = Watched({2: [glimpse(2.0)], 3: [glimpse(3.0)], 4: [glimpse(4.0, LcGlimpse(waits=True))]})
+    plant = Watched({2: [sample(2.0)], 3: [sample(3.0)], 4: [sample(4.0, LcSample(waits=True))]})
     loop = guarded(plant, half, most=1)
     loop.run(ticks=4)
     assert [tick.alarm and tick.alarm.sign for tick in loop.ticks] == [None, Sign.LATE, None, Sign.PRESSURE]
@@ -279,8 +279,8 @@ def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of
             web = super().read()
             return worst_of({"web": web, "db": web.but(tail_latency_seconds=Quantile(0.02, samples=500))})
 
-    waits = [Glimpse(float(n), {"web": LcGlimpse(waits=True), "db": LcGlimpse()}) for n in (2, 3)]
-    plant = Several({2: waits[:1], 3: waits[1:], 4: [Glimpse(4.0, {"web": LcGlimpse(), "db": LcGlimpse(waits=True)})]})
+    waits = [Sample(float(n), {"web": LcSample(waits=True), "db": LcSample()}) for n in (2, 3)]
+    plant = Several({2: waits[:1], 3: waits[1:], 4: [Sample(4.0, {"web": LcSample(), "db": LcSample(waits=True)})]})
     loop = guarded(plant, half, most=1, slos={"web": SLOS["web"], "db": SLOS["web"]})
     loop.run(ticks=4)
     assert [tick.alarm and tick.alarm.lc for tick in loop.ticks] == [None, "web", None, "db"]
@@ -289,7 +289,7 @@ def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of
 
 
 def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
-    plant = Watched({2: [glimpse()]})
+    plant = Watched({2: [sample()]})
     plant.actuator = SimpleNamespace(controls={"cpu", "cpuset", "freezer"}, plan=lambda _: ())
     loop = guarded(DryRun(plant), half, guard=False)
     loop.inner = FastGuard(loop.plant, SLOS, 12)
@@ -302,7 +302,7 @@ def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
 
 
 one_look = st.builds(
-    lambda late, waits, foreign: glimpse(0.0, LcGlimpse(LATE.newest if late else NOTHING, waits), foreign=foreign),
+    lambda late, waits, foreign: sample(0.0, LcSample(LATE.newest if late else NOTHING, waits), foreign=foreign),
     st.booleans(), st.booleans(), st.booleans(),
 )  # fmt: skip
 

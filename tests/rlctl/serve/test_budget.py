@@ -98,9 +98,9 @@ def test_starts_with_a_clock_that_is_behind_lose_no_misses_which_count_once_it_i
     told, today = budget.trouble, clock.now
     clock.now = 0.0
     for _ in range(2):
-        plain = budget.remembered()
+        plain = budget.state_dict()
         budget = ErrorBudget("web", 0.01, 1.0, clock)
-        budget.recall(plain)
+        budget.restore_state(plain)
         assert budget.trouble == ""
     clock.now = today
     assert budget.trouble == told != ""
@@ -108,15 +108,15 @@ def test_starts_with_a_clock_that_is_behind_lose_no_misses_which_count_once_it_i
 
 def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(budget, clock):
     missed(budget, OF_A_DAY, spread_minutes=100)
-    plain = json.loads(json.dumps(budget.remembered()))
+    plain = json.loads(json.dumps(budget.state_dict()))
     again = ErrorBudget("web", 0.01, 1.0, clock)
-    again.recall(plain)
+    again.restore_state(plain)
     assert again.trouble == budget.trouble != ""
     full = {**plain, "missed": [[int(NOON // 60) + minute, 60] for minute in range(DAY_MINUTES)]}
     assert len(json.dumps(full)) < 32_000
     for wrong in ({}, {**plain, "schema": 1}, *({**plain, "missed": [one]} for one in ([1.5, 1], [1, -1]))):
         with pytest.raises(ValueError, match="is no"):
-            again.recall(wrong)
+            again.restore_state(wrong)
     assert again.trouble
 
 
@@ -134,7 +134,7 @@ def test_misses_are_kept_over_a_restart_with_another_budget_but_not_with_another
     learner = ErrorBudget("db", 0.01, 1.0, clock)
     HostMemory(tmp_path, {"limits": 2}, clock).keep((learner,))  # of another host, and before anybody asked for `web`
     after = ErrorBudget("web", ratio, tick_seconds, clock, {"target_milliseconds": target})
-    HostMemory(tmp_path, {"limits": 3}, clock).recall(after)
+    HostMemory(tmp_path, {"limits": 3}, clock).restore_state(after)
     assert bool(after.burn_rate(DAY_MINUTES)) is same
 
 
@@ -164,7 +164,7 @@ def test_an_outage_is_missed_and_a_window_of_which_nothing_is_known_is_not(clock
     budgets = Budgets({"lc": Lc(1.0)}, 1.0, clock)
     for _ in range(3):
         budgets.write(SimpleNamespace(telemetry=GOOD.but(**readings)))
-    assert sum(count for _, count in budgets.each[0].remembered()["missed"]) == misses
+    assert sum(count for _, count in budgets.each[0].state_dict()["missed"]) == misses
 
 
 class Loop:

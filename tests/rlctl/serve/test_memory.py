@@ -11,7 +11,7 @@ from rlctl.agents.catalogue import build
 from rlctl.agents.managers.learned_table import LearnedTable
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
-from rlctl.envs.experience import Experience
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
 from rlctl.log.record import MemoryRecorder
@@ -46,13 +46,13 @@ def served(folder, ticks, host=HOST, manager=None):
     setup = PolicySetup(manager or LearnedTable(), PROFILE)
     with patch("rlctl.serve.service.HostMemory", lambda *_, **__: memory):
         run_service(plant, setup, Countdown(ticks), folder)
-    return memory.learners[0].remembered()
+    return memory.learners[0].state_dict()
 
 
 def taught():
     """An experience that there is something to keep of."""
-    experience = Experience(LIMITS)
-    experience.recall(known())
+    experience = SafeLevelMemory(LIMITS)
+    experience.restore_state(known())
     return experience
 
 
@@ -71,10 +71,10 @@ class Nobody:
 
     name = "maximum load of lc"
 
-    def remembered(self):
+    def state_dict(self):
         return {"schema": 2, "missed_rps": None}
 
-    def recall(self, memory):
+    def restore_state(self, memory):
         pass
 
 
@@ -93,7 +93,7 @@ def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learne
     clock = Clock(1e9)
     HostMemory(tmp_path, HOST, clock).keep((learner(),))
     clock.now += seconds
-    HostMemory(tmp_path, HOST, clock).recall(learner())
+    HostMemory(tmp_path, HOST, clock).restore_state(learner())
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -101,12 +101,12 @@ def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learne
 def test_what_was_learned_ages_while_the_service_is_down(tmp_path, hours, missed):
     """A miss of yesterday bars no level today: it is half forgotten after ten minutes."""
     clock = Clock(1e9)
-    experience = Experience(LIMITS)
-    experience.recall({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0, 0.0]], "alone": [0.0, 0.0], "calm": []})
+    experience = SafeLevelMemory(LIMITS)
+    experience.restore_state({"schema": 3, "cells": [[0.1, 1.0, 0.0, 1.0, 0.0]], "alone": [0.0, 0.0], "calm": []})
     HostMemory(tmp_path, HOST, clock).keep((experience,))
     clock.now += 3600.0 * hours
-    again = Experience(LIMITS)
-    HostMemory(tmp_path, HOST, clock).recall(again)
+    again = SafeLevelMemory(LIMITS)
+    HostMemory(tmp_path, HOST, clock).restore_state(again)
     assert bool(again.evidence.missed.max() > 0.5) is missed
 
 
@@ -139,12 +139,12 @@ def test_under_limits_that_are_guesses_what_was_learned_stays_and_a_budget_goes_
     HostMemory(tmp_path, HOST).keep((taught(),))
     budget, guess = ErrorBudget("lc", 0.01, 1.0), {**HOST, "limits": {}}
     memory = HostMemory(tmp_path, guess, guessed=True)
-    memory.recall(experience := Experience(LIMITS))
-    assert not experience.remembered()
+    memory.restore_state(experience := SafeLevelMemory(LIMITS))
+    assert not experience.state_dict()
     memory.keep((experience, budget))
     memory.keep((taught(), budget))
-    HostMemory(tmp_path, HOST).recall(experience)
-    assert experience.remembered()["cells"] == taught().remembered()["cells"]
+    HostMemory(tmp_path, HOST).restore_state(experience)
+    assert experience.state_dict()["cells"] == taught().state_dict()["cells"]
     kept = json.loads((tmp_path / MEMORY).read_text())
     assert kept["host"] == HOST
 
@@ -166,7 +166,7 @@ def test_what_a_file_says_frees_nobody(tmp_path):
     shield = Shield(PROFILE, LIMITS)
     plant = FakePlant(LIMITS, loads=(0.99,))
     controller = Controller(plant, manager, shield, MemoryRecorder())
-    controller.recall = memory.recall
+    controller.restore_state = memory.restore_state
     controller.run(ticks=5)
     assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
 
@@ -207,7 +207,7 @@ def test_inspect_shows_it(tmp_path, capsys):
     budget = ErrorBudget("lc", 0.01, 1.0)
     budget.count(missed=True)
     load = MaxLoad("lc", 1.0)
-    load.see(1.0, Value(300.0), Value(0.3), 0.5, be_held=True)
+    load.observe(1.0, Value(300.0), Value(0.3), 0.5, be_held=True)
     HostMemory(tmp_path, HOST).keep((budget, load))
     served(tmp_path, 60)
     assert main(["inspect", str(tmp_path / MEMORY)]) == 0

@@ -16,7 +16,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why, worst_of
 from rlctl.log.record import Tick
-from rlctl.safety.signs import Alarm, Sign
+from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics, _shares

@@ -5,9 +5,9 @@ import pytest
 from rlctl.agents.catalogue import build
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.served.card import TrainedOn
-from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.circuit_breaker import FailureBudget
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.agents.served.learned import VARIANTS
-from rlctl.agents.served.standing import Budgets
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection
 from rlctl.envs.allocation import Limits
@@ -20,7 +20,7 @@ from rlctl.serve.policy_setup import Configuration, build_policy, with_fallback
 
 
 def test_the_section_and_the_chain_have_the_same_defaults():
-    assert FallbackSection().budgets == Budgets()
+    assert FallbackSection().budgets == FailureBudget()
 
 
 def test_percent_and_milliseconds_become_ratios_and_seconds():
@@ -107,7 +107,7 @@ def test_what_is_for_benchmarks_only_decides_on_no_host(end, make_bundle, tmp_pa
 def test_a_learned_policy_gets_the_chain(make_bundle, tmp_path):
     policy = build_policy(PolicySection(name=str(make_bundle(tmp_path / "tiny"))))
     chain = with_fallback(policy, FallbackSection(name="feedforward"), 1.0)
-    assert isinstance(chain, Fallback)
+    assert isinstance(chain, FallbackPolicy)
     assert (chain.policy, chain.heuristic.name) == (policy, "feedforward")
     chain.close()
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError
 from rlctl.loop.stopping import Request
@@ -31,7 +31,7 @@ FALLBACK = "fallback: {name: static}"
 def test_the_fallback_decides_and_the_log_says_why(configured, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="rlctl")
     deciders = Configuration(configured(FALLBACK)).deciders
-    assert isinstance(deciders.policy, Fallback)
+    assert isinstance(deciders.policy, FallbackPolicy)
     assert "tiny is refused, static decides in its place" in caplog.text
     run_service(FakeHost(loads=(0.2,), tick_seconds=0.05), deciders, Request(), tmp_path, seconds=0.3)
     ticks = list(read_ticks(tmp_path / "ticks.jsonl"))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.served.fallback import Fallback
-from rlctl.agents.served.standing import Budgets
+from rlctl.agents.served.circuit_breaker import FailureBudget
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.telemetry import Missing, Telemetry, Why
@@ -41,7 +41,7 @@ def told(caplog):
 
 
 def chained(policy, **budgets):
-    return Fallback(policy, catalogue.build("static"), 1.0, Budgets(**budgets))
+    return FallbackPolicy(policy, catalogue.build("static"), 1.0, FailureBudget(**budgets))
 
 
 def test_all_is_well_in_one_line_each(always, told):

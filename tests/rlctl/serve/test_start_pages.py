@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rlctl.serve.start_pages import disposable, let_go
+from rlctl.serve.start_pages import disposable, release_pages
 
 MAPPING = """\
 {where} {mode} 00000000 fe:00 {inode} {file}
@@ -48,7 +48,7 @@ def test_this_interpreter_lives_on_and_is_smaller():
 import ctypes, decimal, json, ssl, sqlite3, zlib, rlctl.config.serve, rlctl.serve.start_pages as pages
 from rlctl.serve.self_usage import self_usage
 before = self_usage().resident_bytes
-assert pages.let_go() > 1 << 20
+assert pages.release_pages() > 1 << 20
 after = self_usage().resident_bytes
 assert zlib.decompress(zlib.compress(b"x" * 9999)) == b"x" * 9999
 assert decimal.Decimal("1.1") + 1 == decimal.Decimal("2.1")
@@ -60,4 +60,4 @@ raise SystemExit(after >= before)
 
 
 def test_without_procfs_nothing_happens(tmp_path):
-    assert let_go(tmp_path) == 0
+    assert release_pages(tmp_path) == 0

@@ -41,9 +41,9 @@ def tick(applied, *reasons, events=(), **readings):
     )
 
 
-def starving(peopled=lambda: True, **section):
+def starving(has_processes=lambda: True, **section):
     return StarvationDetector(
-        StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0, peopled
+        StarvedSection(**{"after_seconds": 10.0, "again_seconds": 5.0} | section), CPUS, 1.0, has_processes
     )
 
 
@@ -153,19 +153,19 @@ def test_an_error_budget_that_is_spent_starves_be():
 
 
 def test_groups_without_a_process_starve_nobody():
-    peopled = [False]
-    one = starving(lambda: peopled[0])
+    has_processes = [False]
+    one = starving(lambda: has_processes[0])
     assert fed(one, *[tick(HELD)] * 50) == []
-    peopled[0] = True
+    has_processes[0] = True
     (told,) = fed(one, *[tick(HELD)] * 20)
     assert told.startswith("be-starved: ")
 
 
 def test_groups_that_are_empty_between_two_jobs_take_nothing_back():
-    peopled = [True]
-    one = starving(lambda: peopled[0])
+    has_processes = [True]
+    one = starving(lambda: has_processes[0])
     assert fed(one, *[tick(HELD)] * 10) != []
-    peopled[0] = False
+    has_processes[0] = False
     assert fed(one, *[tick(HELD)] * 40) == []
     assert one.starved
     assert fed(one, *[tick(HELD)] * 40) == ["be-fed: no process of BE is there any more"]

@@ -16,7 +16,7 @@ ANSWER_RATIO = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budgets:
+class FailureBudget:
     """How often a policy may fail before it is demoted, and for how long then.
 
     Attributes:
@@ -69,10 +69,10 @@ class Meter:
         self._marked.clear()
 
 
-class Standing:
-    """A policy's standing: may it act, and if not, why (`demoted`, empty while it may) and for how long."""
+class CircuitBreaker:
+    """A policy's breaker: may it act, and if not, why (`demoted`, empty while it may) and for how long."""
 
-    def __init__(self, budgets: Budgets, tick_seconds: float) -> None:
+    def __init__(self, budgets: FailureBudget, tick_seconds: float) -> None:
         def ticks(seconds: float) -> int:
             return max(round(seconds / tick_seconds), 1)
 

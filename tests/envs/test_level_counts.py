@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlctl.envs.evidence import (
+from rlctl.envs.level_counts import (
     BINS,
     DISCOUNT,
     HELD_HALF_LIFE_SECONDS,
@@ -15,7 +15,7 @@ from rlctl.envs.evidence import (
     MISSED_HALF_LIFE_SECONDS,
     MOST_COUNT,
     TOP,
-    Evidence,
+    LevelCounts,
     bins_of,
     levels_of,
     load_of,
@@ -28,7 +28,7 @@ class OneHost:
     """An Evidence of one host, asked and told in plain numbers."""
 
     def __init__(self, held=(), missed=()):
-        self.evidence = Evidence()
+        self.evidence = LevelCounts()
         for windows, add in ((held, self.add_held), (missed, self.add_missed)):
             for load, level in windows:
                 add(load, level)
@@ -90,7 +90,7 @@ def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
         host.evidence.add_missed(FIRST, np.array([0.6]), np.array([level]), badly)
         host.age(seconds)
         kept = made()
-        kept.evidence.recall(json.loads(json.dumps(host.evidence.plain())))
+        kept.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))
         assert kept.known(0.6) == host.known(0.6)
         return host.known(0.6)[1] < 10
 
@@ -124,7 +124,7 @@ def test_bad_misses_under_a_quota_count_no_more_against_everything_than_those_be
     for _ in range(1000):
         host.evidence.add_missed(FIRST, np.array([0.5]), np.array([4]), badly=True)
     assert host.evidence.missed[0, :, TOP].sum() <= 2.0
-    host.evidence.recall(json.loads(json.dumps(host.evidence.plain())))  # no count is beyond what is kept
+    host.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))  # no count is beyond what is kept
 
 
 def test_a_miss_in_a_hundred_windows_changes_nothing():
@@ -149,9 +149,9 @@ def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
 @given(windows, windows)
 @example(held=[(0.6, 4)] * 3, missed=[(0.1, 0)] * 8)  # 3 / 2^8: so little is as good as nothing
 def test_what_is_kept_is_recalled(held, missed):
-    evidence, again = made(held, missed).evidence, Evidence()
+    evidence, again = made(held, missed).evidence, LevelCounts()
     plain = json.loads(json.dumps(evidence.plain(), allow_nan=False))
-    again.recall(plain)
+    again.restore_state(plain)
     assert again.plain() == plain
     assert again.held == pytest.approx(evidence.held, abs=0.011)
 
@@ -159,7 +159,7 @@ def test_what_is_kept_is_recalled(held, missed):
 @given(windows, windows)
 def test_hosts_side_by_side_are_as_each_alone(one, other):
     """What a host teaches is said of that host only, and forgotten for it only."""
-    together = Evidence(2)
+    together = LevelCounts(2)
     for place, (held, missed) in enumerate(((one, other), (other, one))):
         for load, level in held:
             together.add_held(np.array([place]), np.array([load]), np.array([level]))
@@ -199,7 +199,7 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
 def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
     evidence = made(held=[(0.6, 4)] * 2)
     with pytest.raises(ValueError, match=r"."):
-        evidence.evidence.recall(plain)
+        evidence.evidence.restore_state(plain)
     assert evidence.known(0.6)[0] == 4
 
 
@@ -269,8 +269,8 @@ def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
     for window in range(100):
         host.evidence.add_alone(*((yes, no) if window % 6 else (no, yes)))
     assert host.evidence.free_holds(np.array([0.5]))[0]
-    kept = Evidence()
-    kept.recall(host.evidence.plain())
+    kept = LevelCounts()
+    kept.restore_state(host.evidence.plain())
     assert kept.alone[0].tolist() == pytest.approx(host.evidence.alone[0].tolist(), abs=0.01)
     assert kept.free_holds(np.array([0.5]))[0]
 
@@ -303,8 +303,8 @@ def test_a_host_where_nothing_but_a_quota_holds_is_left_free_again_once_an_hour_
         host = OneHost()
         host.evidence.add_missed(FIRST, np.array([0.5]), levels_of([share]), badly=True, apart=True)
         host.evidence.age(np.array([seconds]))
-        kept = Evidence()
-        kept.recall(json.loads(json.dumps(host.evidence.plain())))
+        kept = LevelCounts()
+        kept.restore_state(json.loads(json.dumps(host.evidence.plain())))
         assert kept.free_holds(np.array([0.5]))[0] == host.evidence.free_holds(np.array([0.5]))[0]
         return bool(kept.free_holds(np.array([0.5]))[0])
 

@@ -1,11 +1,11 @@
-"""Seats of many hosts come to what each host's own policy behind its own shield comes to."""
+"""BatchPolicyRunner of many hosts come to what each host's own policy behind its own shield comes to."""
 
 import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.batch import batch_policy
-from rlctl.agents.seats import Seats
 from rlctl.envs.actions import decode
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.observation import Observer
@@ -57,7 +57,7 @@ PAIRS = [
 def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
     if reason := catalogue.lacking(names[0]) or catalogue.lacking(names[1]):
         pytest.skip(reason)
-    seats = Seats(
+    runners = BatchPolicyRunner(
         [batch_policy(name, hosts.limits, TICK_SECONDS) for name in names],
         PROFILE,
         hosts.limits,
@@ -65,17 +65,17 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
         always=always,
     )
     alone = [OneHost(names[0], limits, always) for limits in hosts.limits.each]
-    current = seats.begin()
+    current = runners.begin()
     assert bool(current.frozen.all()) == alone[0].shielded
     for tick in range(TICKS):
         if tick == TICKS // 2:
-            seats.put_under(1, np.arange(HOSTS) % 2 == 0)
+            runners.put_under(1, np.arange(HOSTS) % 2 == 0)
             for host in range(0, HOSTS, 2):
                 alone[host], before = OneHost(names[1], hosts.limits.each[host], always), alone[host]
                 alone[host].shield = before.shield  # the guards remember what they saw under the first policy
                 alone[host].observer.experience = before.observer.experience  # and so does what books the windows
         hosts.step(current)
-        decided = seats.decide(hosts.read(), current, hosts.telemetry)
+        decided = runners.decide(hosts.read(), current, hosts.telemetry)
         for host, telemetry in enumerate(hosts.telemetry()):
             assert decided.allocations.host(host) == alone[host].decide(telemetry, current.host(host)), (tick, host)
         assert not (decided.overridden & ~decided.proposed.differ(decided.allocations)).any()
@@ -83,10 +83,12 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
 
 
 def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
-    seats = Seats([batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits, TICK_SECONDS)
-    current = seats.begin()
+    runners = BatchPolicyRunner(
+        [batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits, TICK_SECONDS
+    )
+    current = runners.begin()
     hosts.step(current)
-    decided = seats.decide(hosts.read(), current)
+    decided = runners.decide(hosts.read(), current)
     assert not decided.overridden.any()
     assert not decided.allocations.differ(hosts.limits.full).any()
 
@@ -94,7 +96,7 @@ def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
 def test_what_a_policy_asks_beyond_a_host_is_clipped_to_it(hosts):
     policy = batch_policy("none", hosts.limits, TICK_SECONDS)
     small = VectorLimits([type(one)(1) for one in hosts.limits.each])
-    seats = Seats([policy], None, small, TICK_SECONDS)
+    runners = BatchPolicyRunner([policy], None, small, TICK_SECONDS)
     hosts.step(hosts.limits.safe)
-    decided = seats.decide(hosts.read(), small.safe)
+    decided = runners.decide(hosts.read(), small.safe)
     assert decided.allocations.cpuset_cpus.tolist() == [1] * HOSTS

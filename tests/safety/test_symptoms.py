@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.workload import SLO
-from rlctl.safety.signs import LEAST_LATE, MOST_RECENT_SECONDS, RECENT_SECONDS, Sign, Signs
+from rlctl.safety.symptoms import LEAST_LATE, MOST_RECENT_SECONDS, RECENT_SECONDS, Sign, Symptoms
 
 GOAL = SLO(0.010, 0.95, 1000.0)
 GOOD, LATE = 0.002, 0.030
@@ -14,8 +14,8 @@ GOOD, LATE = 0.002, 0.030
 
 def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.020):
     """The signs of the last of some looks."""
-    signs = Signs(slo)
-    return [set(signs.see(apart_seconds * n, look, waits=waits)) for n, look in enumerate(looks)][-1]
+    signs = Symptoms(slo)
+    return [set(signs.observe(apart_seconds * n, look, waits=waits)) for n, look in enumerate(looks)][-1]
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_a_queue_about_the_target_is_not_over_at_one_close_look():
 
 
 def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sign():
-    signs = Signs(GOAL)
+    signs = Symptoms(GOAL)
     near = []
     for n, oldest in enumerate((0.004, 0.006, 0.012, 0.014, None)):
-        signs.see(0.020 * n, Newest(oldest_seconds=oldest), waits=False)
+        signs.observe(0.020 * n, Newest(oldest_seconds=oldest), waits=False)
         near.append(signs.near)
     assert near == [False, True, True, False, False]
 
 
 def test_late_requests_are_worth_a_close_look_where_a_source_tells_of_no_others():
-    signs = Signs(GOAL)
+    signs = Symptoms(GOAL)
     for late, near in ((1, False), (7, True), (20, False)):
-        found = signs.see(0.1 * late, Newest([GOOD] * 18 + [LATE] * late), waits=False)
+        found = signs.observe(0.1 * late, Newest([GOOD] * 18 + [LATE] * late), waits=False)
         assert (signs.near, bool(found)) == (near, late == 20)
 
 

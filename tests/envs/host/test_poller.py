@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.watch import LOOK_SECONDS, LcGlimpse, Watch, Watched
+from rlctl.envs.host.poller import LOOK_SECONDS, LcSample, LcSources, Poller
 from rlctl.envs.workload import SLO
 
 GOAL = SLO(0.010, 0.95, 1000.0)
@@ -45,8 +45,8 @@ class Sleep:
 def looked(watch, number):
     """So many looks of one wait."""
 
-    def look(glimpse):
-        looks.append(glimpse)
+    def look(sample):
+        looks.append(sample)
         if len(looks) == number:
             watch.look = None
 
@@ -57,28 +57,28 @@ def looked(watch, number):
 
 def test_a_wait_that_nobody_wants_looks_of_is_one_sleep():
     sleep = Sleep()
-    Watch({"web": Watched(GOAL, [Source()])}, None, sleep).sleep(0.7)
+    Poller({"web": LcSources(GOAL, [Source()])}, None, sleep).sleep(0.7)
     assert len(sleep.asked) == 1
 
 
 def test_every_look_has_what_is_new_of_each_lc():
     web, cache = Source(Newest((0.1,)), Newest((0.2,))), Source(Newest(oldest_seconds=0.3))
-    watch = Watch({"web": Watched(GOAL, [web]), "cache": Watched(GOAL, [cache])}, None, Sleep())
+    watch = Poller({"web": LcSources(GOAL, [web]), "cache": LcSources(GOAL, [cache])}, None, Sleep())
     looks = looked(watch, 3)
-    assert looks[0].lcs == {"web": LcGlimpse(Newest((0.1,))), "cache": LcGlimpse(Newest(oldest_seconds=0.3))}
-    assert looks[1].lcs["web"] == LcGlimpse(Newest((0.2,)))
+    assert looks[0].lcs == {"web": LcSample(Newest((0.1,))), "cache": LcSample(Newest(oldest_seconds=0.3))}
+    assert looks[1].lcs["web"] == LcSample(Newest((0.2,)))
     assert not looks[0].foreign
     assert [look.now_seconds for look in looks] == sorted(look.now_seconds for look in looks)
 
 
 def test_a_look_that_is_near_a_sign_is_followed_by_a_close_one():
-    def look(glimpse):
-        looks.append(glimpse.now_seconds)
+    def look(sample):
+        looks.append(sample.now_seconds)
         if len(looks) == 20:
             watch.look = None
         return True
 
-    watch, looks = Watch({"web": Watched(GOAL, [Source()])}, None, Sleep()), []
+    watch, looks = Poller({"web": LcSources(GOAL, [Source()])}, None, Sleep()), []
     watch.look = look
     watch.sleep(60.0)
     apart = [after - before for before, after in itertools.pairwise(looks)]
@@ -87,7 +87,7 @@ def test_a_look_that_is_near_a_sign_is_followed_by_a_close_one():
 
 def test_a_stop_ends_the_looks_and_the_rest_of_the_wait_is_the_sleeps():
     sleep, looks = Sleep(stopped=True), []
-    watch = Watch({"web": Watched(GOAL, [Source()])}, None, sleep)
+    watch = Poller({"web": LcSources(GOAL, [Source()])}, None, sleep)
     watch.look = looks.append
     watch.sleep(60.0)
     assert looks == []
@@ -100,7 +100,7 @@ def test_an_answer_that_fails_ends_the_looks_until_the_next_period_and_is_said_o
         raise RuntimeError("boom")
 
     calls, sleep = [], Sleep()
-    watch = Watch({"web": Watched(GOAL, [Source()])}, None, sleep)
+    watch = Poller({"web": LcSources(GOAL, [Source()])}, None, sleep)
     watch.look = fail
     watch.sleep(60.0)
     watch.sleep(60.0)
@@ -130,10 +130,10 @@ def written():
 def test_a_foreign_write_is_seen_and_one_without_end_no_oftener_than_all_else(written):
     witness, write = written
     sleep, looks = Sleep(), []
-    watch = Watch({}, witness, sleep)
+    watch = Poller({}, witness, sleep)
 
-    def look(glimpse):
-        looks.append(glimpse.foreign)
+    def look(sample):
+        looks.append(sample.foreign)
         if len(looks) < 4:
             write()
         else:
@@ -147,10 +147,10 @@ def test_a_foreign_write_is_seen_and_one_without_end_no_oftener_than_all_else(wr
 
 
 def test_it_says_what_it_looks_at_and_what_is_not_there(tmp_path, written):
-    assert str(Watch({"web": Watched(GOAL, [Source()])}, None)) == (
+    assert str(Poller({"web": LcSources(GOAL, [Source()])}, None)) == (
         "web: source, no pressure, for it has no cgroup2 group; no foreign writes"
     )
-    assert str(Watch({"web": Watched(GOAL, [])}, written[0])) == (
+    assert str(Poller({"web": LcSources(GOAL, [])}, written[0])) == (
         "web: no latency source, no pressure, for it has no cgroup2 group; foreign writes"
     )
 
@@ -160,9 +160,9 @@ def test_the_kernels_word_of_a_group_that_is_gone_is_heard_no_more(tmp_path):
     read, write = os.pipe()
     waits = SimpleNamespace(trigger=SimpleNamespace(file=read, why="", close=lambda: closed.append(read)), high=high)
     closed = []
-    lc = Watched(GOAL, [Source()])
+    lc = LcSources(GOAL, [Source()])
     lc.waits = waits
-    watch = Watch({"web": lc}, None, Sleep())
+    watch = Poller({"web": lc}, None, Sleep())
     os.close(write)  # POLLHUP, as POLLERR of a group
     looked(watch, 1)
     os.close(read)

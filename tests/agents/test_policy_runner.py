@@ -1,12 +1,12 @@
-"""One seat for every policy: what it sees, what becomes of its answer, and what it is told of the ruling."""
+"""One runner for every policy: what it sees, what becomes of its answer, and what it is told of the ruling."""
 
 import numpy as np
 import pytest
 
 from rlctl.agents.catalogue import build
 from rlctl.agents.policy import Policy
-from rlctl.agents.seat import SAFE, Seat
-from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.policy_runner import SAFE, PolicyRunner
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
@@ -50,15 +50,15 @@ def shield():
 
 
 def test_under_a_shield_be_begins_at_the_safe_allocation_and_without_one_where_the_policy_says():
-    assert Seat(Scripted(ASKED), shield(), LIMITS, 1.0).start() == LIMITS.safe
-    assert Seat(Scripted(ASKED), None, LIMITS, 1.0).start() == LIMITS.minimum
+    assert PolicyRunner(Scripted(ASKED), shield(), LIMITS, 1.0).start() == LIMITS.safe
+    assert PolicyRunner(Scripted(ASKED), None, LIMITS, 1.0).start() == LIMITS.minimum
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_policy_is_told_what_the_shield_made_of_its_answer(strict):
     policy = Scripted(ASKED)
-    seat = Seat(policy, shield(), LIMITS, 1.0, strict=strict)
-    decision = seat.decide(telemetry(), seat.start())
+    runner = PolicyRunner(policy, shield(), LIMITS, 1.0, strict=strict)
+    decision = runner.decide(telemetry(), runner.start())
     assert decision.proposed == ASKED
     assert decision.verdict.overridden, "BE grows by a step at a time"
     assert policy.heard == [decision.verdict]
@@ -66,43 +66,43 @@ def test_the_policy_is_told_what_the_shield_made_of_its_answer(strict):
 
 
 def test_without_a_shield_the_answer_is_let_through():
-    seat = Seat(Scripted(ASKED), None, LIMITS, 1.0)
-    decision = seat.decide(telemetry(), seat.start())
+    runner = PolicyRunner(Scripted(ASKED), None, LIMITS, 1.0)
+    decision = runner.decide(telemetry(), runner.start())
     assert (decision.verdict.allocation, decision.verdict.overridden, decision.note) == (ASKED, False, "as ever")
 
 
 def test_only_a_policy_that_wants_it_sees_the_mask_of_its_tick():
     masked, plain = Scripted(0, masked=True), Scripted(0)
     for policy, its_shield in ((masked, shield()), (plain, shield()), (masked, None)):
-        seat = Seat(policy, its_shield, LIMITS, 1.0)
-        seat.decide(telemetry(), seat.start())
+        runner = PolicyRunner(policy, its_shield, LIMITS, 1.0)
+        runner.decide(telemetry(), runner.start())
     assert masked.seen[0].mask.shape == (len(MOVES),)
     assert plain.seen[0].mask is masked.seen[1].mask is None
 
 
-def test_a_policy_that_fails_leaves_be_at_the_safe_allocation_and_a_strict_seat_raises():
-    seat = Seat(Scripted(PolicyError("no idea")), shield(), LIMITS, 1.0)
-    decision = seat.decide(telemetry(), seat.start())
+def test_a_policy_that_fails_leaves_be_at_the_safe_allocation_and_a_strict_one_raises():
+    runner = PolicyRunner(Scripted(PolicyError("no idea")), shield(), LIMITS, 1.0)
+    decision = runner.decide(telemetry(), runner.start())
     assert decision.proposed == decision.verdict.allocation == LIMITS.safe
     assert (decision.acting, decision.failed) == (SAFE, True)
     assert decision.note == decision.fallback == "policy failed: no idea"
     assert isinstance(decision.error, PolicyError)
     with pytest.raises(PolicyError, match="no idea"):
-        Seat(Scripted(PolicyError("no idea")), None, LIMITS, 1.0, strict=True).decide(telemetry(), LIMITS.safe)
+        PolicyRunner(Scripted(PolicyError("no idea")), None, LIMITS, 1.0, strict=True).decide(telemetry(), LIMITS.safe)
 
 
 def test_a_fault_of_a_guard_is_not_the_policys():
-    seat = Seat(Scripted(ASKED), shield(), LIMITS, 1.0)
-    current = seat.start()
-    seat.shield.rule = lambda *_: 1 / 0
+    runner = PolicyRunner(Scripted(ASKED), shield(), LIMITS, 1.0)
+    current = runner.start()
+    runner.shield.rule = lambda *_: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        seat.decide(telemetry(), current)
+        runner.decide(telemetry(), current)
 
 
 def test_who_decided_in_the_policys_place_stands_in_the_decision():
-    chain = Fallback(Scripted(ValueError("gone"), "net"), Scripted(Allocation(0.5, 1), "rule"), 400.0)
-    seat = Seat(chain, None, LIMITS, 400.0)
-    decision = seat.decide(telemetry(), seat.start())
+    chain = FallbackPolicy(Scripted(ValueError("gone"), "net"), Scripted(Allocation(0.5, 1), "rule"), 400.0)
+    runner = PolicyRunner(chain, None, LIMITS, 400.0)
+    decision = runner.decide(telemetry(), runner.start())
     chain.close()
     assert (decision.acting, decision.fallback, decision.note) == ("rule", "ValueError: gone", "as ever")
     assert (decision.failed, decision.error) == (True, None)
@@ -111,24 +111,24 @@ def test_who_decided_in_the_policys_place_stands_in_the_decision():
 
 def test_policies_that_share_a_shield_are_ruled_as_if_each_had_its_own():
     shared, asks = shield(), (0, ASKED, Allocation(0.1, 1))
-    together = [Seat(Scripted(answer), shared, LIMITS, 1.0) for answer in asks]
-    apart = [Seat(Scripted(answer), shield(), LIMITS, 1.0) for answer in asks]
-    for seat in (*together, *apart):
-        seat.start()
+    together = [PolicyRunner(Scripted(answer), shared, LIMITS, 1.0) for answer in asks]
+    apart = [PolicyRunner(Scripted(answer), shield(), LIMITS, 1.0) for answer in asks]
+    for runner in (*together, *apart):
+        runner.start()
     chance, current = np.random.default_rng(1), LIMITS.safe
     for tick in range(50):
         now = telemetry(float(tick)).but(load_ratio=Value(chance.uniform(0.0, 1.2)))
-        ruled = [seat.decide(now, current).verdict for seat in together]
-        assert ruled == [seat.decide(now, current).verdict for seat in apart]
+        ruled = [runner.decide(now, current).verdict for runner in together]
+        assert ruled == [runner.decide(now, current).verdict for runner in apart]
         current = ruled[1].allocation
 
 
 @pytest.mark.parametrize("name", ["feedforward", "prm-hybrid-tuned", "heracles", "parties", "learned-table"])
 def test_a_rehearsal_leaves_the_policy_as_it_was(name):
     """The tick log has the digest, and who reads the log builds the policy anew to compare."""
-    policy, seat = build(name), Seat(Scripted(ASKED), None, LIMITS, 1.0)
-    seat.start()
-    policy.rehearse(LIMITS, seat.observer.observe(telemetry(), LIMITS.safe))
+    policy, runner = build(name), PolicyRunner(Scripted(ASKED), None, LIMITS, 1.0)
+    runner.start()
+    policy.rehearse(LIMITS, runner.observer.observe(telemetry(), LIMITS.safe))
     assert policy.digest == build(name).digest
 
 
@@ -136,8 +136,8 @@ def test_a_policy_that_decides_alone_and_learned_nothing_writes_none_of_the_rest
     policy = Scripted(ASKED)
     assert (policy.learned, policy.trained_with, policy.heuristic) == (False, {}, None)
     assert (policy.acting, policy.fallback, policy.failed) == ("scripted", "", False)
-    assert policy.strange(None) == ""
-    seen = Seat(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)
+    assert policy.unfamiliar(None) == ""
+    seen = PolicyRunner(policy, None, LIMITS, 1.0).observer.observe(telemetry(), LIMITS.safe)
     assert policy.rehearse(LIMITS, seen) is None
     with pytest.raises(PolicyError, match="is no action"):
         Scripted("nonsense").rehearse(LIMITS, seen)

@@ -1,8 +1,8 @@
-"""The seat of a policy on one host: the way from the readings of a tick to the allocation that may be written.
+"""The runner of a policy on one host: the way from the readings of a tick to the allocation that may be written.
 
-The control loop, benchmarks, shadows, replays and recordings hold their policies in a Seat. So what a policy observes,
-what is made of its answer, and what happens when it has none, is the same in all of them. `rlctl.agents.seats` is the
-same for many hosts in arrays.
+The control loop, benchmarks, shadows, replays and recordings hold their policies in a PolicyRunner. So what a policy
+observes, what is made of its answer, and what happens when it has none, is the same in all of them.
+`rlctl.agents.batch_runner` is the same for many hosts in arrays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Decision:
         verdict: What the shield lets through of it; all of it where there is no shield.
         acting: Name of the policy that proposed it, or SAFE.
         note: Why it was proposed, in the words of that policy.
-        fallback: Why that was not the seat's policy; empty when it was.
+        fallback: Why that was not the runner's policy; empty when it was.
         error: What it raised, where no heuristic stood behind it; None when it answered.
     """
 
@@ -61,7 +61,7 @@ def propose(policy: Policy, observation: Observation, limits: Limits) -> tuple[A
     return limits.clip(plain), str(policy.note)[:MOST_NOTE]
 
 
-class Seat:
+class PolicyRunner:
     """A policy on one host: observes for it, has its answer ruled on, and tells it of the ruling.
 
     Args:
@@ -106,7 +106,7 @@ class Seat:
             cut: BE was taken down in the midst of the period before, by the inner guard.
 
         Raises:
-            Exception: What a guard raised, or, where the seat is strict, the policy.
+            Exception: What a guard raised, or, where the runner is strict, the policy.
         """
         policy, shield = self.policy, self.shield
         mask = shield.mask(telemetry, current) if shield and policy.masked else None

@@ -29,7 +29,7 @@ CLOSE_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class LcGlimpse:
+class LcSample:
     """What is new of one LC.
 
     Attributes:
@@ -41,7 +41,7 @@ class LcGlimpse:
 
 
 @dataclass(frozen=True, slots=True)
-class Glimpse:
+class Sample:
     """One look at the host between two ticks.
 
     Attributes:
@@ -50,11 +50,11 @@ class Glimpse:
     """
 
     now_seconds: float
-    lcs: Mapping[str, LcGlimpse] = field(default_factory=dict)
+    lcs: Mapping[str, LcSample] = field(default_factory=dict)
     foreign: bool = False
 
 
-class Watched:
+class LcSources:
     """What can be looked at of an LC: its latency source, and its waiting for CPUs where the kernel tells of it.
 
     Args:
@@ -74,7 +74,7 @@ class Watched:
         return f"{self.source.name if self.source else 'no latency source'}, {pressure}"
 
 
-class Watch:
+class Poller:
     """Spends the wait for a tick, and looks meanwhile if somebody wants it to.
 
     Args:
@@ -88,10 +88,10 @@ class Watch:
     """
 
     def __init__(
-        self, lcs: Mapping[str, Watched], witness: Witness | None, sleep: Callable[[float], object] = time.sleep
+        self, lcs: Mapping[str, LcSources], witness: Witness | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self.lcs = lcs
-        self.look: Callable[[Glimpse], bool] | None = None
+        self.look: Callable[[Sample], bool] | None = None
         self._witness, self._sleep = witness, sleep
         self._told = ""
         self._poll = select.poll()
@@ -111,12 +111,12 @@ class Watch:
         while self.look and end_seconds - time.monotonic() > LOOK_SECONDS and not self._sleep(0.0):
             ready = dict(self._poll.poll(next_seconds * 1e3))
             try:
-                glimpse = self._glimpse(ready)
-                next_seconds = CLOSE_SECONDS if self.look(glimpse) else LOOK_SECONDS
+                sample = self._sample(ready)
+                next_seconds = CLOSE_SECONDS if self.look(sample) else LOOK_SECONDS
             except Exception as error:  # noqa: BLE001 - the next tick looks for itself
                 self._tell(f"looking between the ticks failed: {in_one_line(error)}")
                 break
-            if glimpse.foreign:  # whoever writes without end is answered as often as we look, and no more
+            if sample.foreign:  # whoever writes without end is answered as often as we look, and no more
                 self._sleep(LOOK_SECONDS)
         self._sleep(max(end_seconds - time.monotonic(), 0.0))
 
@@ -126,20 +126,20 @@ class Watch:
             if lc.waits:
                 self._drop(lc.waits)
 
-    def _glimpse(self, ready: Mapping[int, int]) -> Glimpse:
+    def _sample(self, ready: Mapping[int, int]) -> Sample:
         now_seconds = time.monotonic()
         lcs = {name: self._of(lc, now_seconds, ready) for name, lc in self.lcs.items()}
         witness = self._witness
-        return Glimpse(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
+        return Sample(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
 
-    def _of(self, lc: Watched, now_seconds: float, ready: Mapping[int, int]) -> LcGlimpse:
+    def _of(self, lc: LcSources, now_seconds: float, ready: Mapping[int, int]) -> LcSample:
         waits = False
         if lc.waits:
             events = ready.get(lc.waits.trigger.file or -1, 0)
             if events & ~select.POLLPRI:  # the group is gone: its successor's counter is read
                 self._drop(lc.waits)
             waits = lc.waits.high(now_seconds, told=bool(events & select.POLLPRI))
-        return LcGlimpse(lc.source.newest() if lc.source else NOTHING, waits)
+        return LcSample(lc.source.newest() if lc.source else NOTHING, waits)
 
     def _drop(self, waits: LcWaits) -> None:
         if waits.trigger.file is not None:

@@ -1,6 +1,6 @@
-"""Who decides on many hosts at once: the seat of a tick in arrays, for fleets, trials and the surfaces of a report.
+"""Who decides on many hosts at once: the runner of a tick in arrays, for fleets, trials and the surfaces of a report.
 
-One host's seat is `rlctl.agents.seat.Seat`; host by host both come to the same allocations.
+One host's runner is `rlctl.agents.policy_runner.PolicyRunner`; host by host both come to the same allocations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Flags
-from rlctl.envs.experience import Experience
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.observations import book
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
@@ -33,7 +33,7 @@ class Seen(NamedTuple):
     current: Allocations
     mask: Flags | None
     telemetry: Callable[[], list[Telemetry]]
-    taught: Experience | None = None
+    taught: SafeLevelMemory | None = None
 
 
 class Answer(NamedTuple):
@@ -96,7 +96,7 @@ class Decisions(NamedTuple):
     strange: Flags
 
 
-class Seats:
+class BatchPolicyRunner:
     """Some policies over n hosts, each host under one of them, behind the shield where the policy is judged behind one.
 
     Args:
@@ -122,7 +122,7 @@ class Seats:
         self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
         self._policy_of = np.zeros(count, np.intp)
         # Booked whoever decides, as on a live host; of no use where nobody takes a host over from another one.
-        self._taught = Experience(limits) if len(self._policies) > 1 else None
+        self._taught = SafeLevelMemory(limits) if len(self._policies) > 1 else None
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Signs between two ticks that an LC suffers, which the guard between the ticks answers; see `rlctl.loop.fast_guard`.
+"""Symptoms between two ticks that an LC suffers, which the fast guard answers; see `rlctl.loop.fast_guard`.
 
 Pure, as the shield is: no file, no clock. A sign has to be rare where nothing is wrong: at equal CPU weight a few
 requests are late in every second, and may be. An LC that is overrun is another matter: once the first requests are late
@@ -67,7 +67,7 @@ class Alarm:
         return f"{self.sign} {self.after_seconds:.3f} s into the period ({self.detail}): BE {held}"
 
 
-class Signs:
+class Symptoms:
     """The signs of one LC, and what of its last looks they take to be known.
 
     Attributes:
@@ -85,7 +85,7 @@ class Signs:
         self._old_seconds = math.inf, -math.inf
         self.near = False
 
-    def see(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
+    def observe(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
         """The signs of a look, each with the numbers behind it.
 
         Args:

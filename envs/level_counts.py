@@ -85,7 +85,7 @@ class Known(NamedTuple):
     bearable: Places
 
 
-class Evidence:
+class LevelCounts:
     """Counts of windows by host, bin of load and level of BE's allocation; old ones count less.
 
     What was missed at less load with less for BE would be missed here too, and what held at more load with more for BE
@@ -119,7 +119,7 @@ class Evidence:
             getattr(self, name)[which] = 0.0
         self._version += 1
 
-    def take(self, other: Evidence, mine: Flags | int, theirs: Flags | int) -> None:
+    def copy_hosts(self, other: LevelCounts, mine: Flags | int, theirs: Flags | int) -> None:
         """Put what another one has of some hosts in the place of one's own of these or of others."""
         for name in OF_EACH_HOST:
             getattr(self, name)[mine] = getattr(other, name)[theirs]
@@ -264,7 +264,7 @@ class Evidence:
         ]
         return {"schema": SCHEMA, "cells": cells, "alone": self.alone[host].astype(np.float64).round(2).tolist()}
 
-    def recall(self, plain: Mapping[str, Any], host: int = 0) -> None:
+    def restore_state(self, plain: Mapping[str, Any], host: int = 0) -> None:
         """Take over counts that `plain` gave.
 
         Raises:

@@ -1,0 +1,148 @@
+"""Budgets and hold-downs, in ticks: what one policy may do wrong before it must stand back, and for how long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlctl.agents.served.circuit_breaker import CircuitBreaker, FailureBudget, Meter
+
+BUDGETS = FailureBudget(
+    failure_ratio=0.1, failure_window_seconds=50, window_seconds=10, hold_seconds=10, most_hold_seconds=35
+)
+ALLOWED = 5
+
+
+def pass_ticks(breaker, count, strange="", busy=False):
+    for _ in range(count):
+        breaker.next(strange, busy)
+
+
+def demote(breaker):
+    """Let it fail until it has to stand back."""
+    for number in range(ALLOWED + 1):
+        assert not breaker.demoted
+        breaker.next("", busy=False)
+        breaker.failed(f"failure {number}")
+    assert breaker.demoted
+
+
+def test_failures_within_the_budget_are_borne_and_one_more_is_not():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    demote(breaker)
+    assert breaker.demoted == "6 of 50 ticks without a usable answer, the last: failure 5"
+    assert (breaker.demotions, breaker.ticks_to_retry) == (1, 10)
+
+
+def test_failures_far_enough_apart_are_borne_for_ever():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    for number in range(1000):
+        breaker.next("", busy=False)
+        if number % 10 == 0:
+            breaker.failed("now and then")
+    assert not breaker.demoted
+
+
+@pytest.mark.parametrize(("tick_seconds", "borne"), [(0.1, 50), (1.0, 5), (10.0, 2), (60.0, 2)])
+def test_the_budget_is_a_share_of_time_whatever_the_tick_and_never_less_than_two(tick_seconds, borne):
+    breaker = CircuitBreaker(BUDGETS, tick_seconds)
+    for _ in range(borne):
+        breaker.failed("x")
+    assert not breaker.demoted
+    breaker.failed("x")
+    assert breaker.demoted
+
+
+def test_after_the_hold_it_gets_another_try_with_a_clean_slate():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    demote(breaker)
+    pass_ticks(breaker, 9)
+    assert breaker.demoted
+    assert breaker.ticks_to_retry == 1
+    pass_ticks(breaker, 1)
+    assert not breaker.demoted
+    assert breaker.ticks_to_retry == 0
+    for _ in range(ALLOWED):
+        breaker.failed("x")
+    assert not breaker.demoted
+
+
+def test_each_disappointment_soon_after_a_return_doubles_the_hold_up_to_the_most():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    holds = []
+    for _ in range(5):
+        demote(breaker)
+        holds.append(breaker.ticks_to_retry)
+        pass_ticks(breaker, breaker.ticks_to_retry)
+    assert holds == [10, 20, 35, 35, 35]
+
+
+def test_a_window_that_it_held_forgives_it_everything():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    for _ in range(3):
+        demote(breaker)
+        pass_ticks(breaker, breaker.ticks_to_retry)
+    pass_ticks(breaker, 50)
+    demote(breaker)
+    assert breaker.ticks_to_retry == 10
+
+
+def test_a_policy_that_still_hangs_is_not_promoted_however_long_the_hold_is_over():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    demote(breaker)
+    pass_ticks(breaker, 1000, busy=True)
+    assert breaker.demoted
+    assert breaker.ticks_to_retry == 1
+    pass_ticks(breaker, 1)
+    assert not breaker.demoted
+
+
+def test_the_shield_that_decides_more_often_than_the_policy_demotes_it():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    for _ in range(5):
+        breaker.next("", busy=False)
+        breaker.overridden()
+    assert not breaker.demoted
+    breaker.overridden()
+    assert breaker.demoted == "6 of 10 ticks overridden by the shield"
+
+
+def test_drift_demotes_and_as_long_as_it_lasts_there_is_no_other_try_and_no_doubling():
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    pass_ticks(breaker, 5, strange="no cpi")
+    assert not breaker.demoted
+    pass_ticks(breaker, 1, strange="no cpi")
+    assert breaker.demoted == "6 of 10 ticks unlike its training: no cpi"
+    pass_ticks(breaker, 1000, strange="no cpi")
+    assert (breaker.demotions, bool(breaker.demoted)) == (1, True)
+    pass_ticks(breaker, 5)
+    assert not breaker.demoted
+
+
+def test_an_answer_may_take_a_quarter_of_a_short_tick():
+    assert FailureBudget().answer_within(1.0) == 0.1
+    assert FailureBudget().answer_within(0.05) == 0.0125
+
+
+@given(st.lists(st.booleans(), max_size=200), st.integers(1, 20), st.floats(0.0, 1.0))
+def test_a_meter_counts_the_marked_ticks_of_its_window(marks, ticks, ratio):
+    meter = Meter(ticks, ratio)
+    for tick, marked in enumerate(marks, 1):
+        if marked:
+            meter.mark(tick)
+        count = sum(marks[max(tick - ticks, 0) : tick])
+        assert meter.count(tick) == count
+        assert meter.exceeded(tick) == (count > int(ratio * ticks))
+
+
+@given(st.lists(st.sampled_from(["fail", "override", "strange", "busy", ""]), max_size=300))
+def test_whatever_happens_there_is_always_a_way_back(events):
+    breaker = CircuitBreaker(BUDGETS, 1.0)
+    for event in events:
+        breaker.next("odd" if event == "strange" else "", event == "busy")
+        if event == "fail" and not breaker.demoted:
+            breaker.failed("x")
+        if event == "override" and not breaker.demoted:
+            breaker.overridden()
+        assert bool(breaker.demoted) == (breaker.ticks_to_retry > 0)
+    pass_ticks(breaker, 35)
+    assert not breaker.demoted
