@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-import rlctl.work.one_thread  # noqa: F401 - before numpy
+import rlctl.commands.one_thread  # noqa: F401 - before numpy
 from rlctl import __version__
 from rlctl.commands import command_of, declare
 from rlctl.envs.errors import on_one_line
@@ -226,7 +226,7 @@ def _module(command: str) -> ModuleType:
 def _log_more(verbose: int) -> None:
     import logging
 
-    from rlctl.work.logs import log_to_stderr
+    from rlctl.log.stderr import log_to_stderr
 
     log_to_stderr(logging.INFO if verbose == 1 else logging.DEBUG)
 

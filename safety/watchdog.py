@@ -403,7 +403,7 @@ def _say(text: str) -> None:
     """One line on stderr, unless nobody takes it: this process must not wait for a reader."""
     # `errors.shown`, without its imports.
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    # Without the time where journald adds its own, as `work.logs` does.
+    # Without the time where journald adds its own, as `log.stderr` does.
     at = "" if "JOURNAL_STREAM" in os.environ else time.strftime("%H:%M:%S ")
     try:
         if select.select([], [2], [], 0.0)[1]:

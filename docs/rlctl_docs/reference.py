@@ -16,6 +16,9 @@ from rlctl.agents.managers.table import QuotaTable
 from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.space import SpaceFile
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import shipped_scenarios
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
 from rlctl.config.docstrings import attributes
@@ -33,15 +36,12 @@ from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.log.record import Tick, tick_as_json
+from rlctl.report.shadow_gate import Gate
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import shipped_scenarios
-from rlctl.scenarios.sim import SimScenario
 from rlctl.serve.budget import ErrorBudget
 from rlctl.serve.metrics import Metrics
-from rlctl.shadow.gate import Gate
 from rlctl_docs.blocks import ROOT
 from rlctl_docs.models import Key, keys, member_texts, section_text
 

@@ -11,16 +11,16 @@ import yaml
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.search.space import load_space
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.tuned import load_tuned
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.yaml_edge import load_model, load_yaml, validated
+from rlctl.report.shadow_gate import load_gate
 from rlctl.safety.profile import Profile
 from rlctl.safety.profile import load_profile as load_safety
-from rlctl.scenarios.shipped import load_scenario
-from rlctl.shadow.gate import load_gate
 
 LC = {
     "workload": {"kind": "cgroup", "path": "/lc"},

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import yaml
 
+from rlctl.bench.live_scenario import LiveScenario
 from rlctl.envs.errors import HostError
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import WINDOW_SECONDS, Residual, agreement, by_regime
 from rlctl.envs.sim.surface import Cell, read_surface, region_of, set_aside
 from rlctl.envs.whole_file import write_whole
-from rlctl.scenarios.live import LiveScenario
 
 START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}
 """Profile from which a fit begins where LC and BE share CPU time alone, by the LC's kind."""

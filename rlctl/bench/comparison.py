@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.bench.paired import Difference, Ratio, paired_difference, ratio_of_means
 from rlctl.bench.sim_outcome import SimOutcome
-from rlctl.statistics.paired import Difference, Ratio, paired_difference, ratio_of_means
 
 LEAST_BE_PERCENT = 0.5
 """Less BE throughput than this is next to none, and a multiple of it means nothing."""

@@ -10,12 +10,12 @@ from statistics import fmean
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
+from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.score import LiveRun, Score, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.envs.errors import RlctlError
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 FULL_RATIO = 0.9
 """Share of a link or disk that BE fills, unless its own CPU time ends first; the rest is headers and measurement."""

@@ -14,10 +14,10 @@ from rlctl.agents import catalogue, user_manager
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.log.record import Tick, write_ticks
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.sim import SimScenario
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
 """Managers whose published constants are in cores, and so take `core_cpus`."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.agents.managers.table import Level, Levels, QuotaTable
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.sweep import QUOTAS, Sweep, sweep, swept
 from rlctl.envs.experience import HOLD_RATIO
 from rlctl.envs.sim import seeds
@@ -20,8 +22,6 @@ from rlctl.envs.sim.surface import Cell, read_surface
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO
 from rlctl.envs.workload import Weight
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.sim import SimScenario
 
 HELD_WINDOWS_RATIO = 0.8
 """Share of a cell's windows that must hold: one of the five of a live cell may be missed by chance. It was chosen with

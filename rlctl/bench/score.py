@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from rlctl.bench.intervals import Estimate, mean_interval, share_interval
 from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, number_or_nan, offered_rps
 from rlctl.log.record import Tick
-from rlctl.statistics.intervals import Estimate, mean_interval, share_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rlctl.bench.intervals import Estimate, mean_interval, share_over_seeds
 from rlctl.bench.score import Score
 from rlctl.envs.arrays import Array
 from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows
-from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import needs_sweep, simulated_levels, table_options
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.tuned import Tuned, load_tuned
+from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.arrays import Array
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
@@ -26,8 +28,6 @@ from rlctl.envs.workload import Weight
 from rlctl.log.record import MemoryRecorder, Tick
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import Profile, load_profile
-from rlctl.scenarios.sim import SimScenario
-from rlctl.work.workforce import HERE, Workforce
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""

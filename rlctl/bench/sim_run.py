@@ -18,6 +18,7 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.bench.participants import policy_for
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.run_metrics import Windows, per_run
@@ -26,7 +27,6 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.sim import SimScenario
 
 
 @dataclass(frozen=True, slots=True)

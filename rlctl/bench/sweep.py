@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlctl.bench.live_scenario import LiveScenario
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.quota import PERIOD_US
@@ -19,7 +20,6 @@ from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO, constant
 from rlctl.envs.workload import Weight
-from rlctl.scenarios.live import LiveScenario
 
 LOADS = (0.2, 0.4, 0.55, 0.7, 0.85)
 """Of the LC's maximum: below, around and above its fair share of a CPU, and near the knee."""

@@ -16,6 +16,7 @@ from rlctl.agents.managers.heracles_loops import NETWORK_SECONDS, be_link_ratio
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
+from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, idle, score
@@ -25,12 +26,11 @@ from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
 from rlctl.log.header import header_of
+from rlctl.log.progress import say
 from rlctl.log.record import MemoryRecorder
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.live import LiveScenario
-from rlctl.work.progress import say
 
 FRESH_SECONDS = 60.0
 """A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from rlctl.agents import catalogue
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.safety.profile import Profile
-from rlctl.scenarios.sim import SimScenario
 
 ALLOWANCE_POINTS = 0.1
 """QoS below frozen's that costs nothing: three seeds cannot tell less from chance."""

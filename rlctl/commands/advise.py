@@ -9,12 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rlctl.advice.advice import Advice, Unanswered, advise
-from rlctl.advice.page import Answers, html, page_of, plain_of, text
-from rlctl.advice.watched import Watched, watched
 from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.participants import refuse_models
+from rlctl.bench.workforce import workforce
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -31,9 +29,11 @@ from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
 from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
+from rlctl.log.progress import progress
+from rlctl.report.advice import Advice, Unanswered, advise
+from rlctl.report.advice_log import Watched, watched
+from rlctl.report.advice_page import Answers, html, page_of, plain_of, text
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
-from rlctl.work.progress import progress
-from rlctl.work.workforce import workforce
 
 POLICIES = "frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table"
 
@@ -62,7 +62,7 @@ class Asked:
 
     Attributes:
         shields: None given asks about the one in the log.
-        own_cpus, quantile_ratio: As `rlctl.advice.watched.watched` takes them.
+        own_cpus, quantile_ratio: As `rlctl.report.advice_log.watched` takes them.
         allowed_percent: Windows that may miss the target.
     """
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlctl.commands import one_thread
 from rlctl.commands.outputs import print_json
 from rlctl.config.sections import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
@@ -17,7 +18,6 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.work import one_thread
 
 if TYPE_CHECKING:
     from rlctl.config.serve import ServeConfig

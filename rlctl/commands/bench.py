@@ -9,17 +9,17 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
+from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
+from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
+from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import add_ray, distinct_policies, listed, named, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
+from rlctl.log.progress import say
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import changed, load_scenario, require_distinct, shipped_scenarios
-from rlctl.scenarios.sim import SUITE, SimScenario
-from rlctl.work.progress import say
 
 EXAMPLES = """examples:
   rlctl bench --managers frozen,prm-hybrid,prm-hybrid-tuned --seeds 10

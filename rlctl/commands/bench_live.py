@@ -9,16 +9,16 @@ from functools import partial
 
 from rlctl.agents import catalogue
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
+from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
+from rlctl.log.progress import progress, say
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.live import LiveScenario
-from rlctl.work.progress import progress, say
 
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.live_repeats import results_as_json
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
+from rlctl.bench.sim_scenario import SimScenario
+from rlctl.bench.workforce import Workforce, workforce
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import files_first, write_json
 from rlctl.envs.sim.surface import outside
+from rlctl.log.progress import progress, say
 from rlctl.report.html import write_suite_report
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
-from rlctl.scenarios.sim import SimScenario
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import progress, say
-from rlctl.work.workforce import Workforce, workforce
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""

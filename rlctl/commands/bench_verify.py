@@ -14,12 +14,12 @@ from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.claims import Claim, quoted, read_claims
 from rlctl.bench.participants import require_library
+from rlctl.bench.scenarios import changed, sim_scenario
 from rlctl.bench.sim_plan import SimPlan
+from rlctl.bench.workforce import workforce
 from rlctl.commands.bench_sim import simulated
 from rlctl.envs.errors import ConfigError
-from rlctl.scenarios.shipped import changed, sim_scenario
-from rlctl.work.progress import say
-from rlctl.work.workforce import workforce
+from rlctl.log.progress import say
 
 MOST_SHOWN = 20
 """Differences that are printed; the rest is counted."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rlctl.bench.calibration import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
 from rlctl.bench.quota_levels import measured_table
+from rlctl.bench.scenarios import live_scenario
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json
@@ -19,9 +20,8 @@ from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agreement, by_regime, residuals, service_of
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
+from rlctl.log.progress import progress, say
 from rlctl.report.table import render
-from rlctl.scenarios.shipped import live_scenario
-from rlctl.work.progress import progress, say
 
 EXAMPLES = """examples:
   rlctl calibrate --config live-nginx --out nginx.yaml --dry-run

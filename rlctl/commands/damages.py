@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rlctl.envs.ticklog import Damage
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 MOST_SHOWN = 5
 """Damaged places that are told one by one."""

@@ -11,16 +11,16 @@ from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_o
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.participants import no_idle_class, refuse_models
+from rlctl.bench.scenarios import load_scenario
+from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.commands.arguments import named, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
+from rlctl.log.progress import progress, say
 from rlctl.report.table import render
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.scenarios.shipped import load_scenario
-from rlctl.scenarios.sim import SUITE, SimScenario
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
-from rlctl.work.progress import progress, say
 
 EXAMPLES = """examples:
   rlctl dataset export /var/log/rlctl --out nginx-v0

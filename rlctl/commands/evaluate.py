@@ -14,20 +14,20 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served.bundle import add_scores, load
 from rlctl.agents.served.card import Estimate, Score
 from rlctl.bench.comparison import Comparison, compare
+from rlctl.bench.interrupts import kept_at_signals
+from rlctl.bench.intervals import Estimate as Measured
 from rlctl.bench.participants import require_library
+from rlctl.bench.scenarios import changed, require_distinct, sim_scenario
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
+from rlctl.bench.sim_scenario import SUITE, SimScenario
+from rlctl.bench.workforce import workforce
 from rlctl.commands.arguments import distinct_policies, distinct_profiles, listed, named, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
+from rlctl.log.progress import progress, say
 from rlctl.report.table import render, span, suite_rows
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.shipped import changed, require_distinct, sim_scenario
-from rlctl.scenarios.sim import SUITE, SimScenario
-from rlctl.statistics.intervals import Estimate as Measured
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import progress, say
-from rlctl.work.workforce import workforce
 
 EXAMPLES = """examples:
   rlctl evaluate runs/ppo/1/bundle

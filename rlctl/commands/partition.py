@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.moving import Choice, Left
 from rlctl.envs.host.partition.record import Record, Stage, current_record
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 if TYPE_CHECKING:
     from rlctl.envs.host.partition.apply import Applied

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from rlctl.bench.scenarios import shipped_scenarios
 from rlctl.commands.outputs import print_json
-from rlctl.scenarios.shipped import shipped_scenarios
 
 EXAMPLES = """examples:
   rlctl scenarios

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rlctl.commands.arguments import positive
 from rlctl.config.serve import describe
+from rlctl.log.stderr import log_to_stderr
 from rlctl.loop.stopping import stop_on_signals
 from rlctl.serve.policy_setup import Configuration
 from rlctl.serve.self_usage import bounded_memory
 from rlctl.serve.service import serve
-from rlctl.work.logs import log_to_stderr
 
 log = logging.getLogger("rlctl.serve")
 

@@ -15,12 +15,12 @@ from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
 from rlctl.log.reader import read_log
-from rlctl.shadow.columns import Columns, columns
-from rlctl.shadow.gate import Check, allows, load_gate, read_qos
-from rlctl.shadow.log import beside, read_watched, shadow_files
-from rlctl.shadow.report import Report, report_of
-from rlctl.shadow.tables import gate_lines, report_lines
-from rlctl.shadow.watching import Shadows
+from rlctl.report.shadow_columns import Columns, columns
+from rlctl.report.shadow_gate import Check, allows, load_gate, read_qos
+from rlctl.report.shadow_log import beside, read_watched, shadow_files
+from rlctl.report.shadow_report import Report, report_of
+from rlctl.report.shadow_tables import gate_lines, report_lines
+from rlctl.report.shadow_watch import Shadows
 
 
 def run(args: argparse.Namespace) -> int:

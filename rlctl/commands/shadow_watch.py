@@ -19,14 +19,14 @@ from rlctl.commands.arguments import distinct_policies
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import LOG_NAME, decode_line
+from rlctl.log.stderr import log_to_stderr
 from rlctl.log.tail import LogTail
 from rlctl.loop.stopping import Request, stop_on_signals
+from rlctl.report.shadow_log import ShadowLog, beside
+from rlctl.report.shadow_watch import Shadows, Watched
 from rlctl.serve.notify import notify
-from rlctl.shadow.log import ShadowLog, beside
-from rlctl.shadow.watching import Shadows, Watched
-from rlctl.work.logs import log_to_stderr
 
-log = logging.getLogger("rlctl.shadow.watching")
+log = logging.getLogger("rlctl.report.shadow_watch")
 
 POLL_SECONDS = 1.0
 SUMMARY_SECONDS = 60.0

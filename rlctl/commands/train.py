@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from rlctl.commands.arguments import add_ray, command_line, number, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
+from rlctl.log.progress import say
 from rlctl.loop.stopping import signals_noted
 from rlctl.safety.profile import DEFAULT
-from rlctl.work.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.bench.interrupts import kept_at_signals
+from rlctl.bench.scenarios import live_scenario
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
-from rlctl.scenarios.shipped import live_scenario
+from rlctl.log.progress import progress, say
 from rlctl.training.live_plan import TIMESTEPS, LivePlan, fine_tune, live_testbed
 from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import progress, say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import Outcome

@@ -13,7 +13,7 @@ from rlctl.commands.arguments import add_ray, command_line, named, positive, pos
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
 from rlctl.envs.whole_file import write_whole
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
@@ -175,9 +175,9 @@ def _print_space(job: Job) -> None:
 def _search(args: argparse.Namespace, options: SearchOptions, job: Job, cluster: Cluster) -> SearchOutcome:
     """Search, choose, export, write."""
     from rlctl.agents.training.search.tuner import WINNER, export_winner, judge, search
+    from rlctl.log.progress import progress
     from rlctl.training.search import HISTORY, SearchOutcome, search_file
     from rlctl.training.search_ranking import ranked
-    from rlctl.work.progress import progress
 
     say(
         f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {job.trials} trials "

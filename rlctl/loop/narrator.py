@@ -20,8 +20,8 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
 from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
+from rlctl.log.stderr import takes
 from rlctl.safety.verdict import Reason
-from rlctl.work.logs import takes
 
 log = logging.getLogger(__name__)
 

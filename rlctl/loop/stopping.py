@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from rlctl.envs.terminal import leave_terminal
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 
 class Request:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.catalogue import BOUNDS
+from rlctl.bench.intervals import Estimate
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.report.figures import FAINT, INK, error_bar, new_figure
-from rlctl.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

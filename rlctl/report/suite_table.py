@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from rlctl.bench.comparison import Comparison, compare
+from rlctl.bench.intervals import Estimate
+from rlctl.bench.paired import Difference
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.report.table import percent, span
-from rlctl.statistics.intervals import Estimate
-from rlctl.statistics.paired import Difference
 
 Rows = list[tuple[str, ...]]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
+from rlctl.bench.intervals import Estimate
 from rlctl.bench.score import Score
-from rlctl.statistics.intervals import Estimate
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",

@@ -23,6 +23,7 @@ from rlctl.agents.training.nearest_move import InMoves
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.agents.training.trial import Course
 from rlctl.bench.participants import policy_for
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.observation import Observation
@@ -33,7 +34,6 @@ from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.sim import SimScenario
 from rlctl.training.transitions import Moment, Weaver, recording_of_weavers
 
 RUN_SEED = 1 << 18

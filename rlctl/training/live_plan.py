@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import live_scenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import live_scenario
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome

@@ -18,14 +18,14 @@ from rlctl.agents.training.host_kinds import Hosts, load_hosts, present
 from rlctl.agents.training.recipe import Recipe, load_recipe, small
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
+from rlctl.bench.scenarios import require_distinct, sim_scenario
+from rlctl.bench.sim_scenario import CAPPED, SUITE, SimScenario
 from rlctl.envs.errors import ConfigError, require_installed
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import YAML, Strict, load_model
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.scenarios.shipped import require_distinct, sim_scenario
-from rlctl.scenarios.sim import CAPPED, SUITE, SimScenario
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib")
 

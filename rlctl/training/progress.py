@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlctl.agents.training.evaluations import METRICS
-from rlctl.work.progress import say, takes_bars
+from rlctl.log.progress import say, takes_bars
 
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult, TrainingStatus

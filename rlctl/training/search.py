@@ -15,12 +15,12 @@ from rlctl.agents.training.host_kinds import SEED_BITS, Hosts
 from rlctl.agents.training.recipe import ALGORITHMS, Recipe, load_recipe
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import Space, SpaceFile, load_space, space_of
+from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model, validated
 from rlctl.report.table import percent, render
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.sim import CAPPED, SUITE
 from rlctl.training.plan import TrainingOptions, new_plan
 from rlctl.training.search_ranking import TrialRanking
 

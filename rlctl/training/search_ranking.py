@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS, shortfall_steps
 from rlctl.agents.training.trial import Trial
-from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
-from rlctl.statistics.paired import Difference, paired_difference
+from rlctl.bench.intervals import Estimate, mean_interval, share_over_seeds
+from rlctl.bench.paired import Difference, paired_difference
 
 Scores = Mapping[str, Trial]
 """By the course's name."""

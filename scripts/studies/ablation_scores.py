@@ -17,14 +17,14 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served import bundle
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
+from rlctl.bench.intervals import Estimate, mean_interval, share_over_seeds
+from rlctl.bench.paired import paired_difference
 from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.report.table import render
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.sim import SimScenario
-from rlctl.statistics.intervals import Estimate, mean_interval, share_over_seeds
-from rlctl.statistics.paired import paired_difference
 from rlctl.training.plan import course_of
 
 Array = NDArray[np.float64]

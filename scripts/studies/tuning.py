@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.sim_plan import TRAINING_RUNS, SimPlan, record_model
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Fulfilment, Tuned, TunedManager, ground_of
+from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.seeds import Kind, kind_of
-from rlctl.scenarios.sim import SimScenario
-from rlctl.work.workforce import HERE, Workforce
 from scripts.studies.search_space import Options, Space
 
 CANDIDATES = 24

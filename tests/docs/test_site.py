@@ -14,11 +14,11 @@ from rlctl_docs.models import keys
 from rlctl_docs.site import slug
 
 from rlctl.agents import catalogue
+from rlctl.bench.scenarios import shipped_scenarios
 from rlctl.cli import COMMANDS
 from rlctl.config.serve import ServeConfig, schema
 from rlctl.envs.telemetry import Why
 from rlctl.safety.verdict import Reason
-from rlctl.scenarios.shipped import shipped_scenarios
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from typing import Any, Self
 
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.observation import LAGS
 from rlctl.envs.plant import Plant
 from rlctl.safety.profile import Profile, load_profile
-from rlctl.scenarios.shipped import load_scenario
 
 
 class Bed:

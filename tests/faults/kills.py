@@ -18,11 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.testbed.janitor import default_state_dir
 from rlctl.envs.testbed.namespace import require_tools
 from rlctl.envs.testbed.network.link import TOOLS
-from rlctl.scenarios.shipped import scenarios_folder
 from tests.faults.pace import Pace
 
 MARK = "RLCTL_FAULT_MARK"

@@ -17,6 +17,8 @@ from pathlib import Path
 import yaml
 from hypothesis import strategies as st
 
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import load_scenario
 from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
@@ -24,8 +26,6 @@ from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import load_scenario
 from tests.fuzz import inputs
 from tests.fuzz.commands import run
 from tests.fuzz.engine import Case, Target, refusal

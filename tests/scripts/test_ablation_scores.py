@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.evaluations import METRICS
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.scenarios.shipped import load_scenario
 from scripts.studies.ablation_scores import (
     CONDITIONS,
     Condition,

@@ -15,10 +15,10 @@ import pytest
 
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import load_recipe
+from rlctl.bench.scenarios import sim_scenario
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import sim_scenario
 from scripts.studies import jobs as training_jobs
 from scripts.studies.ablation import variants
 from scripts.studies.jobs import TrainingJob, command, finished, pinned, train

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
 from rlctl.bench.participants import policy_for
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_run import simulate
 from rlctl.bench.tuned import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned
+from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import Kind, evaluation, kind_of
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
-from rlctl.work.workforce import workforce
 from scripts.studies.search_space import Range, Space, load_search, spaces
 from scripts.studies.tuning import as_yaml, budget_of, plans_of, task_count, tune
 

@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 
 from rlctl.agents import catalogue
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import live_scenario
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.latency.nginx_log import NginxLog
@@ -42,8 +44,6 @@ from rlctl.loop.fast_guard import FastGuard
 from rlctl.report.table import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import live_scenario
 
 LOW, HIGH = 0.3, 0.95
 STEP_SECONDS = 9.0

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from rlctl.bench.interrupts import kept_at_signals
 from rlctl.commands import Command
 from rlctl.commands.arguments import named, number, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
 from rlctl.envs.host.cpulist import parse_cpus
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import progress, say
+from rlctl.log.progress import progress, say
 from scripts.studies.mixes.config import MeasureConfig, command_config, load_measure
 from scripts.studies.mixes.measurement import Measurement, estimated_seconds, run_all, sides_by_cell, trials
 from scripts.studies.mixes.plan import Cell, Log

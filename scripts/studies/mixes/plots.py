@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlctl.bench.intervals import mean_interval
 from rlctl.envs.telemetry import Missing
 from rlctl.report.figures import FAINT, INK, new_figure, png
-from rlctl.statistics.intervals import mean_interval
 from scripts.studies.mixes.metrics import METRICS
 from scripts.studies.mixes.table import CellMetrics, Sides, speed_up
 

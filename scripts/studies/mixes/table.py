@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from rlctl.bench.intervals import Estimate, mean_interval
 from rlctl.envs.telemetry import Missing, Reading
-from rlctl.statistics.intervals import Estimate, mean_interval
 from scripts.studies.mixes.metrics import METRICS, Metric
 
 METRIC_HEADER = ("metric", "mean U", "mean M", "95 % U", "95 % M", "99 % U", "99 % M")

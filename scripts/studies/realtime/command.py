@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
+from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.participants import refuse_models
 from rlctl.commands.arguments import listed, positive, positive_int
 from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.journal import STATE_DIR
+from rlctl.log.progress import progress, say
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import progress, say
 from scripts.studies.realtime.isolation import LEGEND, ControlPlan, Outcome, Plan
 from scripts.studies.realtime.plots import plot_histograms, plot_maxima
 from scripts.studies.realtime.rtgroups import Condition

@@ -43,8 +43,8 @@ from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import TOP_WEIGHT, out_of_the_way
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import sinusoid
+from rlctl.log.progress import say
 from rlctl.report.table import render
-from rlctl.work.progress import say
 from tests.faults.client import Endpoint
 from tests.faults.judging import judge, rulings
 from tests.faults.onlooker import Onlooker

@@ -31,12 +31,12 @@ from typing import Any
 import yaml
 from in_venv import ROOT, run_main
 
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import live_scenario
 from rlctl.envs.errors import ConfigError, TestbedError, require_installed
 from rlctl.envs.testbed.session import Testbed
+from rlctl.log.progress import say
 from rlctl.report.table import render
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import live_scenario
-from rlctl.work.progress import say
 from tests.faults.client import Endpoint
 
 RLCTL = str(ROOT / ".venv/bin/rlctl")

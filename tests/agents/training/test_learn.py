@@ -21,9 +21,9 @@ from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError
-from rlctl.scenarios.shipped import load_scenario
 
 pytestmark = pytest.mark.train
 

@@ -20,11 +20,11 @@ from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
 from rlctl.agents.training.rollouts.segments import Orders
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.rollouts.testbeds import Planned, Testbeds
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -30,8 +30,8 @@ from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, T
 from rlctl.agents.training.rollouts.worker import Ready, SimRunning, Worker
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.scenarios.shipped import load_scenario
 
 pytestmark = pytest.mark.train
 

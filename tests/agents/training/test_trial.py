@@ -7,13 +7,13 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.training.evaluations import Evaluation, History, Judge
 from rlctl.agents.training.trial import Course, always_frozen, frozen, score
 from rlctl.bench import sim_run
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_run import SimTask, simulate
 from rlctl.envs.actions import MOVES
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import evaluation, training
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
 from rlctl.training.plan import course_of
 
 PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rlctl.agents.training.host_kinds import Group, load_hosts
 from rlctl.bench.calibration import write_profile
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.link import queue_seconds
 from rlctl.envs.sim.physics import Hosts, Orders, Window
@@ -23,7 +24,6 @@ from rlctl.envs.sim.residuals import MANY_SEEDS, Regime, against_itself, agreeme
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.workload import Weight
-from rlctl.scenarios.shipped import load_scenario
 
 SURFACES = Path(__file__).resolve().parents[2] / "fixtures/surface"
 LINK = load_profile("capped-link")

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from rlctl.bench.scenarios import live_scenario
 from rlctl.envs.telemetry import Value
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import constant
-from rlctl.scenarios.shipped import live_scenario
 from tests.needs import COMPILER, needs
 
 

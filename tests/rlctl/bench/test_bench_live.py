@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.host.cgroup.layout import Controller, Layout
 from rlctl.log.header import limits_in
 from rlctl.log.reader import read_log
 from rlctl.safety.profile import DEFAULT
-from rlctl.scenarios.shipped import scenarios_folder
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS
 

@@ -11,13 +11,13 @@ import numpy as np
 import psutil
 import pytest
 
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
+from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.commands.bench_verify import NOT_REPEATABLE
 from rlctl.envs.run_metrics import METRICS
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario
-from rlctl.work.workforce import workforce
 from tests.waiting import PATIENCE_SECONDS
 
 

@@ -14,15 +14,15 @@ import psutil
 import pytest
 
 from rlctl.bench.participants import no_idle_class
+from rlctl.bench.scenarios import load_scenario, scenarios_folder
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
+from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import Kind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import load_scenario, scenarios_folder
-from rlctl.work.workforce import workforce
 from tests.waiting import PATIENCE_SECONDS
 
 
@@ -73,7 +73,7 @@ def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
 
 @pytest.mark.slow
 def test_a_pool_ends_in_order_where_nothing_around_it_looks_after_signals(tmp_path):
-    code = "import time; from rlctl.work.workforce import workforce\nwith workforce(2) as workers: "
+    code = "import time; from rlctl.bench.workforce import workforce\nwith workforce(2) as workers: "
     code += "workers.map(time.sleep, [3600.0] * 2)"
     assert_it_ends(["-c", code], signal.SIGTERM, tmp_path / "told")
 

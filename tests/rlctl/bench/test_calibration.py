@@ -13,6 +13,7 @@ import pytest
 from rlctl.agents.managers.table import Table
 from rlctl.bench.calibration import fitted_profile, write_profile
 from rlctl.bench.quota_levels import measured_table, swept_levels
+from rlctl.bench.scenarios import load_scenario, scenarios_folder
 from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
@@ -24,7 +25,6 @@ from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.testbed.network.link import LinkConfig
 from rlctl.envs.workload import SLO, Weight
-from rlctl.scenarios.shipped import load_scenario, scenarios_folder
 from tests.doubles.bed import Bed
 
 MOST_RPS = 550.0

@@ -16,7 +16,9 @@ import pytest
 
 from rlctl.agents.policy_runner import SAFE
 from rlctl.agents.training.cluster.nodes import StepResult
+from rlctl.bench.intervals import mean_interval
 from rlctl.bench.live_repeats import collected, live_hosts
+from rlctl.bench.scenarios import load_scenario, scenarios_folder
 from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps
 from rlctl.cli import main
@@ -29,8 +31,6 @@ from rlctl.log.record import Tick
 from rlctl.report.bench_table import tables, write_report
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
-from rlctl.scenarios.shipped import load_scenario, scenarios_folder
-from rlctl.statistics.intervals import mean_interval
 from tests.doubles.bed import Bed
 from tests.doubles.plant import FakePlant
 from tests.needs import COMPILER, needs

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from rlctl.bench.intervals import mean_interval
 from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
@@ -12,7 +13,6 @@ from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.log.record import Tick
 from rlctl.report.table import LEGEND, render, score_rows, suite_rows
 from rlctl.safety.verdict import Verdict
-from rlctl.statistics.intervals import mean_interval
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlctl.advice.advice import _worst
-from rlctl.advice.page import html, sections, text
 from rlctl.agents import catalogue
 from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.cli import main
@@ -26,6 +24,8 @@ from rlctl.log.header import header_of
 from rlctl.log.reader import read_log
 from rlctl.log.record import TickLog
 from rlctl.loop.control import Controller
+from rlctl.report.advice import _worst
+from rlctl.report.advice_page import html, sections, text
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 
@@ -104,9 +104,9 @@ def few(monkeypatch, request):
 @pytest.fixture
 def long_logs(monkeypatch):
     """400 ticks are a long log, of which 8 pieces of 20 ticks are lived through."""
-    monkeypatch.setattr("rlctl.advice.watched.MOST_TICKS", 160)
-    monkeypatch.setattr("rlctl.advice.watched.PIECES", 8)
-    monkeypatch.setattr("rlctl.advice.watched.SETTLE_TICKS", 5)
+    monkeypatch.setattr("rlctl.report.advice_log.MOST_TICKS", 160)
+    monkeypatch.setattr("rlctl.report.advice_log.PIECES", 8)
+    monkeypatch.setattr("rlctl.report.advice_log.SETTLE_TICKS", 5)
 
 
 PIECE_STARTS = [0, 54, 108, 162, 217, 271, 325, 380]
@@ -143,7 +143,7 @@ def test_a_load_that_is_a_share_of_a_learned_maximum_is_that_which_was_offered(t
     """`max_load_rps: auto` says .4 of a maximum of which it soon thinks twice as much."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     before = question(log).watched
-    monkeypatch.setattr("rlctl.advice.watched.read_log", learning)
+    monkeypatch.setattr("rlctl.report.advice_log.read_log", learning)
     after = question(log).watched
     ratio = after.load_ratio / before.load_ratio
     assert ratio[:100] == pytest.approx(ratio[-1])
@@ -160,7 +160,7 @@ def learning(files, damaged):
 
 def test_windows_of_failing_requests_count_as_missed(tmp_path, monkeypatch):
     log = watch(tmp_path, "two-core-nginx", "frozen")
-    monkeypatch.setattr("rlctl.advice.watched.read_log", failing)
+    monkeypatch.setattr("rlctl.report.advice_log.read_log", failing)
     found = question(log).watched
     known = np.isfinite(found.missed)
     assert found.missed[known][1::2].all()
@@ -180,7 +180,7 @@ def test_the_worst_off_of_several_lcs_is_told_of_whoever_that_is(tmp_path, monke
     """Their targets are no change of settings, tick by tick."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     alone = question(log).watched.load_ratio
-    monkeypatch.setattr("rlctl.advice.watched.read_log", taking_turns)
+    monkeypatch.setattr("rlctl.report.advice_log.read_log", taking_turns)
     found = question(log).watched
     assert found.load_ratio == pytest.approx(alone, rel=0.05), "requests of one say nothing of the other's load"
     assert len(found.load_ratio) == TICKS
@@ -203,7 +203,7 @@ def taking_turns(files, damaged):
 @pytest.mark.slow
 def test_a_log_that_begins_before_the_host_could_be_read_has_advice(tmp_path, monkeypatch):
     log = watch(tmp_path, "two-core-nginx", "frozen")
-    monkeypatch.setattr("rlctl.advice.watched.read_log", unread_at_first)
+    monkeypatch.setattr("rlctl.report.advice_log.read_log", unread_at_first)
     found = asked(log, ("frozen",)).watched
     assert (len(found.load_ratio), found.earlier_ticks, found.record.target_seconds) == (TICKS - 1, 0, 0.010)
 

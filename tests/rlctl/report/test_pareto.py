@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.bench.intervals import Estimate
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
 from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, estimates_of, front, nines, styles
-from rlctl.statistics.intervals import Estimate
 
 Bbox = pytest.importorskip("matplotlib.transforms", reason="figures need rlctl[cli]").Bbox
 Text = pytest.importorskip("matplotlib.text").Text

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rlctl.agents.training.run_folder import begin
+from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.plan import TrainingOptions, new_folder, new_plan, resumed_plan
 from tests.doubles.command import refused
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rlctl.agents.training.rollouts.live_testbed import LiveRunning
+from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
-from rlctl.scenarios.shipped import scenarios_folder
 from rlctl.training.live_plan import fine_tune
 from tests.doubles.bed import Bed
 from tests.doubles.command import refused

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
@@ -22,7 +23,6 @@ from rlctl.log.record import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
-from rlctl.scenarios.shipped import load_scenario
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
 from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored

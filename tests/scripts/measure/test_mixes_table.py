@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.bench.intervals import Estimate
 from rlctl.envs.telemetry import Missing, Value, Why
-from rlctl.statistics.intervals import Estimate
 from scripts.studies.mixes.metrics import METRICS, metrics_of
 from scripts.studies.mixes.table import (
     Sides,

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlctl.bench.intervals import Estimate
 from rlctl.envs.arrays import Array, Flags
-from rlctl.shadow.columns import Columns, ShadowColumns
-from rlctl.shadow.estimates import (
+from rlctl.report.shadow_columns import Columns, ShadowColumns
+from rlctl.report.shadow_estimates import (
     APART_SECONDS,
     Gain,
     be_gain,
@@ -20,7 +21,6 @@ from rlctl.shadow.estimates import (
     mean_over_blocks,
     share_over_blocks,
 )
-from rlctl.statistics.intervals import Estimate
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,7 +56,7 @@ class ShadowFigures:
         same_percent: Share of ticks in which it would have got what was in force.
         near_percent: Share of ticks in which it would have got that to one quota level.
         override_percent: Share of ticks in which the shield would have overridden it.
-        refused_percent: Share in which guards that go by readings alone would; see `rlctl.shadow.watching.Answer`.
+        refused_percent: Share in which guards that go by readings alone would; see `rlctl.report.shadow_watch.Answer`.
         failed, late: Number of ticks without a usable answer, and of those in which it took too long.
         error_percent: Share of ticks without a usable answer.
         first_failure: Why it had no answer for the first time; empty when it always had one.

@@ -22,11 +22,11 @@ from rlctl.envs.ticklog import encode_line
 from rlctl.log.header import header_of
 from rlctl.log.record import TickLog
 from rlctl.loop.control import Controller
+from rlctl.report.shadow_columns import Columns, ShadowColumns, Subject
+from rlctl.report.shadow_estimates import be_gain, mean_over_blocks, share_over_blocks
+from rlctl.report.shadow_gate import load_gate
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
-from rlctl.shadow.columns import Columns, ShadowColumns, Subject
-from rlctl.shadow.estimates import be_gain, mean_over_blocks, share_over_blocks
-from rlctl.shadow.gate import load_gate
 
 TICKS = 1500
 
@@ -288,8 +288,8 @@ WILD = st.recursive(
 def whole_logs(simulated_log):
     """The begin of a tick log, and what shadows say of it."""
     from rlctl.log.reader import read_log
-    from rlctl.shadow.log import ShadowLog
-    from rlctl.shadow.watching import Shadows
+    from rlctl.report.shadow_log import ShadowLog
+    from rlctl.report.shadow_watch import Shadows
 
     ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
     begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from rlctl.agents.catalogue import label
 from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
-from rlctl.shadow.report import Report, ShadowFigures
+from rlctl.report.shadow_report import Report, ShadowFigures
 
 SIMULATE = "compare policies on a profile of this host with `rlctl bench`"
 """What says how a shadow's moves would change the LC's latency: the log does not."""

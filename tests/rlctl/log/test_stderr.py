@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from rlctl.work.logs import log_to_stderr
+from rlctl.log.stderr import log_to_stderr
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOURNAL_STREAM": "8:1"}])

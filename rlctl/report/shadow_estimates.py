@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.bench.intervals import Estimate, clustered_share, student_t
 from rlctl.envs.arrays import Array
-from rlctl.shadow.columns import Columns, ShadowColumns
-from rlctl.statistics.intervals import Estimate, clustered_share, student_t
+from rlctl.report.shadow_columns import Columns, ShadowColumns
 
 BLOCK_SECONDS = 300.0
 """The longest cool-down that ships (Heracles, Hybrid PRM as published)."""

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.workload import Weight
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
-from rlctl.scenarios.sim import SUITE, SimScenario
 
 
 def simulated():

@@ -1,6 +1,6 @@
 """Progress never reaches stdout, and is plain where nobody draws bars."""
 
-from rlctl.work.progress import progress
+from rlctl.log.progress import progress
 
 
 def test_without_a_terminal_there_is_one_plain_line_per_step(capsys):

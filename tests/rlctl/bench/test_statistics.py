@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.statistics.intervals import mean_interval, share_interval, student_t
+from rlctl.bench.intervals import mean_interval, share_interval, student_t
 
 
 @given(st.integers(1, 5000), st.data())

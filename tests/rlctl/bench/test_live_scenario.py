@@ -8,14 +8,14 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
+from rlctl.bench.live_scenario import LcSection, LiveScenario
+from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divided, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
 from rlctl.envs.workload import SLO, Weight
 from rlctl.safety.profile import load_profile
-from rlctl.scenarios.live import LcSection, LiveScenario
-from rlctl.scenarios.shipped import load_scenario, scenarios_folder, shipped_scenarios
 
 
 def test_what_ships_is_what_the_contract_names():

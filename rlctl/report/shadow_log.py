@@ -17,7 +17,7 @@ from rlctl.envs.ticklog import LOG_NAME, Damage, numbered_files, read_lines
 from rlctl.log.reader import finite
 from rlctl.log.record import allocation_as_json
 from rlctl.log.writer import LogWriter
-from rlctl.shadow.watching import Answer, Watched
+from rlctl.report.shadow_watch import Answer, Watched
 
 SHADOW_LOG_NAME = "shadow.jsonl"
 """Name of its newest file, which lies beside the tick log by default."""

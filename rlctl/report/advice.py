@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlctl.advice.watched import Watched
 from rlctl.agents import catalogue
 from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.batch import batch_policy
@@ -21,6 +20,7 @@ from rlctl.envs.sim.identify import identified
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.workload import Weight
+from rlctl.report.advice_log import Watched
 from rlctl.safety.profile import Profile
 
 HOSTS = 60

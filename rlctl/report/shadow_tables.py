@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlctl.agents.catalogue import label
+from rlctl.bench.intervals import Estimate
 from rlctl.envs.errors import shown
+from rlctl.report.shadow_gate import Check
+from rlctl.report.shadow_report import Report, ShadowFigures
 from rlctl.report.table import render, span
-from rlctl.shadow.gate import Check
-from rlctl.shadow.report import Report, ShadowFigures
-from rlctl.statistics.intervals import Estimate
 
 LOG_HEADER = (
     "policy", "same %", "95 %", "near %", "overridden %", "refused %", "95 %", "failed", "late", "drift %", "BE gain",

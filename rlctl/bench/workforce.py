@@ -15,9 +15,9 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from rlctl.agents.training.cluster.connection import connected
+from rlctl.bench.interrupts import kept_at_signals
 from rlctl.envs.errors import HostError
-from rlctl.work.interrupts import kept_at_signals
-from rlctl.work.progress import say
+from rlctl.log.progress import say
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

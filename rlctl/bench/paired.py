@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.statistics.intervals import finite_bounds, mean_interval, student_t
+from rlctl.bench.intervals import finite_bounds, mean_interval, student_t
 
 RESAMPLES = 10_000
 """Bootstrap samples: the ends of a 95 % interval then rest on 250 samples each."""

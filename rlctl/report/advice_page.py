@@ -10,10 +10,10 @@ from typing import cast
 
 import numpy as np
 
-from rlctl.advice.advice import HOSTS, Advice, Option, Range, Unanswered
-from rlctl.advice.watched import SETTLE_TICKS, Watched
 from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
+from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
+from rlctl.report.advice_log import SETTLE_TICKS, Watched
 from rlctl.report.page import html_page, html_table
 from rlctl.report.table import render
 

@@ -18,11 +18,11 @@ from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
 from rlctl.log.replay import Contender, replay
 from rlctl.log.tail import LogTail
+from rlctl.report import shadow_watch as module
+from rlctl.report.shadow_columns import columns
+from rlctl.report.shadow_log import ShadowLog, read_watched, shadow_files
+from rlctl.report.shadow_watch import Shadows
 from rlctl.safety.verdict import Bound, Reason
-from rlctl.shadow import watching as module
-from rlctl.shadow.columns import columns
-from rlctl.shadow.log import ShadowLog, read_watched, shadow_files
-from rlctl.shadow.watching import Shadows
 
 
 def refuse(damage):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
+from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validated
-from rlctl.scenarios.live import LiveScenario
-from rlctl.scenarios.sim import SimScenario
 
 Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
 

@@ -14,8 +14,8 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.log.header import limits_in, profile_in
 from rlctl.log.replay import alike, period_in, usable_cpus
+from rlctl.report.shadow_watch import Answer, Watched
 from rlctl.safety.profile import Profile
-from rlctl.shadow.watching import Answer, Watched
 
 
 @dataclass(frozen=True, slots=True)

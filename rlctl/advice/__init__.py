@@ -1,1 +1,0 @@
-"""What a host could have carried, and under whom, from recorded logs alone."""

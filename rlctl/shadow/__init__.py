@@ -1,1 +1,0 @@
-"""Policies that watch while another acts, and what comes of it."""

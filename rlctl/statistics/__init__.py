@@ -1,1 +1,0 @@
-"""Means with intervals, over windows, repeats and seeds."""

@@ -1,1 +1,0 @@
-"""Long work: a pool of processes, and its progress on stderr."""
