@@ -19,6 +19,9 @@ ODD_ENGLISH = re.compile(r"(?<!there )\bis no (?!longer\b|more\b)|\bnobody\b", r
 LONGEST_SENTENCE = 30
 """Words."""
 
+LONGEST_TEST_NAME = 8
+"""Words after `test_`."""
+
 _CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 _APART = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |\||#|    \w[\w, ]*: ))")
 """Between paragraphs, list items, rows of tables, headings and entries of a docstring's sections."""
@@ -59,6 +62,17 @@ def odd_messages(trees: Mapping[Path, ast.Module]) -> dict[str, list[str]]:
             if ODD_ENGLISH.search(node.value):
                 places[node.value].append(f"{path}:{node.lineno}")
     return dict(sorted(places.items()))
+
+
+def long_test_names(folder: Path) -> list[str]:
+    """Tests below a folder whose names have too many words, each with its place."""
+    found = []
+    for path in sorted(folder.rglob("test_*.py")):
+        for line, text in enumerate(path.read_text().splitlines(), 1):
+            name = re.match(r" *def test_(\w+)\(", text)
+            if name and len(name[1].split("_")) > LONGEST_TEST_NAME:
+                found.append(f"{path.relative_to(folder.parent)}:{line} test_{name[1]}")
+    return found
 
 
 def long_sentences(trees: Mapping[Path, ast.Module], pages: Mapping[Path, str]) -> list[str]:
