@@ -149,7 +149,7 @@ class PolicySection(Described):
             taken only if one of them signed its bundle, see `rlctl sign`.
     """
 
-    name: Name = "prm-hybrid-tuned"
+    name: Name = "ppo"
     options: dict[str, Any] = Field(default_factory=dict)
     threshold_model: Path | None = None
     trusted_keys: tuple[Path, ...] = ()
