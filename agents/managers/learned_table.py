@@ -53,12 +53,15 @@ class LearnedTable(Manager):
         slack, load, now = slack_of(telemetry), number(telemetry.load_ratio), telemetry.time_seconds
         if slack is None or load is None:
             return self.limits.minimum, "latency or load unknown: minimum"
+        # BE is cut in this tick for the load of the ticks until the next cut takes effect.
         foreseen = self._demand.foreseen_load(now, load, self.lead_seconds)
+        # A backlog outlives its cause by seconds, so the minimum stays until latency is well again.
         if slack < 0.0:
             return self.limits.minimum, "target missed: minimum until the backlog is gone"
         if self._experience.is_free(np.array([foreseen]))[0]:
             return self._free(1.0 - slack)
         level, bearable = (int(found[0, 0]) for found in self._experience.evidence.known(np.array([[foreseen]])))
+        # One level at a time: a miss then teaches the edge and costs one window, not the climb.
         if bearable > level and 1.0 - slack <= self.explore_ratio:
             return allocation_at(level + 1, self.limits), f"{self._words(level)} held here: a level more"
         return allocation_at(max(level, 0), self.limits), f"{self._words(level)} held here"

@@ -68,6 +68,7 @@ class PrmModel(Strict):
 
     def threshold(self, util_percent: float) -> ThresholdBin | None:
         """The bin that judges an LC CPU use: its own, else the nearest below; None below the first (eris)."""
+        # Below the first bin nothing was recorded, so nothing there is abnormal.
         at = bisect_right([bin_.low_percent for bin_ in self.bins], util_percent)
         return self.bins[at - 1] if at else None
 

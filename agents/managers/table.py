@@ -152,6 +152,7 @@ class Table(Manager):
 
     def _require_this_host(self) -> None:
         if (swept := self._swept) is not None:
+            # A sweep holds for the CPUs it was made on: with others the levels are another host's.
             here = self.limits.cpus, self.limits.lc_cpus
             if here != (swept.be_cpus, swept.lc_cpus):
                 there = f"swept with {swept.be_cpus} CPUs for BE and {swept.lc_cpus:g} for the LC"

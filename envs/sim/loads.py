@@ -101,6 +101,7 @@ class Diurnal:
     def __call__(self, seed: int, ticks: int, tick_seconds: float) -> Array:
         """Load in each tick, shape (ticks,)."""
         day = np.arange(ticks) * tick_seconds / self.period_seconds + _uniforms(seed, 1)[0]
+        # Correlated noise: the load of a minute wanders, it does not jump from tick to tick.
         noise = self.noise_ratio * _red_noise(seed, ticks, math.exp(-tick_seconds / self.noise_seconds))
         return np.asarray(np.clip(self.mean_ratio + self.swing_ratio * self._shape(day) + noise, 0.0, self._high))
 
@@ -180,9 +181,11 @@ class FlashCrowd:
         now = np.arange(ticks) * tick_seconds
         crowds = math.ceil(ticks * tick_seconds / self.every_seconds)
         place, height = _uniforms(seed, 2 * crowds).reshape(2, crowds)
+        # One crowd a stretch, in its first half: two never add up to more than a peak.
         starts = (np.arange(crowds) + 0.5 * place) * self.every_seconds
         peaks = between((self.peak_low_ratio, self.peak_high_ratio), height)
         since = now[None, :] - starts[:, None]
+        # At once up, then exp(-t / decay): how a front page's readers come and go.
         left = np.where(since >= 0.0, np.exp(-np.maximum(since, 0.0) / self.decay_seconds), 0.0)
         more = ((peaks - self.calm_ratio)[:, None] * left).sum(axis=0)
         return np.asarray(np.minimum(self.calm_ratio + more, self.peak_high_ratio))

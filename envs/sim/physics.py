@@ -130,6 +130,7 @@ class Hosts:
     def step(self, rate_rps: Array, orders: Orders) -> Window:
         """Let one control period pass with these arrivals per second, shape (n,), and orders."""
         c = self.constants
+        # All chance of the period depends on seed, tick and channel only: managers meet the same noise (`noise`).
         z = normals(self.seeds, self.tick, 6)
         u = uniforms(self.seeds, self.tick, 2, UNIFORMS)
         self._advance(z)
@@ -139,15 +140,19 @@ class Hosts:
         share, service, inflation = self._shared_out(offered, self._threads(orders.frozen), orders)
         # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
+        # Two parts make the latency: the steady state below capacity, and the wait in the backlog beyond it.
         tail = self._tail(offered, rho, service, share, z[TAIL])
         before = self.backlog.requests
         capacity = self._capacity_rps(share, service)
         self.backlog, waited, oldest = self.backlog.after(self._quantile, offered, capacity)
+        # Requests are conserved: what arrived and is not in the backlog was answered.
         done = np.maximum(offered - (self.backlog.requests - before) / self.tick_seconds, 0.0)
         lc_cpus, be_cpus, host_cpus = self._busy(share, rho, service, offered, done)
+        # CPI grows with the LC's own use of its caches, and with BE's interference.
         use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
         cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
         be_cpus_carried = self._carried(done, be_cpus)
+        # A sender whose output does not fit the link sleeps in its socket, and burns no CPU meanwhile.
         waited_cpus = c.link_wait_ratio * (be_cpus - be_cpus_carried)
         be_cpus, host_cpus = be_cpus - waited_cpus, host_cpus - waited_cpus
         self._was_frozen = orders.frozen
@@ -170,6 +175,7 @@ class Hosts:
 
     def _advance(self, z: Array) -> None:
         """Move the slow noises on: each a first-order autoregression of unit variance with its correlation time."""
+        # x' = keep x + sqrt(1 - keep^2) z, keep = exp(-tick / tau): the variance stays 1 at any tick length.
         keep, fresh = self._keep, self._fresh
         self._drift = keep[0] * self._drift + fresh[0] * z[DRIFT]
         self._rate = keep[1] * self._rate + fresh[1] * z[RATE]
@@ -198,6 +204,7 @@ class Hosts:
         """Those of BE's threads that run, averaged over the period: few while a freeze takes hold."""
         c = self.constants
         # A freeze takes some milliseconds (docs/measured/simulator.md, 8), in which BE runs on.
+        # Of a period that begins frozen nothing lingers.
         lingering = np.where(self._was_frozen, 0.0, np.minimum(c.freeze_seconds / self.tick_seconds, 1.0))
         running: Array = threads * np.where(frozen, lingering, 1.0)
         return running
@@ -213,6 +220,7 @@ class Hosts:
     def _shared_out(self, offered: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
         """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference."""
         c = self.constants
+        # BE's order of CPUs begins with those that the LC never runs on; only what is beyond them is shared.
         own = np.minimum(orders.cpuset_cpus, c.own_cpus)
         shared = np.minimum(orders.cpuset_cpus - own, c.shared_cpus)
         free = np.maximum(own - c.client_cpus - c.client_cpu_seconds * offered, 0.0)
@@ -234,6 +242,7 @@ class Hosts:
     def _inflation(self, be_cpus: Array) -> Array:
         """Growth of the LC's service time beside so many busy BE CPUs: caches, memory bandwidth, SMT, frequency."""
         c = self.constants
+        # Quadratic in busy CPUs: one neighbour leaves bandwidth unused, several fill it (fitted, docs/measured).
         pressure = be_cpus * np.maximum(1.0 + c.phase_sd * self._phase, 0.0)
         inflation: Array = c.inflation_per_cpu * pressure + c.inflation_per_cpu2 * pressure * pressure
         return inflation

@@ -71,6 +71,7 @@ class SimHosts(ABC):
         """Let one control period pass with these allocations in force."""
         cpuset_cpus = allocations.cpuset_cpus.astype(np.float64)
         orders = Orders(allocations.quota_cpus, cpuset_cpus, allocations.frozen, self.weights)
+        # The load of the period that begins now, under the orders that are in force now.
         self.window = self.hosts.step(self.rate_rps(self.hosts.tick), orders)
         self.sensors.take(self.window)
         return self.window
@@ -121,6 +122,7 @@ class SimBatch(SimHosts):
         weight: Weight = Weight.EQUAL,
         limits: Limits | None = None,
     ) -> None:
+        # One number a host: its constants, its noise and its load all follow from it.
         keys = np.array(seeds, np.uint64)
         constants = Constants.drawn(profile, keys) if vary else Constants.stack([profile] * len(keys))
         self._loads = _loads(load, keys, ticks, tick_seconds)
@@ -143,18 +145,21 @@ class SimBatch(SimHosts):
 
     def load_ratio(self, tick: int) -> Array:
         """Configured load in a tick; the run's length later it is the same again."""
+        # A run that is longer than its load sees the load again, and not silence.
         load: Array = self._loads[tick % len(self._loads)]
         return load
 
 
 def weight_ratios(weight: Weight | Sequence[Weight], constants: Constants) -> Array:
     """BE's CPU weight by the LC's on each host, shape (n,): 1 where they are equal, else the host's minimum."""
+    # Only two weights are modelled, equal and the kernel's least: no manager asks for one between them.
     weights = [weight] * len(constants.lc_cpus) if isinstance(weight, Weight) else weight
     return np.where([each is Weight.EQUAL for each in weights], 1.0, constants.minimum_weight_ratio)
 
 
 def _loads(load: LoadModel, seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -> Array:
     """The loads of all seeds as shares of the maximum, shape (ticks, n)."""
+    # The training mixture is made for all hosts at once; any other model is called once for each distinct seed.
     if load is training_load:
         return training_loads(seeds, ticks, tick_seconds)
     by_seed = {seed: load(seed, ticks, tick_seconds) for seed in set(seeds.tolist())}
@@ -206,6 +211,7 @@ class SimPlant:
 
     def set_weight(self, weight: Weight) -> None:
         """Set BE's CPU weight against the LC's."""
+        # Limits carry the weight, since policies are told whether BE has the least one.
         self._weight = weight
         self.batch.set_weight(weight)
         self.limits = self.batch.limits
@@ -220,6 +226,7 @@ class SimPlant:
         self.batch.apply([self.limits.full])
 
     def _begin(self, allocation: Allocation) -> None:
+        # A new batch forgets the weight and the allocation; both belong to whoever holds the plant.
         self.batch = self._host(seeds=[self._seed], weight=self._weight)
         self.limits = self.batch.limits
         self.batch.apply([allocation])

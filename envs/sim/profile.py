@@ -257,6 +257,7 @@ class HostProfile(Strict):
     def but(self, **changes: float) -> HostProfile:
         """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""
         data: dict[str, Any] = self.model_dump()
+        # A profile without a restart has none of its constants until one of them is named.
         if changes.keys() & RestartConstants.model_fields.keys():
             data["restart"] = data["restart"] or NO_RESTART.model_dump()
         for name, value in changes.items():
@@ -287,6 +288,7 @@ class Constants:
         """Hosts that differ within the profile's ranges, one per seed; constants without a range are the same."""
         columns = {name: np.full(len(seeds), value) for name, value in profile.values().items()}
         for place, (name, (low, high)) in enumerate(sorted(profile.ranges.items())):
+            # Ranges are drawn in the order of their names: a new range with a later name changes no earlier draw.
             columns[name] = low + (high - low) * uniforms(seeds, 0, 1, RANGE_CHANNEL + place)[0]
         return cls(**columns)
 

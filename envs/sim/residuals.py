@@ -163,6 +163,7 @@ def against_itself(cells: Sequence[Cell], target_seconds: float) -> tuple[int, f
     if not pairs:
         return None
     one, other = np.array(pairs).T
+    # Ratios are judged on a logarithm's scale: half and twice are equally far.
     near = np.abs(np.log(one / other)) <= math.log(WITHIN_RATIO)
     side = (one <= target_seconds) == (other <= target_seconds)
     return len(pairs), 100.0 * float(near.mean()), 100.0 * float(side.mean())
@@ -197,6 +198,7 @@ def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
     spread = np.array(min(cell.own_cpus + values["shared_cpus"], values["threads"]))
     lc_cpus, shared = values["lc_cpus"], values["shared_cpus"]
     fair = float(fair_share(np.array(cell.weight_ratio), np.array(lc_cpus), spread))
+    # The LC is below its fair part, above it, or beyond what BE leaves: three laws, three regimes.
     demand = cell.sent_rps * values["service_seconds"] / lc_cpus
     if demand <= fair:
         return Regime.BELOW
@@ -210,6 +212,7 @@ def _values(cell: Cell, profile: HostProfile) -> dict[str, float]:
 
     The client has a real-time priority: on a CPU that it shares with the LC, LC and BE have what it leaves.
     """
+    # A client with a real-time priority takes its CPU first; LC and BE share what is left.
     values = profile.values()
     client = values["client_cpus"] + values["client_cpu_seconds"] * cell.sent_rps if cell.beside_client else 0.0
     values.update(

@@ -47,6 +47,7 @@ class Sensors:
 
     def take(self, window: Window) -> None:
         """Measure a control period that has passed."""
+        # Load is measured at the LC's side, so it is lost with the latency and never alone.
         load = window.offered_rps / self.constants.max_load_rps
         samples = np.floor(window.done_rps * self.tick_seconds)
         lost = window.missing | (samples < 1.0)  # without a completed request there is no quantile
@@ -67,6 +68,7 @@ class Sensors:
             arrived = self._ring[(self._place - self._delay) % self._depth, :, self._every].T
             self._place = (self._place + 1) % self._depth
         came = arrived[-1] == 0.0
+        # A sensor that is silent goes on showing its last figure, with a growing age: the shield judges by the age.
         self.seen = np.where(came, arrived, self.seen)
         self.seen[-1] = ~came
         self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
@@ -147,6 +149,7 @@ class Sensors:
         lost: bool,
     ) -> tuple[Reading, Reading, Reading]:
         """One host's tail latency, oldest request and load: all of them or none."""
+        # A reading that never came is missing with a reason, not a zero.
         if lost:
             silence = Missing(Why.NO_DATA, SILENCE, age_seconds)
             return silence, silence, silence

@@ -29,6 +29,7 @@ def episode_keys(seeds: NDArray[np.uint64], episodes: NDArray[np.uint64]) -> NDA
     Episode 0 is the seed itself. All episodes of a training seed are training seeds, and likewise for evaluation.
     """
     with np.errstate(over="ignore"):
+        # The bit that tells evaluation from training is kept; the number steps through all others.
         return (seeds & _KIND) | ((seeds + episodes * _NEXT) & _NUMBER)
 
 
@@ -91,5 +92,6 @@ class _EpisodePlant(SimPlant):
             self._base, self._episode = fresh_seed() if seed is None else seed, 0
         else:
             self._episode += 1
+        # The same keys as the vector environment's: host i of it equals this one with seed + i.
         key = episode_keys(np.array([self._base], np.uint64), np.array([self._episode], np.uint64))
         super().reset(int(key[0]))

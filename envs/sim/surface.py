@@ -151,6 +151,7 @@ def set_aside(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], tuple[Cell, ...]
     for service in dict.fromkeys(cell.service for cell in cells):
         of_service = [cell for cell in cells if cell.service == service]
         for number, cell in enumerate(of_service):
+            # By place and not by chance: every region of the surface is in both parts.
             (aside if number % EVERY == EVERY - 1 else fitted).append(cell)
     return tuple(fitted), tuple(aside)
 
@@ -167,6 +168,7 @@ def write_surface(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ...], Cell, Measured]]:
     for row in rows:
         try:
+            # The first window begins with an empty queue and is no steady state.
             if _number(row, "win") < 1.0:
                 continue
             cell = _cell(row)
@@ -192,7 +194,9 @@ def _cell(row: Mapping[str, str]) -> Cell:
     quota = _number(row, "quota", least=-1.0)
     if quota == 0.0 and not frozen:
         raise ValueError("quota is 0; where BE is absent, `be` is `none`")
+    # Where BE is absent its quota means nothing, whatever the row says.
     lifted = quota < 0.0 or frozen
+    # The LC's CPUs are the first ones, by the sweep's convention.
     shared = float(sum(cpu < lc_cpus for cpu in places))
     return Cell(
         service=row["cfg"],
@@ -233,6 +237,7 @@ def region_of(cells: Sequence[Cell]) -> dict[str, tuple[float, float]]:
     """The region that cells cover: `load_rps`, and `quota_cpus` where BE was there; no quota counts as all its CPUs."""
     loads = [cell.rate_rps for cell in cells]
     region = {LOAD: (min(loads), max(loads))}
+    # Without a quota BE is bounded by its CPUs alone.
     quotas = [min(cell.quota_cpus, cell.own_cpus + cell.shared_cpus) for cell in cells if not cell.frozen]
     if quotas:
         region[QUOTA] = (min(quotas), max(quotas))

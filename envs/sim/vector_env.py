@@ -95,6 +95,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
         self.limits, self.tick_seconds, self.shield = made.limits(weight), tick_seconds, shield
         # A training load begins alike whatever its length, so no more of it is made than an episode needs.
+        # One period passes within a reset, before the first step.
         made_ticks = min(ticks, max_episode_steps + 1) if load is training_load else ticks
         self._hosts = partial(
             SimBatch, made, load=load, ticks=made_ticks, tick_seconds=tick_seconds, vary=vary, weight=weight
@@ -147,8 +148,10 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """
         before, readings = self.current, self._read()
         proposed = decoded(actions, before, self.limits)
+        # The shield has the last word before anything is applied, as on a live host.
         self.current = self.shield.rule(readings, before, proposed) if self.shield else proposed
         batch = self._stepped(self.current)
+        # From here on the readings are those of the period that has just passed under `after`.
         after, readings = self.current, self._read()
         terms = rewards(
             readings,
@@ -196,11 +199,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         """Begin new episodes; returns what the policies see."""
         assert self._seeds is not None
         keys = episode_keys(self._seeds, self._episodes)
+        # BE begins each episode at the safe allocation, as a controller's start on a live host does.
         self._batch, self.current = self._hosts(keys), self._safe
         if self._priced:
             self._observer.prices = prices_of(keys)
         if self.shield is not None:
             self.shield.reset()
+        # The first observation needs a window: one period passes at the safe allocation.
         self._stepped(self._safe)
         return self._observer.begin(self._read(), self.current)
 
@@ -232,6 +237,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             self._seeds = np.uint64(fresh_seed()) + np.arange(self.num_envs, dtype=np.uint64)
             self._episodes = np.zeros(self.num_envs, np.uint64)
         else:
+            # A host that is given a seed begins its first episode; the others go on to their next one.
             self._episodes = np.where(anew, np.uint64(0), self._episodes + np.uint64(1))
         self._seeds = np.where(anew, np.array([seed or 0 for seed in seeds], np.uint64), self._seeds)
 
@@ -253,6 +259,7 @@ def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
     It is 1, at which most policies serve, in half of them; the others are spread evenly over the logarithm of what is
     trained, up to MOST_PRICE and down to its inverse.
     """
+    # A stream of its own, so that prices change no host's noise.
     share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])
     return MOST_PRICE ** np.where(share < 0.5, 0.0, 4.0 * share - 3.0)
 

@@ -85,6 +85,7 @@ class BeActuator:
         self._members = Members(knobs, self.ownership)
         self._members.take(groups)
         self._members.require_any()
+        # From here on BE must not stay free because a disk is full: see `Knobs.hold`.
         knobs.hold = True
 
     @property
@@ -129,6 +130,7 @@ class BeActuator:
         """
         # Read, notice what others wrote, plan, write, read back.
         target = self.limits.clip(allocation)
+        # Originals that no disk took are tried again at each tick.
         self._knobs.store()
         if new_tick:
             self.ownership.begin_tick()
@@ -139,6 +141,7 @@ class BeActuator:
         self._division.wanted_cpus = target.quota_cpus
         share = self._division.share(target.quota_cpus, len(seen))
         wanted = self._wanted(target, share, seen)
+        # A quota above an ancestor's has no effect: told once, or the operator looks for it in vain.
         self._report_ceilings(share, seen, wanted)
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
@@ -162,6 +165,7 @@ class BeActuator:
         names = {group.name for group in groups}
         for old in [group for group in self.groups if group.name in names]:
             self._members.forget(old)
+        # Journalled before anything is written: a kill in between leaves originals on the disk.
         fresh = self._members.take(groups)
         seen = self._members.look(fresh) if fresh else {}
         share = self._division.share(self.limits.min_quota_cpus, max(len(self.groups), 1))
@@ -231,6 +235,7 @@ class BeActuator:
             why = set_above(self.groups, self.lc, self._weight, self._knobs)
         except RlctlError as error:
             why = str(error)
+        # The same reason is told once, not at every regrouping.
         if why and why != self.outweighed:
             log.warning("BE's CPU weight is void: %s", why)
         self.outweighed = why

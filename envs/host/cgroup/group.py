@@ -274,6 +274,7 @@ class Group:
             CgroupBusy: Processes are still in it; which ones.
         """
         # EBUSY for a moment after the last process has ended.
+        # Every hierarchy has a directory of its own for the group (v1).
         deadline = time.monotonic() + timeout_seconds
         for directory in self.directories:
             while (error := _remove_tree(self._knobs.kernel, directory)) is not None:
@@ -352,6 +353,7 @@ def _enable(knobs: Knobs, group: Path, controllers: list[str]) -> None:
 
 def tree(kernel: Kernel, group: Path) -> Iterator[Path]:
     """A group and all below it, each before the one that it is in; below one that is gone nothing."""
+    # Depth first with a stack: each group is visited once, so the walk is linear in their number.
     found, left = list[Path](), [group]
     while left:  # not by recursion: whoever owns a group decides how deep it goes
         found.append(one := left.pop())

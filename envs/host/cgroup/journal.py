@@ -125,6 +125,7 @@ def load(state_dir: Path) -> Recorded:
         return Recorded()
     except OSError as error:
         raise refused(state_dir / JOURNAL, error) from None
+    # A line that has no end was torn by a crash; the kernel file it is about was not written yet.
     whole = content[: content.rfind(b"\n") + 1]
     lines = whole.splitlines()
     entries, boot = [], _header(lines)
@@ -144,6 +145,7 @@ def open_own(state_dir: Path, name: str, flags: int) -> int:
         ConfigError: Others may write in the directory, or as `open_regular`: what it says is not believed.
         OSError: As `os.open`.
     """
+    # Who can write the journal decides what root writes into kernel files at `restore`.
     status = os.stat(state_dir)
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         who = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
@@ -358,6 +360,7 @@ class Journal:
         """
         if self._file is None:
             return
+        # By device and inode: another file may have the name by now.
         status = os.fstat(self._file)
         places = (identity_of(self.state_dir / name) for name in (JOURNAL, RESTORED))
         if (status.st_dev, status.st_ino) in places:
@@ -419,6 +422,7 @@ class Journal:
     def _begin(self, boot: str) -> None:
         recorded, path = load(self.state_dir), self.state_dir / JOURNAL
         fresh = not recorded.is_of(boot)
+        # What follows the last whole line is written over.
         self._end_bytes = 0 if fresh else recorded.good_bytes
         self._header = sealed_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):

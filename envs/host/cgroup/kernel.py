@@ -146,6 +146,7 @@ class KernelFiles:
 
     def _forget_group(self, path: Path) -> None:
         """Close all files in the directory of one."""
+        # Inode numbers are never reused within a boot, so all open files of a gone group are dead at once.
         folder = f"{path.parent}/"
         for other in [other for other in self._open_files if str(other).startswith(folder)]:
             self._forget(other)
@@ -158,6 +159,7 @@ class KernelFiles:
 def _content(file: int) -> str:
     """All that is in an open file now."""
     # At offset 0 a kernfs file is made anew (fs/seq_file.c); later parts belong to that same look.
+    # One read is nearly always enough: most of these files are a few bytes long.
     data = part = os.pread(file, READ_BYTES, 0)
     while len(part) == READ_BYTES and len(data) < MOST_BYTES:
         part = os.pread(file, READ_BYTES, len(data))
@@ -177,6 +179,7 @@ def whereabouts(kernel: Kernel, directory: Path, identity: Identity) -> Path | N
             return directory
     above = next(folder for folder in directory.parents if folder.is_dir())
     below, places = directory.relative_to(above).parts[1:], list[Path]()
+    # A group that was renamed has its identity still.
     with contextlib.suppress(OSError):
         places = [one.joinpath(*below) for one in kernel.subgroups(above)]
     for place in places:

@@ -85,6 +85,7 @@ class Knobs:
     def groups_changed_below(self, path: Path) -> list[Path]:
         """Groups below that of a file of whose file of that name an original is kept, parents first."""
         below = f"{path.parent}/"
+        # By path first, which costs nothing; the kernel is asked for those few only.
         changed = [
             entry
             for entry in self._originals.values()
@@ -168,6 +169,7 @@ class Knobs:
 
     def rewrite(self, path: Path) -> None:
         """Write the value that the file has: whether it takes one. Raises as `write` does."""
+        # Only the kernel can say whether a write is allowed: it is given what it has.
         own = self._own(path)
         self.write(path, kind_of(path).to_write(own, own))
 
@@ -185,6 +187,7 @@ class Knobs:
         Args:
             groups: Their directories; another group may have taken the name since.
         """
+        # With the slash: `a` must not take `ab` along.
         gone = tuple(f"{group}/" for group in groups)
         for group in gone:
             with contextlib.suppress(OSError):

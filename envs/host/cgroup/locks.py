@@ -120,6 +120,7 @@ class Claims:
             CgroupGone: It was removed.
             PermissionMissing: Its knobs may not be written.
         """
+        # All or nothing, over all hierarchies of the group.
         before = self._locks.keys
         try:
             self._take(group)
@@ -242,6 +243,7 @@ def unmark(directories: Iterable[Path], state_dir: Path) -> None:
     with contextlib.suppress(RlctlError):
         if load(state_dir).entries:
             return
+    # By identity: a state directory may have several names.
     ours = identity_of(state_dir)
     for directory in directories:
         if (there := read_mark(directory)) is not None and identity_of(there) == ours:

@@ -95,6 +95,7 @@ class Members:
 
     def let_go(self) -> None:
         """Close the files of forgotten groups and drop their originals; at once, as that looks at all originals."""
+        # Once for all groups that went in a tick: each call walks through all originals.
         removed, self._removed = self._removed, []
         if removed:
             self._knobs.forget(removed)
@@ -140,6 +141,7 @@ class Members:
         """Read one group; files that hold what they held at the last look mean the same, which spares most of it."""
         member = self.known[group]
         weighed, before = member.weight is not None, member.seen
+        # Most ticks change nothing: equal texts mean equal settings, and parsing costs more than reading.
         texts = self._knobs.texts(files := group.setting_files(weighed=weighed))
         with contextlib.suppress(RlctlError):  # of the ceiling: it is what `see` says of it
             if before and texts == member.texts and ceiling_cpus(group, ceilings) == before.ceiling_cpus:

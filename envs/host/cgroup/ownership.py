@@ -108,6 +108,7 @@ class Ownership:
             safe: What rlctl's watchdog writes; it may have come no further when we went on.
         """
         for knob, (ours, theirs) in left.changes(now).items():
+            # Each knob has a claim of its own: who insists on a quota says nothing of the CPUs.
             claim = self._claims.setdefault((group, knob), _Claim(theirs, 0, 0, 0.0))
             claim.value, claim.times, claim.last_tick = theirs, claim.times + 1, self._tick
             claim.ends_tick = self._tick + self._patience_ticks(claim.times)
@@ -121,6 +122,7 @@ class Ownership:
         for knob in Settings.__slots__ if self._claims else ():
             claim, ours = self._claims.get((group, knob)), getattr(wanted, knob)
             if claim is not None and ours is not None and self._tick < claim.ends_tick:
+                # The meet of both wishes: another program may restrict BE further, never free it.
                 changed: dict[str, Any] = {knob: tighter(ours, claim.value)}
                 wanted = replace(wanted, **changed)
         return wanted

@@ -192,6 +192,7 @@ class _Pending:
     def work(self, patience_seconds: float) -> None:
         """Rounds of writes; fills the report."""
         deadline, made_room = time.monotonic() + patience_seconds, False
+        # Rounds until nothing moves: growing goes from the top, shrinking from the bottom, and both occur.
         touched = pending = self._not_back()
         while pending:
             moved = [self._put_back(entry) for entry in pending]
@@ -211,6 +212,7 @@ class _Pending:
         self._sum_up(touched, pending)
 
     def _sum_up(self, touched: Sequence[Entry], pending: Sequence[Entry]) -> None:
+        # `unchanged` held its original before anything was written.
         back = [entry for entry in self._entries if entry not in pending]
         literally = [entry for entry in touched if entry.path not in self._instead]
         self._report.restored = [entry.path for entry in back if entry in literally]

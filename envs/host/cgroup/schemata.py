@@ -41,6 +41,7 @@ class Schemata:
             match = _LINE.fullmatch(line)
             if match is None:
                 raise ValueError(f"{line[:60]!r} is no line of a schemata")
+            # Masks are hexadecimal, bandwidth is decimal (Documentation/arch/x86/resctrl.rst).
             base = 16 if match[1] in CACHES else 10
             if match[1] in CACHES or match[1] == BANDWIDTH:
                 pairs = (pair.split("=") for pair in match[2].split(";"))

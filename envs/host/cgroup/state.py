@@ -62,6 +62,7 @@ class Seen:
 
 def tighter(ours: Knob, theirs: Knob) -> Knob:
     """The meet of two values of one knob; never freer than ours."""
+    # A burst would let a group use more than the tighter of the two quotas.
     if isinstance(ours, Quota) and isinstance(theirs, Quota):
         return replace(theirs, burst_us=0) if theirs.cpus < ours.cpus else ours
     if isinstance(ours, frozenset) and isinstance(theirs, frozenset):
@@ -139,6 +140,7 @@ def ceiling_cpus(group: Group, ceilings: dict[str, float]) -> float:
     """The tightest quota of a group's ancestors, see `see`. Raises as `Knobs.read` does."""
     if (cpu := group.cpu) is None:
         return UNLIMITED
+    # Siblings share their ancestors: each parent is read once a tick, however many groups there are.
     if cpu.parent not in ceilings:
         ceilings[cpu.parent] = cpu.ceiling_cpus()
     return ceilings[cpu.parent]

@@ -114,6 +114,7 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
 
     A group whose restriction failed or is yet to come is not given more, and one that vanished is left alone.
     """
+    # All waits share one clock: forty slow groups must not add up to forty waits.
     outcome, begun_seconds = Outcome(), time.monotonic()
     for step in steps:
         group = step.group
@@ -141,6 +142,7 @@ def _freeze_or_thaw(step: Step, begun_seconds: float) -> bool:
     """False where the group is frozen later than it was waited for."""
     if (freezer := step.group.freezer) is None:
         return True
+    # What other groups waited for has passed for this one too.
     left_seconds = max(begun_seconds + step.seconds - time.monotonic(), 0.0)
     match step.turn:
         case Turn.FREEZE:

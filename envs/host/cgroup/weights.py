@@ -42,6 +42,7 @@ def find_rivals(group: Group, lc: Group) -> Rivals | None:
     common = next((depth for depth, (one, two) in enumerate(zip(ours, theirs, strict=False)) if one != two), None)
     if common is None:  # one holds the other
         return None
+    # Both have the same parent: only siblings compete by weight.
     be, against = Path(*ours[: common + 1]), Path(*theirs[: common + 1])
     return Rivals(group.cpu.of_group(be), group.cpu.of_group(against), be == group.cpu.group)
 

@@ -33,6 +33,7 @@ class Witness:
         self._holds = holds
         self._libc = ctypes.CDLL(None)
         self._paths: dict[int, str] = {}  # by the number of inotify's watch
+        # Through ctypes: Python's library has no inotify, and a dependency for three calls would be one too many.
         number = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self.file: int | None = number if number >= 0 else None
 
@@ -55,6 +56,7 @@ class Witness:
             readable: `file` may have become so; False: it was just seen not to be.
         """
         # Equal notices are merged while nobody reads them: the queue is never longer than the files are many.
+        # Our own writes are among the notices; they read as we left them.
         changed = {self._paths[number] for number in self._notices() if number in self._paths} if readable else ()
         return any(not self._holds(Path(path)) for path in changed)
 
