@@ -215,8 +215,8 @@ OF_EACH_LC = (
 """Readings that each LC has of its own; all others are the host's and BE's."""
 
 COUNTERS_OF_EACH_LC = (
-    "offered_rps", "done_rps", "error_rps", "rejected_rps", "tail_is_lower_limit", "lc_memory_pressure_ratio",
-    "lc_io_pressure_ratio",
+    "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
+    "lc_memory_pressure_ratio", "lc_io_pressure_ratio",
 )  # fmt: skip
 """Counters that each LC has of its own."""
 

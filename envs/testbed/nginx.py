@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from rlctl.envs.host.latency.nginx_log import LOG_FORMAT
+from rlctl.envs.host.latency.line_formats import LOG_FORMAT
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import LcProgram
@@ -47,7 +47,7 @@ class Nginx(LcProgram):
 
     Args:
         workers: Its processes: one, so that one CPU is all that it can use.
-        log_requests: Log each in the format of `rlctl.envs.host.latency.nginx_log`.
+        log_requests: Log each in the format of `rlctl.envs.host.latency.line_formats`.
     """
 
     name = "nginx"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from rlctl.config.fields import Described, Url
 from rlctl.envs.errors import ConfigError
@@ -14,7 +14,7 @@ from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit
 from rlctl.envs.host.kubernetes import ByKubernetes
 from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys
-from rlctl.envs.host.latency.jsonl import RequestKeys
+from rlctl.envs.host.latency.line_formats import RequestKeys, compiled
 from rlctl.envs.host.latency.prometheus import PrometheusNames
 from rlctl.envs.yaml_edge import Name
 
@@ -87,79 +87,88 @@ class HttpLatency(_Polled, FigureKeys):
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-class JsonlLatency(Described, RequestKeys):
-    """A file with one JSON object per completed request.
+class _TextLog(Described):
+    """A file with a line for each request.
 
     Attributes:
         path: A regular file, no FIFO; it may be rotated, truncated, or not exist yet.
         window_seconds: The tail is that of the requests of so long.
     """
 
-    kind: Literal["jsonl"]
     path: Path
     window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-class NginxLogLatency(Described):
+class JsonlLatency(_TextLog, RequestKeys):
+    """A file with one JSON object per completed request."""
+
+    kind: Literal["jsonl"]
+
+
+def _check_pattern(pattern: str) -> str:
+    try:
+        compiled(pattern)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
+    return pattern
+
+
+_Pattern = Annotated[Name, AfterValidator(_check_pattern)]
+
+
+class PatternLatency(_TextLog):
+    """A file in which a regular expression is found once in the line of each completed request.
+
+    Attributes:
+        pattern: With a group `latency` and, if they are there, `status` (HTTP's) and `msec` (when the request ended, in
+            seconds since the epoch).
+        unit: Of the latency: `seconds`, `milliseconds`, `microseconds` or `nanoseconds`.
+    """
+
+    kind: Literal["text"]
+    pattern: _Pattern
+    unit: TimeUnit = TimeUnit.SECONDS
+
+
+class NginxLogLatency(_TextLog):
     """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';` or one of your own.
 
     Attributes:
-        path: The log; it may be rotated, truncated, or not exist yet.
-        pattern: For another format, a regular expression that is found once in each line, with a group `seconds` and,
-            if they are there, `msec` and `status`.
-        window_seconds: The tail is that of the requests of so long.
+        pattern: For another format, as of `text`.
     """
 
     kind: Literal["nginx-log"]
-    path: Path
-    pattern: Name | None = None
-    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
-
-    @field_validator("pattern")
-    @classmethod
-    def _finds_seconds(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            from rlctl.envs.host.latency.nginx_log import compiled
-
-            try:
-                compiled(pattern)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
-        return pattern
+    pattern: _Pattern | None = None
 
 
-class CyclictestLatency(Described):
+class CyclictestLatency(_TextLog):
     """Standard output of `cyclictest --verbose`: the LC is a real-time task.
 
     Attributes:
-        path: The file that it goes to.
         unit: Of the latencies: `microseconds`, or `nanoseconds` with `--nsecs`.
-        window_seconds: The tail is that of the wake-ups of so long.
     """
 
     kind: Literal["cyclictest"]
-    path: Path
     unit: TimeUnit = TimeUnit.MICROSECONDS
-    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
 
-class PostgresLatency(Described):
+class PostgresLatency(_TextLog):
     """PostgreSQL's log in JSON (`log_destination = jsonlog`, from version 15 on), with `log_duration = on`.
 
     Attributes:
         path: The log, whose name ends in `.json`; it may be rotated, truncated, or not exist yet.
         one_in: Statements that each logged one stands for, where only some are: 1 / log_transaction_sample_rate.
-        window_seconds: The tail is that of the statements of so long.
     """
 
     kind: Literal["postgres"]
-    path: Path
     one_in: int = Field(default=1, ge=1, le=100_000)
-    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
 
+
+TextLatency = JsonlLatency | PatternLatency | NginxLogLatency | CyclictestLatency | PostgresLatency
+"""A text log: by a JSON path or a regular expression, or by a program's preset."""
 
 Latency = Annotated[
-    PrometheusLatency | HttpLatency | JsonlLatency | NginxLogLatency | CyclictestLatency | PostgresLatency,
+    PrometheusLatency | HttpLatency | TextLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

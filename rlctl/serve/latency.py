@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from rlctl.config import sources as source
-from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.json_object import JsonDigest
-from rlctl.envs.host.latency.jsonl import JsonlRequests
-from rlctl.envs.host.latency.nginx_log import LOG_PATTERN, NginxLog
+from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, cyclictest_lines, nginx_lines
 from rlctl.envs.host.latency.polled import Digest, PolledSource
-from rlctl.envs.host.latency.postgres_log import PostgresLog
+from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
+from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 
@@ -21,16 +20,22 @@ def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
             return _polled("prometheus", latency, PrometheusDigest(latency, slo), slo)
         case source.HttpLatency():
             return _polled("json", latency, JsonDigest(latency, latency.window_seconds), slo)
+        case _:
+            return TextLog(latency.path, _lines(latency), slo, window_seconds=latency.window_seconds)
+
+
+def _lines(latency: source.TextLatency) -> LineFormat:
+    match latency:
         case source.JsonlLatency():
-            return JsonlRequests(latency.path, slo, latency, window_seconds=latency.window_seconds)
+            return JsonRequests(latency)
+        case source.PatternLatency():
+            return PatternLines(latency.pattern, latency.unit)
         case source.NginxLogLatency():
-            return NginxLog(
-                latency.path, slo, pattern=latency.pattern or LOG_PATTERN, window_seconds=latency.window_seconds
-            )
+            return nginx_lines(latency.pattern)
         case source.CyclictestLatency():
-            return CyclictestLines(latency.path, slo, unit=latency.unit, window_seconds=latency.window_seconds)
+            return cyclictest_lines(latency.unit)
         case source.PostgresLatency():
-            return PostgresLog(latency.path, slo, one_in=latency.one_in, window_seconds=latency.window_seconds)
+            return PostgresLines(latency.one_in)
 
 
 def _polled(

@@ -21,17 +21,16 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency import polled
-from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
-from rlctl.envs.host.latency.jsonl import JsonlRequests
-from rlctl.envs.host.latency.nginx_log import NginxLog
-from rlctl.envs.host.latency.postgres_log import PostgresLog
+from rlctl.envs.host.latency.line_formats import JsonRequests, cyclictest_lines, nginx_lines
+from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.workload import SLO
+from tests.doubles.text_logs import TimedLog
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target
 from tests.fuzz.watch import guarded
@@ -123,10 +122,10 @@ Read = Callable[[bytes | None, float], Mapping[str, Reading]]
 """Give the source some bytes and a time; None closes it."""
 
 _FILES: Mapping[str, Callable[[Path], Sensor]] = {
-    "nginx": lambda path: NginxLog(path, GOAL, wall_clock=lambda: 1_800_000_000.0),
-    "cyclictest": lambda path: CyclictestLines(path, GOAL),
-    "jsonl": lambda path: JsonlRequests(path, GOAL),
-    "postgres": lambda path: PostgresLog(path, GOAL),
+    "nginx": lambda path: TimedLog(path, nginx_lines(wall_clock=lambda: 1_800_000_000.0), GOAL),
+    "cyclictest": lambda path: TimedLog(path, cyclictest_lines(), GOAL),
+    "jsonl": lambda path: TimedLog(path, JsonRequests(), GOAL),
+    "postgres": lambda path: TimedLog(path, PostgresLines(), GOAL),
 }
 
 

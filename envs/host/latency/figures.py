@@ -17,7 +17,8 @@ from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Va
 from rlctl.envs.workload import SLO
 
 # Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
-# reported, but not how much more (a histogram that ends below it).
+# reported, but not how much more (a histogram that ends below it). All are of the window that `latency_window_seconds`
+# says, which ended so long ago as that reading is old.
 PROVIDES = (
     "tail_latency_seconds",
     "oldest_request_seconds",
@@ -26,6 +27,7 @@ PROVIDES = (
     "done_rps",
     "error_rps",
     "tail_is_lower_limit",
+    "latency_window_seconds",
 )
 
 # No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage.
@@ -61,6 +63,7 @@ class Figures:
         end_seconds: Monotonic time at which the window ended.
         tail_seconds: The SLO's quantile of their latency.
         oldest_seconds: Age of the oldest outstanding request at the window's end; 0 when none is outstanding.
+        gap: Why requests of the window are not in it: then there is no load. Empty where all are.
     """
 
     end_seconds: float
@@ -72,6 +75,7 @@ class Figures:
     done_rps: float | Missing = UNKNOWN
     error_rps: float | Missing = UNKNOWN
     tail_is_lower_limit: bool = False
+    gap: str = ""
 
 
 class Reporter:
@@ -104,8 +108,11 @@ class Reporter:
             why = f" ({failure})" if failure else ""
             silence = Missing(Why.STALE, f"{self.source}: nothing new for {age_seconds:.1f} s{why}")
             return dict.fromkeys(PROVIDES, silence)
-        offered, done = (_checked(rps, MOST_RPS, age_seconds) for rps in (figures.offered_rps, figures.done_rps))
         tail = self._tail(figures, age_seconds)
+        if figures.gap:
+            unknown = Missing(Why.NO_DATA, figures.gap)
+            figures = replace(figures, offered_rps=unknown, done_rps=unknown)
+        offered, done = (_checked(rps, MOST_RPS, age_seconds) for rps in (figures.offered_rps, figures.done_rps))
         limit = float(figures.tail_is_lower_limit)
         return {
             "tail_latency_seconds": tail,
@@ -115,6 +122,7 @@ class Reporter:
             "done_rps": done,
             "error_rps": _checked(figures.error_rps, MOST_RPS, age_seconds),
             "tail_is_lower_limit": tail if isinstance(tail, Missing) else Value(limit, age_seconds),
+            "latency_window_seconds": _checked(figures.window_seconds, LONGEST_SECONDS, age_seconds),
         }
 
     def _named(self, detail: str) -> str:

@@ -10,6 +10,8 @@ import math
 import os
 import stat
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from rlctl.envs.host.sensors.kernel_file import missing_because
@@ -22,6 +24,13 @@ MOST_BYTES = 4 << 20
 TIMES_AGREE_SECONDS = 2.0
 """File systems tell the time of a write with up to so much of an error."""
 
+MARK_BYTES = 256
+"""Of what was read last, compared with the file at the next look: one that was truncated may have grown beyond its old
+end meanwhile."""
+
+TORN_SECONDS, LOOKS = 0.010, 3
+"""A look at the size that took longer says not when the size was this; it is repeated so often."""
+
 
 class GrowingFile:
     """Whole lines that are added to a file from now on.
@@ -30,26 +39,33 @@ class GrowingFile:
     a file that does not exist yet, and writers that stop in the middle of a line. What is in a file into which nobody
     has written since the last call is of the past: it was moved here.
 
+    Args:
+        clock: Of `read_seconds`, monotonic.
+
     Attributes:
         taken_ratio: Of the bytes that were added before the last `read`, the share that it gave; 1 but in a burst.
             After `early` that of what it gave.
+        read_seconds: When the last bytes that `read` or `early` gave were there, and no more.
+        gap: Why `read` gave not all that was written since the call before; empty where it did, as far as can be known.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.path, self._clock = path, clock
         self._file: int | None = None
         self._offset = 0
-        self._partial = b""
+        self._partial = self._mark = b""
         self._resync = False
         self._ahead = 0  # where `ahead` goes on
+        self._opened = deque[int](maxlen=8)  # numbers of the files that had the name
         self.taken_ratio = 1.0
+        self.gap = self._next_gap = ""
         self._looked_seconds = math.inf
         self._open()
-        self._looked_seconds = time.time()
+        self._looked_seconds, self.read_seconds = time.time(), clock()
 
     def read(self) -> bytes | Missing:
         """All whole lines written since the last call, perhaps none; missing when there is no such file."""
-        self.taken_ratio = 1.0
+        self.taken_ratio, self.read_seconds = 1.0, self._clock()
         data = b""
         try:
             if self._file is None and (trouble := self._open()) is not None:
@@ -64,14 +80,21 @@ class GrowingFile:
             return missing_because(error, self.path)
         finally:
             self._looked_seconds = time.time()
+            self.gap, self._next_gap = self._next_gap, ""
         return data
 
     def early(self, least_bytes: int) -> bytes:
         """What `read` would give of the open file, where at least so many bytes wait; the next one gives what follows.
 
+        A file that has taken its place is opened: of two that follow each other before the next `read` none is missed.
         Nothing where that fails, which the next `read` tells.
         """
         with contextlib.suppress(OSError):
+            if self._file is not None and self._moved():
+                self.taken_ratio = 1.0
+                data = self._drain() + self._flush() + self._swap()
+                self._looked_seconds = time.time()
+                return data
             if self._file is not None and os.fstat(self._file).st_size - self._offset >= least_bytes:
                 self.taken_ratio = 1.0
                 return self._drain()
@@ -117,8 +140,10 @@ class GrowingFile:
             self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             return missing_because(error, self.path)
-        self._offset, self._partial, self._resync, self._ahead = 0, b"", False, 0
-        if os.fstat(self._file).st_mtime < self._looked_seconds - TIMES_AGREE_SECONDS:
+        self._begin_anew()
+        self._ahead = 0
+        self._opened.append((there := os.fstat(self._file)).st_ino)
+        if there.st_mtime < self._looked_seconds - TIMES_AGREE_SECONDS:
             self._skip_the_past()
         return None
 
@@ -126,11 +151,27 @@ class GrowingFile:
         """Begin at the end of what is there; in the middle of a line, behind that line."""
         with contextlib.suppress(OSError):  # a directory: `read` will say so
             self._offset = self._ahead = os.fstat(self._descriptor).st_size
-            self._resync = self._offset > 0 and os.pread(self._descriptor, 1, self._offset - 1) != b"\n"
+            begin = max(self._offset - MARK_BYTES, 0)
+            self._mark = os.pread(self._descriptor, self._offset - begin, begin)
+            self._resync = self._offset > 0 and not self._mark.endswith(b"\n")
+
+    def _begin_anew(self) -> None:
+        self._offset, self._partial, self._mark, self._resync = 0, b"", b"", False
 
     def _swap(self) -> bytes:
+        since = self._looked_seconds - TIMES_AGREE_SECONDS
         self.close()
-        return self._drain() if self._open() is None else b""
+        data = self._drain() if self._open() is None else b""
+        if self._passed_over(since):
+            self._next_gap = "the file was renamed twice since the last look, and what was between is not read"
+        return data
+
+    def _passed_over(self, since_seconds: float) -> bool:
+        """Whether a file beside this one was written to since then that had the name, and was never opened here."""
+        with contextlib.suppress(OSError), os.scandir(self.path.parent) as found:
+            beside = [one for one in found if one.name.startswith(self.path.name) and one.inode() not in self._opened]
+            return any(at.st_mtime >= since_seconds for at in map(os.DirEntry.stat, beside) if stat.S_ISREG(at.st_mode))
+        return False
 
     def _moved(self) -> bool:
         """Does the name now lead to another file than the open one?"""
@@ -141,17 +182,35 @@ class GrowingFile:
         return self._whole_lines(self._added())
 
     def _added(self) -> bytes:
-        size = os.fstat(self._descriptor).st_size
-        if size < self._offset:  # truncated in place
-            self._offset, self._partial, self._resync = 0, b"", False
+        size = self._size()
+        if self._is_truncated(size):
+            self._next_gap = "the file was truncated in place, and what was written before that is not read"
+            self._begin_anew()
         added = size - self._offset
         if added > MOST_BYTES:
-            self._offset, self._partial, self._resync = size - MOST_BYTES, b"", True
+            self._offset, self._partial, self._mark, self._resync = size - MOST_BYTES, b"", b"", True
         self.taken_ratio = min(self.taken_ratio, MOST_BYTES / max(added, 1))
         # no more than there is: a megabyte asked for at every tick, and shrunk to some lines, wears the heap out
         data = os.pread(self._descriptor, size - self._offset, self._offset)
         self._offset += len(data)
+        self._mark = (self._mark + data[-MARK_BYTES:])[-MARK_BYTES:]
         return data
+
+    def _size(self) -> int:
+        """The size, and in `read_seconds` when it was this: what is added later belongs to the next window."""
+        for _ in range(LOOKS):
+            before_seconds = self._clock()
+            size = os.fstat(self._descriptor).st_size
+            self.read_seconds = self._clock()
+            if self.read_seconds - before_seconds <= TORN_SECONDS:
+                return size
+        self._next_gap = "rlctl was held up while it read the log: it is not known until when the lines are"
+        return size
+
+    def _is_truncated(self, size: int) -> bool:
+        if size < self._offset:
+            return True
+        return os.pread(self._descriptor, len(self._mark), self._offset - len(self._mark)) != self._mark
 
     def _whole_lines(self, data: bytes) -> bytes:
         if self._resync:  # the first line was begun before the place where reading began

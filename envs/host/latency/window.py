@@ -42,6 +42,7 @@ class _Batch:
         latencies: In seconds, shape (n,).
         weights: How many requests each of them stands for, shape (n,).
         done, errors, rejected: Requests in all, those that failed, and lines without a latency; all by weight.
+        gap: Why there were more; empty where these are all.
     """
 
     latencies: NDArray[np.float64]
@@ -51,9 +52,10 @@ class _Batch:
     rejected: int
     start_seconds: float
     end_seconds: float
+    gap: str = ""
 
     @classmethod
-    def of(cls, pieces: Sequence[Requests], start_seconds: float, end_seconds: float) -> _Batch:
+    def of(cls, pieces: Sequence[Requests], start_seconds: float, end_seconds: float, gap: str = "") -> _Batch:
         """The requests of several pieces, oldest first."""
         latencies = np.concatenate([np.asarray(piece.latencies, np.float64) for piece in pieces])[-MOST_SAMPLES:]
         each = np.array([(piece.weight, len(piece.latencies)) for piece in pieces], np.int64)
@@ -61,7 +63,7 @@ class _Batch:
         rejected = sum(piece.weight * piece.rejected for piece in pieces)
         errors = sum(piece.weight * piece.errors for piece in pieces)
         done = int(weights.sum()) + rejected  # a line without a latency is a request too, perhaps the worst
-        return cls(latencies, weights, done, errors, rejected, start_seconds, end_seconds)
+        return cls(latencies, weights, done, errors, rejected, start_seconds, end_seconds, gap)
 
 
 class SampleWindow:
@@ -83,11 +85,16 @@ class SampleWindow:
         """Time since the previous `add`; 0 before the first."""
         return 0.0 if self._last_seconds is None else now_seconds - self._last_seconds
 
-    def add(self, now_seconds: float, *pieces: Requests) -> None:
-        """Take what was completed since the previous call, one piece or several; the first only starts the clock."""
+    def add(self, now_seconds: float, *pieces: Requests, gap: str = "") -> None:
+        """Take what was completed since the previous call, one piece or several; the first only starts the clock.
+
+        Args:
+            now_seconds: When the last of them was read; what came later is of the next batch.
+            gap: Why these are not all; empty where they are.
+        """
         start, self._last_seconds = self._last_seconds, now_seconds
         if start is not None and now_seconds > start:
-            self._batches.append(_Batch.of(pieces, start, now_seconds))
+            self._batches.append(_Batch.of(pieces, start, now_seconds, gap))
         while len(self._batches) > 1 and self._is_over(self._batches[0], now_seconds):
             self._batches.popleft()
 
@@ -105,6 +112,7 @@ class SampleWindow:
             oldest_seconds=UNKNOWN,
             done_rps=sum(batch.done for batch in self._batches) / seconds,
             error_rps=sum(batch.errors for batch in self._batches) / seconds,
+            gap=next((batch.gap for batch in self._batches if batch.gap), ""),
         )
 
     def _tail(self) -> float | Missing:

@@ -32,7 +32,8 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import live_scenario
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.errors import ConfigError, TestbedError
-from rlctl.envs.host.latency.nginx_log import NginxLog
+from rlctl.envs.host.latency.line_formats import nginx_lines
+from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.poller import Sample
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import Testbed
@@ -128,7 +129,7 @@ class Held:
 class Reads:
     """Reads a log at each tick, as a service does; what comes after that is seen between two. A recorder."""
 
-    def __init__(self, log: NginxLog) -> None:
+    def __init__(self, log: TextLog) -> None:
         self._log = log
 
     def write(self, tick: Tick) -> None:
@@ -164,7 +165,7 @@ def inner_guard(bed: Testbed) -> FastGuard:
 ROWS = ("alone", "off", "on")
 
 
-def overload(bed: Testbed, scenario: LiveScenario, row: str, log: NginxLog | None) -> Run:
+def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None) -> Run:
     """Bring one overload about: BE frozen throughout, without the guard, or with it."""
     quota_ratio, guarded = 0.0 if row == "alone" else QUOTA[scenario.be.kind], row in ("on", "log")
     step = Step(LOW if scenario.link else HIGH)
@@ -203,11 +204,11 @@ def overload(bed: Testbed, scenario: LiveScenario, row: str, log: NginxLog | Non
     return Run(held.first_seconds - since, missed_at_once(after), missed(after), asked, of_late, early)
 
 
-def log_of(bed: Testbed, nginx: Nginx) -> NginxLog:
+def log_of(bed: Testbed, nginx: Nginx) -> TextLog:
     """What nginx' access log tells."""
     if nginx.access_log is None:
         raise TestbedError("nginx has no access log")
-    return NginxLog(nginx.access_log, bed.slo)
+    return TextLog(nginx.access_log, nginx_lines(), bed.slo)
 
 
 def missed(ticks: Sequence[Tick]) -> int:

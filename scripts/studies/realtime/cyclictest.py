@@ -10,13 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.errors import PermissionMissing
-from rlctl.envs.host.latency.cyclictest import wake_ups
+from rlctl.envs.host.latency.line_formats import CYCLICTEST_PATTERN
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Program
 
 LAST_BYTES = 4096
 
+_WAKE_UP = re.compile(CYCLICTEST_PATTERN.encode(), re.MULTILINE)
+
 _NEWEST = re.compile(rb"^ *\d+: *(\d+): *\d+$", re.MULTILINE)
+
+
+def wake_ups(lines: bytes) -> list[int]:
+    """The latency of each wake-up, in the unit that cyclictest writes."""
+    return [int(latency) for latency in _WAKE_UP.findall(lines)]
 
 
 class Cyclictest(Program):
@@ -39,7 +46,7 @@ class Cyclictest(Program):
 
     @property
     def output(self) -> Path:
-        """Its lines, for `rlctl.envs.host.latency.cyclictest`; latencies are in nanoseconds."""
+        """Its lines, for `rlctl.envs.host.latency.line_formats`; latencies are in nanoseconds."""
         return self.process.output
 
     def start(self, launcher: Launcher) -> None:

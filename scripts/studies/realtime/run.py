@@ -19,8 +19,9 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.latency.cyclictest import CyclictestLines
 from rlctl.envs.host.latency.figures import TimeUnit
+from rlctl.envs.host.latency.line_formats import cyclictest_lines
+from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import cpu_order, read_topology
@@ -199,7 +200,7 @@ class Session:
         limits = Limits(len(order))
         rate = 1e6 / self.plan.interval_us
         slo = SLO(target_us * 1e-6, control.quantile_ratio, rate / LOAD_OF_A_TASK)
-        lines = CyclictestLines(task.output, slo, unit=TimeUnit.NANOSECONDS, window_seconds=control.tick_seconds)
+        lines = TextLog(task.output, cyclictest_lines(TimeUnit.NANOSECONDS), slo, window_seconds=control.tick_seconds)
         actuator = BeActuator([places.load], order, limits, rig.knobs, lc=places.rt)
         sensors = [lines, *group_sensors(places.rt, [places.load])]
         policy = catalogue.build(control.policy, time_scale=control.time_scale)

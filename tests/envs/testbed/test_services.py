@@ -12,7 +12,7 @@ import pytest
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.latency.nginx_log import LOG_PATTERN
+from rlctl.envs.host.latency.line_formats import NGINX_PATTERN
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.knee import find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
@@ -108,7 +108,7 @@ def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher:
     assert nginx.access_log is not None
     lines = nginx.access_log.read_text().splitlines()
     assert lines
-    assert all(re.fullmatch(LOG_PATTERN, line) for line in lines)
+    assert all(re.fullmatch(NGINX_PATTERN, line) for line in lines)
 
 
 @pytest.mark.slow

@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.latency.cyclictest import CyclictestLines, wake_ups
 from rlctl.envs.host.latency.figures import TimeUnit
+from rlctl.envs.host.latency.line_formats import cyclictest_lines
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from scripts.studies.realtime.cyclictest import wake_ups
+from tests.doubles.text_logs import TimedLog
 
 CAPTURED = (
     b"Max CPUs = 2\nOnline CPUs = 2\n# /dev/cpu_dma_latency set to 0us\nThread 0 Interval: 200\n"
@@ -46,7 +48,7 @@ def test_each_wake_up_and_nothing_else_is_read() -> None:
 
 
 def test_tail_and_load_of_the_window_are_in_seconds(lines: Path) -> None:
-    source = CyclictestLines(lines, SLO_OF_TASK)
+    source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(10.0)
     append(lines, CAPTURED + b"".join(b"       0:%8d:%8d\n" % (n, n) for n in range(3, 1000)))
     found = source.read(11.0)
@@ -60,7 +62,7 @@ def test_tail_and_load_of_the_window_are_in_seconds(lines: Path) -> None:
 
 
 def test_nanoseconds(lines: Path) -> None:
-    source = CyclictestLines(lines, SLO_OF_TASK, unit=TimeUnit.NANOSECONDS)
+    source = TimedLog(lines, cyclictest_lines(TimeUnit.NANOSECONDS), SLO_OF_TASK)
     source.read(0.0)
     append(lines, b"       0:       1:    5303\n")
     tail = source.read(1.0)["tail_latency_seconds"]
@@ -70,7 +72,7 @@ def test_nanoseconds(lines: Path) -> None:
 
 
 def test_a_task_that_no_longer_wakes_up_has_no_tail(lines: Path) -> None:
-    source = CyclictestLines(lines, SLO_OF_TASK)
+    source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, WITH_SMIS)
     assert isinstance(source.read(1.0)["tail_latency_seconds"], Quantile)
@@ -85,7 +87,7 @@ def test_a_task_that_no_longer_wakes_up_has_no_tail(lines: Path) -> None:
 
 
 def test_output_without_wake_ups_names_the_option_that_makes_them(lines: Path) -> None:
-    source = CyclictestLines(lines, SLO_OF_TASK)
+    source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, b"T: 0 (22533) P:80 I:200 C:   3000 Min:      2 Act:    3 Avg:    3 Max:    1145\n")
     tail = source.read(1.0)["tail_latency_seconds"]
@@ -96,7 +98,7 @@ def test_output_without_wake_ups_names_the_option_that_makes_them(lines: Path) -
 
 
 def test_a_file_may_be_emptied_while_cyclictest_adds_to_it(lines: Path) -> None:
-    source = CyclictestLines(lines, SLO_OF_TASK)
+    source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, CAPTURED * 9)
     source.read(1.0)
@@ -112,7 +114,7 @@ def test_a_file_may_be_emptied_while_cyclictest_adds_to_it(lines: Path) -> None:
 def test_no_output_raises_or_gives_an_insane_reading(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("cyclictest") / "out"
     path.touch()
-    source = CyclictestLines(path, SLO_OF_TASK)
+    source = TimedLog(path, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     path.write_bytes(data + b"\n")
     for reading in source.read(1.0).values():
@@ -133,7 +135,7 @@ def test_the_real_one_is_read_to_its_last_wake_up(tmp_path: Path) -> None:
         pytest.skip("cyclictest is not installed: apt-get install rt-tests")
     path = tmp_path / "out"
     path.touch()
-    source = CyclictestLines(path, SLO_OF_TASK)
+    source = TimedLog(path, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     command = [program, "--default-system", "--verbose", "--interval=200", "--loops=500", "--policy=other"]
     with path.open("wb") as out:

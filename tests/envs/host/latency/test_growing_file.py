@@ -81,12 +81,55 @@ def test_an_old_log_that_is_moved_in_says_nothing_of_now(log: Path, tmp_path: Pa
     follower.close()
 
 
-def test_truncation_in_place_starts_over(log: Path) -> None:
+@pytest.mark.parametrize("new", [b"new\n", b"so many lines that the file is as long as ever\n" * 9])
+def test_truncation_in_place_starts_over_and_is_told(log: Path, new: bytes) -> None:
+    """Lines that were added before it, and that nobody has read, are not to be had: such a tick has no load."""
     follower = GrowingFile(log)
     append(log, b"a long line before the truncation\n")
     follower.read()
-    log.write_bytes(b"new\n")
-    assert follower.read() == b"new\n"
+    assert not follower.gap
+    log.write_bytes(new)
+    assert follower.read() == new
+    assert "truncated" in follower.gap
+    append(log, b"next\n")
+    assert follower.read() == b"next\n"
+    assert not follower.gap
+    follower.close()
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_two_renames_between_two_readings_are_told(log: Path, tmp_path: Path, looks: bool) -> None:
+    follower = GrowingFile(log)
+    append(log, b"one\n")
+    log.rename(tmp_path / "access.log.1")
+    log.write_bytes(b"two\n")
+    early = follower.early(1 << 16) if looks else b""
+    log.rename(tmp_path / "access.log.2")
+    log.write_bytes(b"three\n")
+    found = follower.read()
+    assert early + found == (b"one\ntwo\nthree\n" if looks else b"one\nthree\n")  # type: ignore[operator]
+    assert bool(follower.gap) is not looks
+    follower.close()
+
+
+def test_a_rotation_that_was_seen_is_no_gap(log: Path, tmp_path: Path) -> None:
+    follower = GrowingFile(log)
+    for name in ("access.log.2", "access.log.1"):
+        append(log, b"one\n")
+        log.rename(tmp_path / name)
+        log.write_bytes(b"two\n")
+        assert follower.read() == b"one\ntwo\n"
+        assert not follower.gap
+    follower.close()
+
+
+def test_lines_belong_to_when_size_was_taken(log: Path) -> None:
+    """A controller that stands still within a look may not say until when the lines are, so it looks again."""
+    times = [1.0, 1.0, 1.0, 5.0, 5.0, 5.001]
+    follower = GrowingFile(log, clock=lambda: times.pop(0) if len(times) > 1 else times[0])
+    assert follower.read() == b""
+    assert follower.read_seconds == pytest.approx(5.001)
+    assert not follower.gap
     follower.close()
 
 

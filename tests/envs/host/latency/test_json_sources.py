@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable
@@ -18,12 +19,13 @@ from hypothesis import strategies as st
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
-from rlctl.envs.host.latency.jsonl import JsonlRequests, RequestKeys, documents
-from rlctl.envs.host.latency.lines import LOOK_EVERY, LOOK_LINES, MOST_LINES, sampled
+from rlctl.envs.host.latency.line_formats import JsonRequests, RequestKeys, documents
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource
+from rlctl.envs.host.latency.text_log import LOOK_EVERY, LOOK_LINES, MOST_LINES, TextLog, sampled
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from tests.doubles.text_logs import TimedLog
 from tests.waiting import reading, until
 
 near: Any = pytest.approx  # its own type is not that of a number
@@ -133,7 +135,7 @@ def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[...
 def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS)), slo)
     source.read(0.0)
     append(path, *({"ms": ms, "ok": ms != 3} for ms in range(1, 22)), {"no": "latency"})
     found = source.read(1.0)
@@ -153,7 +155,7 @@ def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, 
     """Time-outs that a service logs as null or as a huge number once left its tail as good as ever."""
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(latency="ms", unit=TimeUnit.MILLISECONDS))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms", unit=TimeUnit.MILLISECONDS)), slo)
     source.read(0.0)
     good = [{"ms": ms} for ms in range(1, 97)]
     append(path, *good)
@@ -175,7 +177,7 @@ def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, 
 def test_requests_that_fail_fast_are_no_good_news(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms", ok="ok", unit=TimeUnit.MILLISECONDS)), slo)
     source.read(0.0)
     for tick, failures, believed in ((1.0, 5, True), (2.0, 6, False), (3.0, 100, False)):
         append(path, *({"ms": 1, "ok": number >= failures} for number in range(100)))
@@ -191,7 +193,7 @@ def test_an_access_log_in_json_tells_failures_by_their_status(tmp_path: Path, sl
     """HAProxy's: 500, 503 and 504 are failures, and so would be one without a status; a client's 400 is none."""
     path = tmp_path / "haproxy.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(latency="ms", status="status", unit=TimeUnit.MILLISECONDS))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms", status="status", unit=TimeUnit.MILLISECONDS)), slo)
     source.read(0.0)
     path.write_bytes((Path(__file__).parents[3] / "fixtures/latency/haproxy.jsonl").read_bytes())
     append(path, {"ms": 3}, {"ms": 3, "status": -1})
@@ -206,7 +208,7 @@ def test_a_burst_is_sampled_and_its_load_is_that_of_all_its_lines(tmp_path: Path
     """Bytes beyond a megabyte a tick were once skipped in silence, and the load fell as it rose."""
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, SLO(0.010, quantile=0.95, max_load_rps=50_000.0), RequestKeys(latency="ms"))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms")), SLO(0.010, quantile=0.95, max_load_rps=50_000.0))
     source.read(0.0)
     lines = [f'{{"ms": {number % 1000 / 1e3:.6f}{" " * padding}}}\n' for number in range(51_900)]
     path.write_text("".join(lines))
@@ -225,6 +227,53 @@ def test_one_bad_line_does_not_cost_the_others(rows: list[bytes]) -> None:
     assert found[0] == found[-1] == {"latency_seconds": 0.5}
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['{"latency_seconds": 2}, {"latency_seconds": 2}', '{"latency_seconds": 2, "x": [{"y": 1}', '{"z": 2}]}'],
+        ['{"latency_seconds": 2', '"x": 1}, {"latency_seconds": 2}'],
+    ],
+)
+def test_halves_of_a_line_are_no_documents(rows: list[str]) -> None:
+    """Joined by commas they were as many documents as lines."""
+    found = JsonRequests().parse("".join(row + "\n" for row in rows).encode(), 1.0)
+    assert list(found.latencies) == []
+    assert found.rejected == len(rows)
+
+
+def test_window_ends_when_the_file_was_read(tmp_path: Path) -> None:
+    """25 of 100 requests a second: a tick that was 11 s late once showed a load of 2.75, and the next one of 0."""
+    path = tmp_path / "requests"
+    path.touch()
+    source = TimedLog(path, JsonRequests(), SLO(0.010, max_load_rps=100.0))
+    source.read(0.0)
+    loads = []
+    for begun, read in ((1.0, 12.0), (12.0, 13.0)):
+        append(path, *[{"latency_seconds": 0.002}] * round(25 * (read - source.now)))
+        source.now = read
+        loads.append(TextLog.read(source, begun)["load_ratio"])
+    assert loads == [Value(near(0.25))] * 2
+    source.close()
+
+
+def test_tick_that_lacks_lines_has_no_load(tmp_path: Path, slo: SLO) -> None:
+    path = tmp_path / "requests"
+    path.touch()
+    source = TimedLog(path, JsonRequests(), slo)
+    append(path, *[{"latency_seconds": 0.002}] * 30)
+    source.read(0.0)
+    os.truncate(path, 0)
+    append(path, *[{"latency_seconds": 0.002}] * 20)
+    found = source.read(1.0)
+    assert isinstance(load := found["load_ratio"], Missing)
+    assert "truncated" in load.detail
+    assert isinstance(found["tail_latency_seconds"], Quantile)
+    assert found["log_gaps"] == Value(1.0)
+    append(path, *[{"latency_seconds": 0.002}] * 20)
+    assert source.read(2.0)["load_ratio"] == Value(0.02)
+    source.close()
+
+
 NUMBER = (
     st.integers(-3, 5) | st.floats() | st.sampled_from([10**400, 200, 404, 500, 503, 7_200, True, "0.5", "x", None])
 )
@@ -239,7 +288,7 @@ ROW = st.dictionaries(st.sampled_from(["latency_seconds", "ok", "status"]), NUMB
 def test_lines_together_are_read_as_each_by_itself(rows: list[object], by_ok: bool, by_status: bool) -> None:
     """Lines that are alike are read column by column, and so none of them may become sounder by that."""
     keys = RequestKeys(ok="ok" if by_ok else None, status="status" if by_status else None)
-    source = JsonlRequests(Path("nowhere"), SLO(0.010), keys)
+    source = JsonRequests(keys)
     lines = [json.dumps(row).encode() + b"\n" for row in rows]
     together, single = source.parse(b"".join(lines), 1.0), [source.parse(line, 1.0) for line in lines]
     assert list(together.latencies) == [latency for one in single for latency in one.latencies]
@@ -272,10 +321,10 @@ def test_a_sample_is_of_every_so_manieth_run_of_lines(rows: list[bytes], run: in
 def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[object]], torn: bytes) -> None:
     """As if it had been read in one go, sound or not."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlctl.envs.host.latency.lines.EARLY_BYTES", 1)
+        patch.setattr("rlctl.envs.host.latency.text_log.EARLY_BYTES", 1)
         path = Path(folder, "requests")
         path.touch()
-        looked, unlooked = (JsonlRequests(path, SLO(0.010), window_seconds=2.0) for _ in range(2))
+        looked, unlooked = (TimedLog(path, JsonRequests(), SLO(0.010), window_seconds=2.0) for _ in range(2))
         for tick, piece in enumerate(pieces):
             for row in piece:
                 append(path, row)
@@ -298,7 +347,7 @@ def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[
 def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> None:
     path = tmp_path / "requests"
     path.touch()
-    source = JsonlRequests(path, SLO(0.010, quantile=0.95), RequestKeys(latency="ms"))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="ms")), SLO(0.010, quantile=0.95))
     for second in range(3):
         for piece in range(25):
             with path.open("a") as file:
@@ -318,7 +367,7 @@ def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> N
 def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(latency="nosuch"))
+    source = TimedLog(path, JsonRequests(RequestKeys(latency="nosuch")), slo)
     source.read(0.0)
     append(path, {"ms": 3}, {"ms": 4})
     found = source.read(1.0)
@@ -331,7 +380,7 @@ def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, sl
 
 
 def test_a_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> None:
-    source = JsonlRequests(tmp_path / "x.jsonl", slo)
+    source = TimedLog(tmp_path / "x.jsonl", JsonRequests(), slo)
     tail = source.read(0.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
     assert tail.detail == f"{tmp_path / 'x.jsonl'}: No such file or directory"
@@ -369,7 +418,7 @@ def test_silence_is_told_once(slo: SLO) -> None:
 def test_requests_are_looked_at_ahead_of_the_reading_which_has_them_all(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests"
     path.touch()
-    source = JsonlRequests(path, slo, RequestKeys(unit=TimeUnit.MILLISECONDS, latency="ms"))
+    source = TimedLog(path, JsonRequests(RequestKeys(unit=TimeUnit.MILLISECONDS, latency="ms")), slo)
     source.read(1.0)
     append(path, {"ms": 4.0}, {"ms": None}, {"ms": 30.0})
     looks = [source.newest() for _ in range(2 * LOOK_EVERY)]

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.nginx_log import NginxLog
+from rlctl.envs.host.latency.figures import TimeUnit
+from rlctl.envs.host.latency.line_formats import PatternLines, nginx_lines
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from tests.doubles.text_logs import TimedLog
 
 NOW = 1_795_248_000.0
 
@@ -29,8 +31,8 @@ def append(path: Path, *lines: str) -> None:
         file.writelines(line + "\n" for line in lines)
 
 
-def source(log: Path, slo: SLO, **options: object) -> NginxLog:
-    return NginxLog(log, slo, wall_clock=lambda: NOW, **options)  # type: ignore[arg-type]
+def source(log: Path, slo: SLO, pattern: str | None = None) -> TimedLog:
+    return TimedLog(log, nginx_lines(pattern, wall_clock=lambda: NOW), slo)
 
 
 def test_p95_and_rates_of_the_window(log: Path, slo: SLO) -> None:
@@ -58,13 +60,11 @@ def test_what_is_taken_before_a_long_tick_ends_is_of_its_window(
     log: Path, slo: SLO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At two seconds a tick the first of them is none that was buffered for long."""
-    passed = {"seconds": 10.0}
-    monkeypatch.setattr("rlctl.envs.host.latency.lines.EARLY_BYTES", 1)
-    monkeypatch.setattr("rlctl.envs.host.latency.lines.time.monotonic", lambda: passed["seconds"])
+    monkeypatch.setattr("rlctl.envs.host.latency.text_log.EARLY_BYTES", 1)
     nginx = source(log, slo)
     nginx.read(10.0)
     append(log, *[f"{NOW - 1.8:.3f} 200 0.004"] * 50)
-    passed["seconds"] = 11.9
+    nginx.now = 11.9
     nginx.newest()
     append(log, *[f"{NOW - 0.1:.3f} 200 0.002"] * 50)
     found = nginx.read(12.0)
@@ -103,19 +103,29 @@ def test_silence_is_no_data_and_a_log_that_is_not_there_says_so(tmp_path: Path, 
     assert "no.log" in absent.detail
 
 
-@pytest.mark.parametrize("pattern", [r"(?P<latency>\d+)", r"(?P<seconds>["])
-def test_a_pattern_that_cannot_work_is_refused_at_the_door(log: Path, slo: SLO, pattern: str) -> None:
+@pytest.mark.parametrize("pattern", [r"(?P<took>\d+)", r"(?P<seconds>["])
+def test_a_pattern_that_cannot_work_is_refused_at_the_door(pattern: str) -> None:
     with pytest.raises(ConfigError, match="pattern"):
-        NginxLog(log, slo, pattern=pattern)
+        PatternLines(pattern)
 
 
 @given(st.binary(max_size=200) | st.text(alphabet="0123456789. \n", max_size=100).map(str.encode))
 def test_no_log_raises_or_gives_an_insane_reading(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     log = tmp_path_factory.mktemp("nginx") / "access.log"
     log.touch()
-    nginx = NginxLog(log, SLO(0.01), pattern=r"(?P<seconds>\S+)$", wall_clock=lambda: NOW)
+    nginx = TimedLog(log, PatternLines(r"(?P<latency>\S+)$", wall_clock=lambda: NOW), SLO(0.01))
     nginx.read(0.0)
     log.write_bytes(data + b"\n")
     for reading in nginx.read(1.0).values():
         assert isinstance(reading, Missing) or (math.isfinite(reading.value) and reading.value >= 0.0)
     nginx.close()
+
+
+def test_any_log_by_its_pattern_and_unit(log: Path, slo: SLO) -> None:
+    text = TimedLog(log, PatternLines(r"took=(?P<latency>\d+)us .*code=(?P<status>\d+)", TimeUnit.MICROSECONDS), slo)
+    text.read(0.0)
+    append(log, *["GET / took=4000us size=3 code=200"] * 58, "GET / took=9000us size=3 code=503")
+    found = text.read(1.0)
+    assert found["tail_latency_seconds"] == Quantile(0.004, 0.0, samples=59, window_seconds=1.0)
+    assert found["error_rps"] == Value(1.0)
+    text.close()

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.host.latency import postgres_log
+from rlctl.envs.host.latency import postgres_lines
 from rlctl.envs.host.latency.figures import Figures
-from rlctl.envs.host.latency.lines import LOOK_EVERY
-from rlctl.envs.host.latency.postgres_log import UNFIT, PostgresLog
+from rlctl.envs.host.latency.postgres_lines import UNFIT, PostgresLines
+from rlctl.envs.host.latency.text_log import LOOK_EVERY
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
+from tests.doubles.text_logs import TimedLog
 
 CAPTURED = Path(__file__).parents[3] / "fixtures/latency/postgres.jsonl"
 
@@ -27,8 +28,8 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def source(log: Path, slo: SLO) -> Iterator[PostgresLog]:
-    opened = PostgresLog(log, slo)
+def source(log: Path, slo: SLO) -> Iterator[TimedLog]:
+    opened = TimedLog(log, PostgresLines(), slo)
     opened.read(0.0)
     yield opened
     opened.close()
@@ -47,21 +48,21 @@ def write(path: Path, *rows: object) -> None:
         file.writelines(json.dumps(one) + "\n" for one in rows)
 
 
-def in_milliseconds(source: PostgresLog, *rows: object) -> list[float]:
+def in_milliseconds(source: TimedLog, *rows: object) -> list[float]:
     lines = "".join(json.dumps(one) + "\n" for one in rows)
-    return [pytest.approx(latency * 1e3) for latency in source.parse(lines.encode(), 1.0).latencies]
+    return [pytest.approx(latency * 1e3) for latency in source._format.parse(lines.encode(), 1.0).latencies]
 
 
-def test_a_real_log(source: PostgresLog) -> None:
+def test_a_real_log(source: TimedLog) -> None:
     """12 statements of pgbench, in three protocols and two ways of logging, and 7 of psql; one was timed out."""
-    found = source.parse(CAPTURED.read_bytes(), 1.0)
+    found = source._format.parse(CAPTURED.read_bytes(), 1.0)
     assert len(found.latencies) == 19
     assert (found.errors, found.rejected) == (1, 1)
     assert max(found.latencies) == pytest.approx(20.579e-3)
 
 
 @pytest.mark.parametrize("texts", [("  parse p: select 1", "  bind p: select 1", "  execute p: select 1"), ("",) * 3])
-def test_parse_bind_and_execute_are_one_request(source: PostgresLog, texts: tuple[str, str, str]) -> None:
+def test_parse_bind_and_execute_are_one_request(source: TimedLog, texts: tuple[str, str, str]) -> None:
     """Counted one by one, two quick steps of each statement would hide how slow its third is."""
     steps = [
         row(f"duration: {took} ms{text}", ps)
@@ -70,18 +71,18 @@ def test_parse_bind_and_execute_are_one_request(source: PostgresLog, texts: tupl
     other = row("duration: 0.500 ms", "SELECT", session="b")
     assert in_milliseconds(source, *steps[:2], other, steps[2]) == [0.5, 7.0]
     assert in_milliseconds(source, *steps[1:], *steps[1:]) == [6.0, 6.0]  # prepared once, executed twice
-    source.parse((json.dumps(steps[1]) + "\n").encode(), 1.0)
+    source._format.parse((json.dumps(steps[1]) + "\n").encode(), 1.0)
     assert in_milliseconds(source, steps[2]) == [6.0]  # though a tick came between
 
 
-def test_sessions_that_never_execute_are_forgotten(source: PostgresLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_log, "MOST_SESSIONS", 2)
+def test_sessions_that_never_execute_are_forgotten(source: TimedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres_lines, "MOST_SESSIONS", 2)
     bound = [row("duration: 9.000 ms", "BIND", session) for session in ("a", "b", "c")]
     done = [row("duration: 1.000 ms", session=session) for session in ("a", "b", "c")]
     assert in_milliseconds(source, *bound, *done) == [1.0, 10.0, 10.0]
 
 
-def test_a_statement_that_was_cut_off_is_the_slowest_of_all(source: PostgresLog, log: Path) -> None:
+def test_a_statement_that_was_cut_off_is_the_slowest_of_all(source: TimedLog, log: Path) -> None:
     write(log, *[row("duration: 1.000 ms")] * 90, *[timed_out()] * 10)
     found = source.read(1.0)
     tail = found["tail_latency_seconds"]
@@ -90,7 +91,7 @@ def test_a_statement_that_was_cut_off_is_the_slowest_of_all(source: PostgresLog,
     assert found["load_ratio"] == Value(0.1)
 
 
-def test_a_clients_mistakes_and_the_servers_own_lines_are_no_requests(source: PostgresLog, log: Path) -> None:
+def test_a_clients_mistakes_and_the_servers_own_lines_are_no_requests(source: TimedLog, log: Path) -> None:
     write(log, *[row("duration: 1.000 ms")] * 20, row("checkpoint starting: time"))
     write(log, *[row("duplicate key value violates unique constraint", state_code="23505")] * 20)
     found = source.read(1.0)
@@ -100,7 +101,7 @@ def test_a_clients_mistakes_and_the_servers_own_lines_are_no_requests(source: Po
 
 
 def test_a_sample_stands_for_all_and_failures_for_themselves(log: Path, slo: SLO) -> None:
-    source = PostgresLog(log, slo, one_in=10)
+    source = TimedLog(log, PostgresLines(10), slo)
     source.read(0.0)
     write(log, *[row("duration: 1.000 ms  statement: select 1")] * 50, *[timed_out()] * 20)
     found = source.read(1.0)
@@ -114,7 +115,7 @@ def test_a_sample_stands_for_all_and_failures_for_themselves(log: Path, slo: SLO
 
 @pytest.mark.parametrize("line", ["no JSON", "{}", '{"message": 7}', json.dumps(row("duration: 1.000 ms", ps="")),
                                   json.dumps(row("Dauer: 1.234 ms"))])  # fmt: skip
-def test_a_log_that_cannot_be_read_is_told(source: PostgresLog, log: Path, line: str) -> None:
+def test_a_log_that_cannot_be_read_is_told(source: TimedLog, log: Path, line: str) -> None:
     """A process title that stands still would leave parse and bind to count as statements."""
     log.write_text(f"{line}\n" * 3)
     tail = source.read(1.0)["tail_latency_seconds"]
@@ -123,7 +124,7 @@ def test_a_log_that_cannot_be_read_is_told(source: PostgresLog, log: Path, line:
     assert tail.detail.endswith(UNFIT)
 
 
-def test_a_server_that_ends_all_statements_is_not_taken_for_a_wrong_log(source: PostgresLog, log: Path) -> None:
+def test_a_server_that_ends_all_statements_is_not_taken_for_a_wrong_log(source: TimedLog, log: Path) -> None:
     write(log, *[timed_out()] * 3)
     tail = source.read(1.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
@@ -131,7 +132,7 @@ def test_a_server_that_ends_all_statements_is_not_taken_for_a_wrong_log(source: 
 
 
 def test_a_look_between_two_ticks_takes_nothing_from_the_next_reading(log: Path, slo: SLO) -> None:
-    source = PostgresLog(log, slo, one_in=2)
+    source = TimedLog(log, PostgresLines(2), slo)
     source.read(0.0)
     write(log, row("duration: 5.000 ms", "BIND"), timed_out())
     source.read(1.0)
@@ -148,7 +149,7 @@ def test_a_look_between_two_ticks_takes_nothing_from_the_next_reading(log: Path,
 
 
 def test_a_burst_keeps_the_steps_of_a_statement_together(log: Path) -> None:
-    source = PostgresLog(log, SLO(0.010, quantile=0.5, max_load_rps=10_000.0))
+    source = TimedLog(log, PostgresLines(), SLO(0.010, quantile=0.5, max_load_rps=10_000.0))
     source.read(0.0)
     steps = [row("duration: 1.000 ms", "PARSE"), row("duration: 2.000 ms", "BIND"), row("duration: 4.000 ms")]
     write(log, *steps * 3500)

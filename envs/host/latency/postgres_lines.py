@@ -9,17 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from pathlib import Path
 
 from rlctl.envs.host.decode import measured
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS
 from rlctl.envs.host.latency.json_object import lookup
-from rlctl.envs.host.latency.jsonl import documents
-from rlctl.envs.host.latency.lines import LineSource
-from rlctl.envs.host.latency.newest import Newest
+from rlctl.envs.host.latency.line_formats import LineFormat, documents
 from rlctl.envs.host.latency.window import Requests
 from rlctl.envs.telemetry import Why
-from rlctl.envs.workload import SLO
 
 # src/backend/tcop/postgres.c, check_log_duration and its callers: what was done follows where the text is logged too.
 _DURATION = re.compile(r"duration: (\d+\.\d{3}) ms(?:  (parse|bind|execute|statement|fastpath function call)\b)?")
@@ -36,27 +32,26 @@ MOST_SESSIONS = 10_000
 """Whose parse and bind wait for their execute; of more, the longest unheard of are forgotten."""
 
 
-class PostgresLog(LineSource):
-    """The SLO's quantile over the statements of the last seconds, as the server has measured them.
+class PostgresLines(LineFormat):
+    """Statements, as the server has measured them.
 
     From when a server process has read the statement to when its answer is on the way: how long that process waited
     for its CPU before it read is not in it. A statement that a time-out or a shutdown has ended has no duration, and
     is the slowest of all.
 
     Args:
-        path: The log; its name ends in `.json`.
         one_in: Statements that each logged one stands for: 1 / log_transaction_sample_rate.
     """
 
+    kind = "postgres"
     run = 30  # parse, bind and execute of a statement are near to each other, though other sessions come between
 
-    def __init__(self, path: Path, slo: SLO, *, one_in: int = 1, window_seconds: float = 1.0) -> None:
-        super().__init__("postgres", path, slo, window_seconds)
+    def __init__(self, one_in: int = 1) -> None:
         self._one_in = one_in
         self._prepared: OrderedDict[object, dict[str, float]] = OrderedDict()
         self._failed = 0
 
-    def parse(self, lines: bytes, seconds: float) -> Requests:  # noqa: ARG002 - a line has no time of its own
+    def parse(self, lines: bytes, span_seconds: float) -> Requests:  # noqa: ARG002 - a line has no time of its own
         """Statements and failures that some lines tell of; checkpoints and connections are no requests."""
         latencies: list[float] = []
         malformed = 0
@@ -83,10 +78,10 @@ class PostgresLog(LineSource):
         failed, self._failed = divmod(self._failed, self._one_in)
         return Requests(latencies, failed, failed + malformed, weight=self._one_in)
 
-    def look(self, lines: bytes) -> Newest:
+    def look(self, lines: bytes, span_seconds: float) -> Requests:
         """The newest statements, by the steps that this look sees of them; what waits for the next reading waits on."""
         kept, self._prepared, self._failed = (self._prepared, self._failed), OrderedDict(), 0
-        found = super().look(lines)
+        found = self.parse(lines, span_seconds)
         self._prepared, self._failed = kept
         return found
 
