@@ -141,7 +141,7 @@ def _list(place: Place, *, as_json: bool) -> None:
     if as_json:
         print_json({"schema": 1, "applications": rows})
         return
-    from rlctl.report.table import render
+    from rlctl.report.page import render
 
     shown = ("name", "priority", "state", "mode", "threads", "cpus", "group")
     cells = [tuple("-" if row[key] is None else str(row[key]) for key in shown) for row in rows]

@@ -19,7 +19,8 @@ from rlctl.commands.outputs import files_first, write_json
 from rlctl.envs.sim.surface import outside
 from rlctl.log.progress import progress, say
 from rlctl.report.html import write_suite_report
-from rlctl.report.table import LEGEND, render, score_rows, suite_rows
+from rlctl.report.page import render
+from rlctl.report.table import LEGEND, score_rows, suite_rows
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""

@@ -21,7 +21,7 @@ from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agree
 from rlctl.envs.sim.surface import Cell, read_surface, set_aside
 from rlctl.envs.testbed.session import Testbed
 from rlctl.log.progress import progress, say
-from rlctl.report.table import render
+from rlctl.report.page import render
 
 EXAMPLES = """examples:
   rlctl calibrate --config live-nginx --out nginx.yaml --dry-run

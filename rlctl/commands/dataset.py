@@ -17,7 +17,7 @@ from rlctl.commands.arguments import named, number, positive, positive_int, refu
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import progress, say
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of

@@ -26,7 +26,8 @@ from rlctl.commands.arguments import distinct_policies, distinct_profiles, liste
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.log.progress import progress, say
-from rlctl.report.table import render, span, suite_rows
+from rlctl.report.page import render
+from rlctl.report.table import span, suite_rows
 from rlctl.safety.profile import DEFAULT
 
 EXAMPLES = """examples:

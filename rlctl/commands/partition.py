@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +21,12 @@ from rlctl.envs.host.partition.moving import Choice, Left
 from rlctl.envs.host.partition.record import Record, Stage, current_record
 from rlctl.envs.host.partition.undo import Undone, undo
 from rlctl.log.progress import say
+from rlctl.report.page import render
 
 if TYPE_CHECKING:
-    from rlctl.envs.host.partition.apply import Applied
-    from rlctl.envs.host.partition.platform import Platform
     from rlctl.envs.host.partition.view import Row
+
+HEADER = ("group", "CPUs", "memory nodes", "quota CPUs", "memory MB", "exclusive", "processes")
 
 MOST_NAMES = 6
 """Of tasks that stay for one reason; --json has all."""
@@ -83,51 +84,48 @@ def _apply(args: argparse.Namespace) -> int:
     from rlctl.envs.host.partition.apply import Wish, apply, plan  # with pydantic, which undo can do without
     from rlctl.envs.host.partition.platform import load_platform
 
-    layout, kernel = Layout.detect(), KernelFiles()
-    within = args.within.strip("/")
-    platform = load_platform(args.platform, within=within, cpus=_cpus(within, layout, kernel))
+    layout, kernel, within = Layout.detect(), KernelFiles(), args.within.strip("/")
+    cpuset = Group.open(layout, within, Knobs(None, kernel)).cpuset if within else None
+    platform = load_platform(args.platform, within=within, cpus=cpuset.effective() if cpuset else None)
     wish = Wish(args.exclusive, tuple(args.take), Choice(frozenset(args.leave), args.kernel_threads))
     say(f"platform: {platform.why}")
     if args.dry_run:
-        _report(platform, plan(platform, wish, layout=layout, kernel=kernel), "would ", as_json=args.json)
-        return 0
-    if os.geteuid() != 0 and not args.within:
+        done = plan(platform, wish, layout=layout, kernel=kernel)
+    elif os.geteuid() != 0 and not within:
         raise PermissionMissing("the whole host can be divided by root only; divide a group of yours with --within")
-    _report(platform, apply(platform, args.state, wish, layout=layout, kernel=kernel, say=say), "", as_json=args.json)
+    else:
+        done = apply(platform, args.state, wish, layout=layout, kernel=kernel, say=say)
+    if args.json:
+        moved = {str(group): count for group, count in done.moved.items()}
+        print_json({"why": platform.why, "groups": done.made, "moved": moved, "left": list(map(asdict, done.left))})
+        return 0
+    make, move = ("would make", "would move") if args.dry_run else ("made", "moved")
+    tasks = [f"{count} tasks of {shown(str(group))}" for group, count in done.moved.items()] or ["no task"]
+    made = [f"{make} {group}" for group in done.made]
+    print(*made, *(f"{move} {some} to {platform.host_group}" for some in tasks), *_left_in_words(done.left), sep="\n")
     return 0
 
 
-def _cpus(within: str, layout: Layout, kernel: KernelFiles) -> frozenset[int] | None:
-    """CPUs of the group that is to be divided; None for the whole host."""
-    cpuset = Group.open(layout, within, Knobs(None, kernel)).cpuset if within else None
-    return cpuset.effective() if cpuset is not None else None
-
-
 def _show(args: argparse.Namespace) -> int:
+    """Print what stands; CheckFailed: it is not whole."""
     from rlctl.envs.host.partition.view import rows, tasks_outside
 
     recorded = current_record(args.state)
     if recorded is None or not recorded.plan:
         raise CheckFailed(f"no partition stands, as {args.state} has it: `rlctl partition apply` makes one")
-    layout, kernel = Layout.detect(), KernelFiles()
-    found = rows(recorded.plan, layout, kernel)
-    description = recorded.plan
-    choice = Choice(frozenset(description["leave"]), description["kernel_threads"])
+    layout, kernel, plan = Layout.detect(), KernelFiles(), recorded.plan
+    found, choice = rows(plan, layout, kernel), Choice(frozenset(plan["leave"]), plan["kernel_threads"])
     left, others = tasks_outside(recorded.mounts, layout, kernel, choice, Path("/proc"))
     if args.json:
-        groups = [
-            asdict(row) | {"quota_cpus": row.quota_cpus if math.isfinite(row.quota_cpus) else None} for row in found
-        ]
+        groups = [asdict(row) | {"quota_cpus": row.quota_cpus if row.quota_cpus < math.inf else None} for row in found]
         by_group = [{"group": group, "tasks": count} for group, count in others]
         print_json({"stage": recorded.stage, "groups": groups, "left": list(map(asdict, left)), "others": by_group})
     else:
-        print(description["why"], _table(found), *_left_in_words(left), *_others_in_words(others), sep="\n")
-    return _whole(recorded, found)
-
-
-def _whole(recorded: Record, found: Sequence[Row]) -> int:
-    """Exit code 0, or why not."""
-    wanted = 2 + len(recorded.plan["clusters"])
+        told = [f"another program's group {shown(str(group))}: {n} tasks; --take moves them too" for group, n in others]
+        if len(told) > MOST_NAMES:
+            told[MOST_NAMES:] = [f"and {len(told) - MOST_NAMES} more groups of other programs"]
+        print(plan["why"], render([HEADER, *map(_cells, found)]), *_left_in_words(left), *told, sep="\n")
+    wanted = 2 + len(plan["clusters"])
     if recorded.stage is not Stage.STANDING:
         raise CheckFailed(f"the partition is not whole (it was left {recorded.stage}): `rlctl partition undo`")
     if len(found) < wanted:
@@ -163,28 +161,12 @@ def undone_in_words(undone: Undone) -> str:
     """An undo in words, one line."""
     if not undone.removed and not undone.moved and undone.note:
         return undone.note
-    extra = f", {undone.followed} that began in the partition after them" if undone.followed else ""
-    extra += f", {undone.homeless} whose group is gone into the group above" if undone.homeless else ""
-    return f"{undone.moved} tasks moved back{extra}; {len(undone.removed)} groups removed"
+    return f"{undone.moved} tasks moved back; {len(undone.removed)} groups removed"
 
 
 def undone_as_json(undone: Undone) -> dict[str, Any]:
     """An undo as plain data."""
     return {"ok": undone.ok, **asdict(undone)}
-
-
-def _report(platform: Platform, done: Applied, would: str, *, as_json: bool) -> None:
-    """Print what was made and moved, or, with `would`, what would be."""
-    if as_json:
-        moved = {str(group): count for group, count in done.moved.items()}
-        print_json({"why": platform.why, "groups": done.made, "moved": moved, "left": list(map(asdict, done.left))})
-        return
-    from_groups = [f"{count} tasks of {shown(str(group))}" for group, count in done.moved.items()] or ["no task"]
-    made = [f"{would}make {group}" if would else f"made {group}" for group in done.made]
-    moved_lines = [
-        f"{would}move {tasks} to {platform.host_group}" if would else f"moved {tasks}" for tasks in from_groups
-    ]
-    print(*made, *moved_lines, *_left_in_words(done.left), sep="\n")
 
 
 def _left_in_words(left: Iterable[Left]) -> list[str]:
@@ -197,21 +179,6 @@ def _left_in_words(left: Iterable[Left]) -> list[str]:
         + (", ...)" if len(names) > MOST_NAMES else ")")
         for (group, why), names in kinds.items()
     ]
-
-
-def _others_in_words(groups: Sequence[tuple[Path, int]]) -> list[str]:
-    lines = [
-        f"another program's group {shown(str(group))}: {count} tasks; --take moves them too" for group, count in groups
-    ]
-    more = f"and {len(lines) - MOST_NAMES} more groups of other programs"
-    return lines if len(lines) <= MOST_NAMES + 1 else [*lines[:MOST_NAMES], more]
-
-
-def _table(found: Sequence[Row]) -> str:
-    header = ("group", "CPUs", "memory nodes", "quota CPUs", "memory MB", "exclusive", "processes")
-    cells = [header, *(_cells(row) for row in found)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

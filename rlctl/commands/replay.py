@@ -17,7 +17,7 @@ from rlctl.envs.ticklog import log_files
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import Contender, Recheck, ReplayedDecision, VerdictDifference, replay
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.verdict import Verdict
 

@@ -263,7 +263,7 @@ def _command(args: argparse.Namespace, options: TrainingOptions, folder: Path) -
 
 
 def _show(args: argparse.Namespace, results: Sequence[TrainingResult]) -> None:
-    from rlctl.report.table import render
+    from rlctl.report.page import render
     from rlctl.training.progress import result_rows
 
     runs = [one.as_json() for one in results]

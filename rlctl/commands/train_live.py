@@ -102,7 +102,7 @@ def _show(args: argparse.Namespace, outcome: Outcome, bundle: str | None) -> Non
 
 
 def _table(outcome: Outcome) -> str:
-    from rlctl.report.table import render
+    from rlctl.report.page import render
 
     head = ("phase", "ticks", "QoS %", "BE %", "violations", "overrides", "explored", "missed deadlines")
     rows = [

@@ -16,7 +16,7 @@ from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import say
 from rlctl.loop.stopping import signals_noted
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.training.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
 
 if TYPE_CHECKING:

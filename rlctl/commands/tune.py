@@ -162,7 +162,7 @@ def _search_of(args: argparse.Namespace) -> tuple[SearchOptions, Job]:
 
 def _print_space(job: Job) -> None:
     """What is searched: the first trial's value of each key, and its range."""
-    from rlctl.report.table import render
+    from rlctl.report.page import render
 
     rows = [("key", "first trial", "range")]
     for key, draw in job.space.draws.items():

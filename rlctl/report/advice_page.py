@@ -14,8 +14,7 @@ from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
 from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.report.advice_log import SETTLE_TICKS, Watched
-from rlctl.report.page import html_page, html_table
-from rlctl.report.table import render
+from rlctl.report.page import html_page, html_table, render
 
 SCHEMA = 1
 

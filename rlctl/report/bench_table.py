@@ -14,9 +14,10 @@ from rlctl.envs.whole_file import write_json
 from rlctl.log.record import write_ticks
 from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
+from rlctl.report.page import render
 from rlctl.report.pareto import draw_scenario, styles
 from rlctl.report.plots import plot_run
-from rlctl.report.table import render, score_rows
+from rlctl.report.table import score_rows
 
 
 def write_report(outcome: LiveOutcome, folder: Path) -> None:

@@ -14,10 +14,9 @@ from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.page import html_page, html_table
+from rlctl.report.page import html_page, html_table, render
 from rlctl.report.pareto import Styles, draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.suite_table import paired_rows, summary_rows
-from rlctl.report.table import render
 from rlctl.report.timeline import timeline_svg
 
 if TYPE_CHECKING:

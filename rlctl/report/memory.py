@@ -12,7 +12,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, shown
 from rlctl.envs.experience import SafeLevelMemory, allocation_at
 from rlctl.envs.level_counts import TOP, LevelCounts, load_of
-from rlctl.report.table import render
+from rlctl.report.page import render
 
 HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
 

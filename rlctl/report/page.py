@@ -1,4 +1,4 @@
-"""The HTML page of every report: one file that needs nothing but itself, light or dark, and tables that scroll."""
+"""The writers of every report: Markdown tables, and HTML pages that need nothing but themselves, light or dark."""
 
 from __future__ import annotations
 
@@ -25,3 +25,11 @@ def html_table(rows: Sequence[Sequence[str]], label: str) -> str:
         f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def render(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table with aligned columns; the first row is the header, the first column is text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"| {' | '.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])} |" for row in rows]
+    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])

@@ -24,7 +24,7 @@ from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
 from rlctl.report.figures import new_figure
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import Profile
 
 if TYPE_CHECKING:

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from rlctl.agents.catalogue import label
 from rlctl.bench.intervals import Estimate
 from rlctl.envs.errors import shown
+from rlctl.report.page import render
 from rlctl.report.shadow_gate import Check
 from rlctl.report.shadow_report import Report, ShadowFigures
-from rlctl.report.table import render, span
+from rlctl.report.table import span
 
 LOG_HEADER = (
     "policy", "same %", "95 %", "near %", "overridden %", "refused %", "95 %", "failed", "late", "drift %", "BE gain",

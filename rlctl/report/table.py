@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
@@ -91,14 +91,6 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
 def _half(estimate: Estimate) -> str:
     """Half the width of an interval; nothing of one run."""
     return f" ±{estimate.half95:.1f}" if math.isfinite(estimate.half95) else ""
-
-
-def render(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns; the first row is the header, the first column is text."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [f"| {' | '.join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])])} |" for row in rows]
-    rule = "|".join(["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])])
-    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
 
 
 def span(interval: tuple[float, float], form: str, endless: str, between: str = " to ") -> str:

@@ -19,7 +19,8 @@ from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model, validated
-from rlctl.report.table import percent, render
+from rlctl.report.page import render
+from rlctl.report.table import percent
 from rlctl.safety.profile import DEFAULT
 from rlctl.training.plan import TrainingOptions, new_plan
 from rlctl.training.search_ranking import TrialRanking

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.errors import RlctlError
-from rlctl.report.table import render
+from rlctl.report.page import render
 from tests.faults.cases import Case, Fault
 from tests.faults.judging import judge, rulings
 from tests.faults.kills import Kill

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,12 @@ from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.partition import record
 from rlctl.envs.host.partition.moving import Choice, Left, Mover
-from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
-from rlctl.envs.host.partition.record import (
-    FOLDER,
-    SHARED,
-    Stage,
-    current_record,
-    group_entry,
-    plan_entry,
-    stage_entry,
-)
+from rlctl.envs.host.partition.platform import Platform
+from rlctl.envs.host.partition.record import FOLDER, HOST, MDEV, SHARED, Stage
 from rlctl.envs.host.partition.undo import defer_signals, undo_locked
+from rlctl.envs.host.process import Task, affinity
 
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
 
@@ -77,20 +71,17 @@ def apply(
         HostError: A hierarchy is missing, a controller runs on the same state directory, or the disk is full.
         PermissionMissing: Not root, or no group of this user's.
     """
-    wish = wish or Wish()
     with contextlib.ExitStack() as closing:
-        journal = Journal.open(state_dir / FOLDER, proc)  # makes the directories
-        closing.callback(journal.close)
+        journal = closing.enter_context(Journal.open(state_dir / FOLDER, proc))  # makes the directories
         closing.callback(StateLock(state_dir).close)
-        if current_record(state_dir, proc) is not None:
+        if record.current_record(state_dir, proc) is not None:
             raise CgroupBusy(f"{state_dir}: a partition stands already, or was left half built: `rlctl partition undo`")
-        site = _Site(platform, wish, layout, kernel)
-        site.check()
+        work = _Work(platform, wish or Wish(), layout, kernel, proc)
+        work.check()
         try:
-            journal.record([plan_entry(site.plan())])
-            mover = Mover(kernel, journal, proc, wish.choice)
-            made = _Builder(site, journal, mover, say).build()
-            journal.record([stage_entry(Stage.STANDING)])
+            journal.record([record.plan_entry(work.plan())])
+            work.build(journal, say)
+            journal.record([record.stage_entry(Stage.STANDING)])
         except (RlctlError, OSError, KeyboardInterrupt):
             with defer_signals():
                 journal.close()
@@ -98,20 +89,22 @@ def apply(
                 for line in ("what was done is taken back", *problems):  # afterwards: whoever reads may have left
                     say(line)
             raise
-        return Applied(tuple(made), dict(mover.moved), tuple(mover.left.values()))
+        return Applied(tuple(work.made), dict(work.mover.moved), tuple(work.mover.left.values()))
 
 
 def plan(platform: Platform, wish: Wish, *, layout: Layout, kernel: Kernel, proc: Path = Path("/proc")) -> Applied:
     """What `apply` would do now: the groups, and where tasks would go or stay. Nothing is changed."""
-    site = _Site(platform, wish, layout, kernel)
-    site.check()
-    mover = Mover(kernel, None, proc, wish.choice)
-    site.move(mover)
-    return Applied(tuple(site.groups()), mover.moved, tuple(mover.left.values()))
+    work = _Work(platform, wish, layout, kernel, proc)
+    work.check()
+    work.move()
+    targets = dict.fromkeys([*work.groups(), *map(work.target, work.mover.moved)])
+    return Applied(tuple(targets), work.mover.moved, tuple(work.mover.left.values()))
 
 
-class _Site:
-    """The hierarchies and directories of a platform's groups; HostError: a hierarchy is missing, and why.
+class _Work(Knobs):
+    """The steps, in an order that each of the kernels takes, and the knobs of our own groups.
+
+    These are journalled before they are made, and have no originals to put back. HostError: a hierarchy is missing.
 
     Attributes:
         memory: Where clusters have their limits; None without any.
@@ -119,22 +112,32 @@ class _Site:
         managing: Those in which the managed part is made.
     """
 
-    def __init__(self, platform: Platform, wish: Wish, layout: Layout, kernel: Kernel) -> None:
-        self.platform, self.wish, self.layout, self.kernel = platform, wish, layout, kernel
+    def __init__(self, platform: Platform, wish: Wish, layout: Layout, kernel: Kernel, proc: Path) -> None:
+        super().__init__(None, kernel)
+        self.platform, self.wish, self.layout, self.made = platform, wish, layout, list[Path]()
+        self.mover = Mover(kernel, proc, wish.choice)
+        self._proc = proc
         cpuset = layout.mount(Controller.CPUSET)
         if any(one.quota_cpus < len(one.cpus) for one in platform.clusters):
             layout.mount(Controller.CPU)
         limits = any(one.memory_bytes is not None for one in platform.clusters)
         self.memory = layout.mount(Controller.MEMORY) if limits else None
-        self.moving = _distinct([cpuset, layout.mounts.get(Controller.CPU, cpuset)])
+        self.moving = tuple(dict.fromkeys([cpuset, layout.mounts.get(Controller.CPU, cpuset)]))
         used = [layout.mounts[one] for one in USED if one in layout.mounts]
-        self.managing = _distinct([*self.moving, *used, *([self.memory] if self.memory else [])])
+        every = [*self.moving, *used, *([self.memory] if self.memory else [])]
+        self.managing = tuple({mount.path: mount for mount in every}.values())
 
     def base(self, mount: Mount) -> Path:
         """The directory in a hierarchy that holds both partitions."""
         return mount.path / self.platform.within
 
-    def groups(self) -> Iterable[Path]:
+    def target(self, source: Path) -> Path:
+        """Where a group's tasks go: the host's group, and for groups that were taken one of the same name below it."""
+        mount = next(one for one in self.moving if source.is_relative_to(one.path))
+        host = self.base(mount) / HOST
+        return host if source == self.base(mount) else host / source.relative_to(mount.path)
+
+    def groups(self) -> Iterator[Path]:
         """Directories to make, parents first."""
         managed = [MDEV, *(f"{MDEV}/{one.name}" for one in self.platform.clusters)]
         for mount in self.managing:
@@ -154,16 +157,17 @@ class _Site:
             "kernel_threads": self.wish.choice.kernel_threads,
         }
 
-    def move(self, mover: Mover) -> None:
+    def move(self) -> None:
         """Move everything movable to the host's part: tasks of the group that is divided, and those of `take`."""
         for mount in self.moving:
             base = self.base(mount)
             taken = [mount.path / name.strip("/") for name in self.wish.take]
             below = [group for one in taken if one.is_dir() for group in tree(self.kernel, one)]
-            others = [group for group in below if not _within(group, (base / HOST, base / MDEV))]
+            ours = (base / HOST, base / MDEV)
+            others = [group for group in below if not any(group.is_relative_to(top) for top in ours)]
             for source in dict.fromkeys([base, *others]):
                 try:
-                    mover.sweep(source, base / HOST)
+                    self.mover.sweep(source, self.target(source))
                 except CgroupGone:
                     if source == base or source.is_dir():
                         raise
@@ -185,67 +189,71 @@ class _Site:
             if not any((mount.path / name.strip("/")).is_dir() for mount in self.moving):
                 raise CgroupGone(f"--take {name}: no such group in any hierarchy of cpu and cpuset")
 
-
-class _Builder:
-    """The steps, in an order that each of the kernels takes."""
-
-    def __init__(self, site: _Site, journal: Journal, mover: Mover, say: Callable[[str], None]) -> None:
-        self._site, self._mover, self._say = site, mover, say
-        self._theirs = Knobs(journal, site.kernel)
-        self._ours = _RecordedKnobs(site.kernel, journal)
-
-    def build(self) -> list[Path]:
-        """Make the groups and move the tasks; returns the groups."""
-        site, platform = self._site, self._site.platform
-        for mount in site.moving:
-            self._make_host(mount)
-        there = [one for one in (Controller.CPUSET, Controller.CPU) if one in site.layout.mounts]
-        paths = {one: site.base(site.layout.mounts[one]) / HOST for one in there}
-        host = Group(platform.host_group, paths, site.layout, self._ours)
+    def build(self, journal: Journal, say: Callable[[str], None]) -> None:
+        """Make the groups and move the tasks."""
+        self._record, theirs, platform = journal.record, Knobs(journal, self.kernel), self.platform
+        self.mover.prepare = self._prepare
+        for mount in self.moving:
+            self._make_host(mount, theirs)
+        there = [one for one in (Controller.CPUSET, Controller.CPU) if one in self.layout.mounts]
+        paths = {one: self.base(self.layout.mounts[one]) / HOST for one in there}
+        host = Group(platform.host_group, paths, self.layout, self)
         self._set_cpuset(host, platform.host_cpus, platform.host_memory_nodes)
-        self._say(f"made {platform.host_group} with CPU {format_cpus(platform.host_cpus)}")
         self._make_mdev()
-        self._say(f"made {platform.mdev_group} with CPU {format_cpus(platform.mdev_cpus)}")
-        site.move(self._mover)
-        for source, count in self._mover.moved.items():
-            self._say(f"moved {count} tasks out of {shown(str(source))}")
-        return self._ours.made
+        for group, cpus in ((platform.host_group, platform.host_cpus), (platform.mdev_group, platform.mdev_cpus)):
+            say(f"made {group} with CPU {format_cpus(cpus)}")
+        self.move()
+        for source, count in self.mover.moved.items():
+            say(f"moved {count} tasks out of {shown(str(source))}")
 
-    def _make_host(self, mount: Mount) -> None:
-        base, host = self._site.base(mount), self._site.base(mount) / HOST
-        self._ours.make_group(host)
+    def make_group(self, group: Path) -> None:
+        """First on disk, then in the kernel, then on disk how to know it again."""
+        self._record([record.group_entry(group)])
+        super().make_group(group)
+        self._record([record.group_entry(group, self.kernel.identity(group))])
+        self.made.append(group)
+        if (group / "cpuset.effective_mems").exists():  # v1 gives a new group neither CPUs nor memory
+            CpusetV1(self, group).inherit()
+
+    def _prepare(self, source: Path, tasks: Sequence[Task]) -> None:
+        """Before tasks leave a group: their own affinities are on the disk, and the group that they go to is there."""
+        names = ("cpuset.effective_cpus", "cpuset.cpus.effective")
+        if (file := next((source / name for name in names if (source / name).exists()), None)) is not None:
+            all_cpus = parse_cpus(self.kernel.read(file))
+            each = [(task, affinity(task.tid, self._proc)) for task in tasks]
+            narrow = [(task, format_cpus(cpus)) for task, cpus in each if cpus and cpus < all_cpus]
+            if narrow:
+                self._record([record.affinity_entry(task.tid, task.start, cpus) for task, cpus in narrow])
+        target = self.target(source)
+        for group in (*reversed(target.parents), target):
+            if any(above.name == HOST for above in group.parents) and not group.is_dir():
+                self.make_group(group)
+
+    def _make_host(self, mount: Mount, theirs: Knobs) -> None:
+        base, host = self.base(mount), self.base(mount) / HOST
+        self.make_group(host)
         if mount.version == 1:
-            if mount == self._site.layout.mounts[Controller.CPUSET]:
-                CpusetV1(self._ours, host).inherit()
             return
         # Below the true root of v2 a group with controllers has no tasks of its own ("No Internal Process Constraint").
         if (base / "cgroup.type").exists():
-            self._mover.sweep(base, host)
-            for left in self._mover.left.values():
+            self.mover.sweep(base, host)
+            for left in self.mover.left.values():
                 raise CgroupBusy(f"{base}: in v2 all tasks of a divided group have to go: {left.tid}: {left.why}")
+        # Undo switches off what is switched on here and no more: what others share by then has their limits.
+        mounts = self.layout.mounts
+        names = [str(one) for one in (Controller.CPU, Controller.CPUSET) if mounts.get(one) == mount]
+        names += ["memory"] if mount == self.memory else []
         for group in [*reversed(base.parents), base]:
             if group.is_relative_to(mount.path):
-                self._share(group, mount)
-
-    def _share(self, group: Path, mount: Mount) -> None:
-        """Let the children of a v2 group have the controllers.
-
-        Undo switches off what is switched on here and no more: what others share by then has their limits.
-        """
-        mounts = self._site.layout.mounts
-        names = [str(one) for one in (Controller.CPU, Controller.CPUSET) if mounts.get(one) == mount]
-        if mount == self._site.memory:
-            names.append("memory")
-        file = group / SHARED
-        absent = [name for name in names if name not in self._theirs.read(file).split()]
-        if absent:
-            self._theirs.remember([file], {file: " ".join(f"-{name}" for name in absent)})
-            self._theirs.write(file, " ".join(f"+{name}" for name in absent))
+                file = group / SHARED
+                if absent := [name for name in names if name not in self.read(file).split()]:
+                    theirs.remember([file], {file: " ".join(f"-{name}" for name in absent)})
+                    theirs.write(file, " ".join(f"+{name}" for name in absent))
 
     def _make_mdev(self) -> None:
-        platform, layout = self._site.platform, self._site.layout
+        platform, layout = self.platform, self.layout
         mdev = self._create(platform.mdev_group, platform.mdev_cpus, platform.mdev_memory_nodes)
-        if self._site.wish.exclusive:
+        if self.wish.exclusive:
             self._make_exclusive(mdev.paths[Controller.CPUSET])
         for cluster in platform.clusters:
             group = self._create(platform.cluster_group(cluster.name), cluster.cpus, cluster.memory_nodes)
@@ -254,11 +262,11 @@ class _Builder:
             if cluster.memory_bytes is not None:
                 is_v2 = layout.mounts[Controller.MEMORY].version == 2
                 limit = group.paths[Controller.MEMORY] / ("memory.max" if is_v2 else "memory.limit_in_bytes")
-                self._ours.write(limit, str(cluster.memory_bytes))
+                self.write(limit, str(cluster.memory_bytes))
 
     def _create(self, name: str, cpus: frozenset[int], nodes: frozenset[int]) -> Group:
-        memory = () if self._site.memory is None else (Controller.MEMORY,)
-        group = Group.create(self._site.layout, name, self._ours, memory)
+        memory = () if self.memory is None else (Controller.MEMORY,)
+        group = Group.create(self.layout, name, self, memory)
         self._set_cpuset(group, cpus, nodes)
         return group
 
@@ -266,7 +274,7 @@ class _Builder:
         if group.cpuset is None:
             raise CgroupError(f"{group.name}: has no cpuset: its parent shares none")
         if nodes:
-            self._ours.write(group.paths[Controller.CPUSET] / "cpuset.mems", format_cpus(nodes))
+            self.write(group.paths[Controller.CPUSET] / "cpuset.mems", format_cpus(nodes))
         group.cpuset.set_cpus(cpus)
 
     def _make_exclusive(self, mdev: Path) -> None:
@@ -278,48 +286,21 @@ class _Builder:
         refused = f"the managed CPUs cannot be exclusive{self._rivals(mdev)}"
         try:
             if partition.exists():
-                self._ours.poke(partition, "root")
+                self.poke(partition, "root")
             else:
-                self._ours.write(mdev / V1_EXCLUSIVE, "1")
+                self.write(mdev / V1_EXCLUSIVE, "1")
         except RlctlError as error:
             raise CgroupRejected(f"{refused}: {error}") from error
-        if partition.exists() and (state := self._ours.read(partition).strip()) != "root":
+        if partition.exists() and (state := self.read(partition).strip()) != "root":
             raise CgroupRejected(f"{refused}: {partition} says {state!r}")
 
     def _rivals(self, mdev: Path) -> str:
         """What stands in the way: a parent that is not exclusive itself, other groups that have some of the CPUs."""
-        kernel, above = self._site.kernel, mdev.parent / V1_EXCLUSIVE
-        if above.exists() and self._ours.read(above).strip() != "1":
+        above, managed, rivals = mdev.parent / V1_EXCLUSIVE, self.platform.mdev_cpus, []
+        if above.exists() and self.read(above).strip() != "1":
             return f" ({mdev.parent} is not)"
-        rivals = []
-        for other in kernel.subgroups(mdev.parent):
+        for other in self.kernel.subgroups(mdev.parent):
             with contextlib.suppress(OSError, ValueError):
-                cpus = parse_cpus(kernel.read(other / "cpuset.cpus"))
-                if other != mdev and cpus & self._site.platform.mdev_cpus:
+                if other != mdev and parse_cpus(self.kernel.read(other / "cpuset.cpus")) & managed:
                     rivals.append(other.name)
         return f" ({', '.join(rivals)} has some of them)" if rivals else ""
-
-
-class _RecordedKnobs(Knobs):
-    """Knobs of groups of our own: they are journalled before they are made, and have no originals to put back."""
-
-    def __init__(self, kernel: Kernel, journal: Journal) -> None:
-        super().__init__(None, kernel)
-        self.made: list[Path] = []
-        self._record = journal.record
-
-    def make_group(self, group: Path) -> None:
-        """First on disk, then in the kernel, then on disk how to know it again."""
-        self._record([group_entry(group)])
-        super().make_group(group)
-        if (identity := self._identity(group)) is not None:
-            self._record([group_entry(group, identity)])
-        self.made.append(group)
-
-
-def _distinct(mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-    return tuple({mount.path: mount for mount in mounts}.values())
-
-
-def _within(group: Path, tops: Iterable[Path]) -> bool:
-    return any(group.is_relative_to(top) for top in tops)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal, refusing
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.partition.record import Move, move_entry
-from rlctl.envs.host.process import Task, affinity, leader, read_task
+from rlctl.envs.host.process import Task, leader, read_task
 
 # Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already.
 MOST_ROUNDS = 100
 
 # Refusals that no task is to blame for: the group has no CPU, takes no processes, is gone.
 _OF_THE_TARGET = (errno.ENOSPC, errno.EOPNOTSUPP, errno.ENOENT, errno.ENODEV, errno.EROFS)
-
 
 REAL_TIME_LEFT = "real-time: a v1 cpu group without cpu.rt_runtime_us takes none"
 
@@ -48,50 +45,48 @@ class Choice:
             return "kernel thread, bound to its CPUs" if task.kernel_thread else "bound to its CPUs by the kernel"
         if task.kernel_thread and not self.kernel_threads:
             return "kernel thread; --kernel-threads takes it along"
-        if self.leave and not self.leave.isdisjoint(_names(task, proc)):
-            return "left by your --leave"
-        return ""
-
-
-def listed(kernel: Kernel, group: Path) -> Sequence[int]:
-    """Tasks in a group itself: threads of v1, processes of v2, which moves no thread apart from its process."""
-    try:
-        return [int(word) for word in kernel.read(listing(group)).split()]
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:  # a threaded group, whose processes the group above lists
-            return []
-        raise
+        process = read_task(leader(task.tid, proc), proc) if self.leave else None
+        names = {str(one.tid) for one in (task, process) if one} | {one.name for one in (task, process) if one}
+        return "left by your --leave" if self.leave & names else ""
 
 
 def listing(group: Path) -> Path:
-    """The file that lists a group's tasks and takes more of them."""
+    """The file that lists a group's tasks and takes more: threads of v1, processes of v2, which moves none apart."""
     v1 = group / "tasks"
     return v1 if v1.exists() else group / "cgroup.procs"
 
 
-def _names(task: Task, proc: Path) -> Iterator[str]:
-    """What a user may call it: pids and names of itself and of its process."""
-    process = leader(task.tid, proc)
-    yield from (str(task.tid), task.name, str(process))
-    if process != task.tid and (its := read_task(process, proc)) is not None:
-        yield its.name
+def listed(kernel: Kernel, group: Path) -> Sequence[int]:
+    """Tasks in a group itself; a threaded one of v2 lists none, as those are the processes of the group above."""
+    try:
+        return [int(word) for word in kernel.read(listing(group)).split()]
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return []
+        raise
+
+
+def tasks_in(kernel: Kernel, group: Path, proc: Path) -> list[Task]:
+    """The tasks that a group lists and /proc knows; none where it cannot be read."""
+    with contextlib.suppress(OSError):
+        return [task for tid in listed(kernel, group) if (task := read_task(tid, proc)) is not None]
+    return []
 
 
 class Mover:
     """Moves tasks from group to group until no more appear.
 
-    Args:
-        journal: Has every task before it is moved; None only counts what would be moved.
-
     Attributes:
+        prepare: Called with the tasks that are about to leave a group; None only counts what would be moved.
         moved: How many tasks, by the directory that they left.
         left: Tasks that stay, with the reason; each once for each hierarchy.
     """
 
-    def __init__(self, kernel: Kernel, journal: Journal | None, proc: Path, choice: Choice) -> None:
+    def __init__(self, kernel: Kernel, proc: Path, choice: Choice) -> None:
+        self.prepare: Callable[[Path, Sequence[Task]], None] | None = None
         self.moved: dict[Path, int] = {}
         self.left: dict[tuple[Path, int, int], Left] = {}
-        self._kernel, self._journal, self._proc, self._choice = kernel, journal, proc, choice
+        self._kernel, self._proc, self._choice = kernel, proc, choice
 
     def sweep(self, source: Path, target: Path) -> None:
         """Move every task of one group into another, in rounds until there is none but those that stay.
@@ -100,39 +95,26 @@ class Mover:
             HostError: The target takes nobody, the journal cannot be written, or tasks appear without end.
         """
         for _ in range(MOST_ROUNDS):
-            tasks = [task for task in self._tasks(source) if self._wanted(source, task)]
-            if not tasks:
+            with refusing(listing(source), "read it"):
+                numbers = listed(self._kernel, source)
+            tasks = [read_task(tid, self._proc) for tid in numbers]
+            movable = [task for task in tasks if task is not None and self._is_movable(source, task)]
+            if not movable:
                 return
-            if self._journal is None:
-                self.moved[source] = len(tasks)
+            if self.prepare is None:
+                self.moved[source] = len(movable)
                 return
-            self._journal.record([move_entry(self._entry(task, source), listing(source)) for task in tasks])
-            for task in tasks:
+            self.prepare(source, movable)
+            for task in movable:
                 self._move(task, source, target)
         raise HostError(f"{source}: tasks appear faster than they can be moved: end what forks them")
 
-    def _tasks(self, source: Path) -> Iterator[Task]:
-        with refusing(listing(source), "read it"):
-            numbers = listed(self._kernel, source)
-        for number in numbers:
-            if (task := read_task(number, self._proc)) is not None:
-                yield task
-
-    def _wanted(self, source: Path, task: Task) -> bool:
+    def _is_movable(self, source: Path, task: Task) -> bool:
         if (source, task.tid, task.start) in self.left:
             return False
         if why := self._choice.why_left(task, self._proc):
             self._leave(task, source, why)
-            return False
-        return True
-
-    def _entry(self, task: Task, source: Path) -> Move:
-        """What undo needs: affinity too, but only one that somebody has set, narrower than the group's CPUs."""
-        if (source / "cpuset.cpus").exists() or (source / "cpuset.cpus.effective").exists():
-            cpus = affinity(task.tid, self._proc)
-            if cpus and cpus < _effective(self._kernel, source):
-                return Move(task.tid, task.start, source, format_cpus(cpus))
-        return Move(task.tid, task.start, source)
+        return not why
 
     def _move(self, task: Task, source: Path, target: Path) -> None:
         try:
@@ -143,22 +125,15 @@ class Mover:
         except OSError as error:
             if error.errno in _OF_THE_TARGET:
                 raise refusal(error, listing(target), f"move {task.tid} ({task.name})") from error
-            self._leave(task, source, _why(error, task, listing(target)))
+            self._leave(task, source, _why(error, task, target))
 
     def _leave(self, task: Task, source: Path, why: str) -> None:
         self.left[source, task.tid, task.start] = Left(task.tid, task.name, source, why)
 
 
-def _why(error: OSError, task: Task, file: Path) -> str:
-    if error.errno == errno.EINVAL and task.real_time and (file.parent / "cpu.shares").exists():
+def _why(error: OSError, task: Task, target: Path) -> str:
+    if error.errno == errno.EINVAL and task.real_time and (target / "cpu.shares").exists():
         return REAL_TIME_LEFT
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"user id {os.geteuid()} may not move it"
     return f"the kernel refuses: {errno.errorcode.get(error.errno or 0, '?')} ({error.strerror})"
-
-
-def _effective(kernel: Kernel, group: Path) -> frozenset[int]:
-    for name in ("cpuset.effective_cpus", "cpuset.cpus.effective"):
-        if (group / name).exists():
-            return parse_cpus(kernel.read(group / name))
-    return frozenset()

@@ -30,12 +30,9 @@ from pydantic import BeforeValidator, Field, StringConstraints
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.partition.record import HOST, MDEV
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
-from rlctl.envs.yaml_edge import Lines, Strict, load_yaml, shipped_or_own, validated
-
-# Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
-# partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
-HOST, MDEV = "rlctl-host", "rlctl-mdev"
+from rlctl.envs.yaml_edge import Strict, load_yaml, shipped_or_own, validated
 
 # Name of the cluster when the managed device is not divided.
 WHOLE = "all"
@@ -99,10 +96,14 @@ def load_platform(
     path = shipped_or_own(file, "platform", "platform")
     data, lines = load_yaml(path)
     description = validated(PlatformFile, data, path, lines)
-    topology = _topology(cpus, sys)
-    for key, problem in _problems(description, frozenset(topology), memory_nodes(sys)):
-        raise ConfigError(f"{'.'.join(key)}: {problem}", path, _line(lines, key))
-    return description.platform(within, f"as {path} says")
+    for key, problem in _problems(description, frozenset(_topology(cpus, sys)), memory_nodes(sys)):
+        above = next((key[:end] for end in range(len(key), 0, -1) if key[:end] in lines), ())
+        raise ConfigError(f"{'.'.join(key)}: {problem}", path, lines.get(above))
+    whole = {WHOLE: _Cluster(cpus=description.mdev.cpus)}
+    clusters = [one.cluster(name) for name, one in (description.mdev.clusters or whole).items()]
+    host, mdev = description.host, description.mdev
+    nodes = host.memory_nodes, mdev.memory_nodes
+    return Platform(host.cpus, mdev.cpus, tuple(clusters), *nodes, within=within, why=f"as {path} says")
 
 
 def discover_platform(*, within: str = "", cpus: frozenset[int] | None = None, sys: Path = SYS) -> Platform:
@@ -215,46 +216,32 @@ class PlatformFile(Strict):
     host: _Part
     mdev: _Mdev
 
-    def platform(self, within: str, why: str) -> Platform:
-        """The description, checked, as the rest of rlctl takes it."""
-        whole = {WHOLE: _Cluster(cpus=self.mdev.cpus)}
-        clusters = tuple(one.cluster(name) for name, one in (self.mdev.clusters or whole).items())
-        nodes = self.host.memory_nodes, self.mdev.memory_nodes
-        return Platform(self.host.cpus, self.mdev.cpus, clusters, *nodes, within=within, why=why)
-
 
 def _problems(
     description: PlatformFile, there: frozenset[int], nodes: frozenset[int]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """What does not fit together, or not to this host: the key, and what is wrong."""
-    clusters = description.mdev.clusters or {}
-    parts: dict[tuple[str, ...], _Part] = {("host",): description.host, ("mdev",): description.mdev}
+    host, mdev, clusters = description.host, description.mdev, description.mdev.clusters or {}
+    parts: dict[tuple[str, ...], _Part] = {("host",): host, ("mdev",): mdev}
     parts |= {("mdev", "clusters", name): one for name, one in clusters.items()}
     for key, part in parts.items():
         if absent := part.cpus - there:
             yield (*key, "cpus"), f"there is no CPU {format_cpus(absent)} online here, only {format_cpus(there)}"
         if absent := part.memory_nodes - nodes:
             yield (*key, "memory_nodes"), f"there is no memory node {format_cpus(absent)}, only {format_cpus(nodes)}"
-    if shared := description.host.cpus & description.mdev.cpus:
+    if shared := host.cpus & mdev.cpus:
         yield ("mdev", "cpus"), f"CPU {format_cpus(shared)} is the host's already; a CPU has one partition"
     taken: dict[int, str] = {}
     for name, one in clusters.items():
-        key = ("mdev", "clusters", name)
-        if outside := one.cpus - description.mdev.cpus:
-            yield (
-                (*key, "cpus"),
-                f"CPU {format_cpus(outside)} is outside mdev, which has {format_cpus(description.mdev.cpus)}",
-            )
-        if description.mdev.memory_nodes and (outside := one.memory_nodes - description.mdev.memory_nodes):
-            allowed = format_cpus(description.mdev.memory_nodes)
-            yield (*key, "memory_nodes"), f"memory node {format_cpus(outside)} is outside mdev, which has {allowed}"
+        for kind, own, all_of_it in (
+            ("cpus", one.cpus, mdev.cpus),
+            ("memory_nodes", one.memory_nodes, mdev.memory_nodes or one.memory_nodes),
+        ):
+            if outside := own - all_of_it:
+                what = "CPU" if kind == "cpus" else "memory node"
+                text = f"{what} {format_cpus(outside)} is outside mdev, which has {format_cpus(all_of_it)}"
+                yield ("mdev", "clusters", name, kind), text
         if shared := one.cpus & taken.keys():
-            yield (*key, "cpus"), f"CPU {format_cpus(shared)} is cluster {taken[min(shared)]}'s already"
+            text = f"CPU {format_cpus(shared)} is cluster {taken[min(shared)]}'s already"
+            yield ("mdev", "clusters", name, "cpus"), text
         taken |= dict.fromkeys(one.cpus, name)
-
-
-def _line(lines: Lines, key: tuple[str, ...]) -> int | None:
-    """The line of a key, or of the nearest one above it that stands in the file."""
-    while key and key not in lines:
-        key = key[:-1]
-    return lines.get(key)

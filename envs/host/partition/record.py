@@ -1,8 +1,8 @@
 """What was done for a partition, in a journal of its own beside that of `rlctl serve`: STATE/partition/journal.jsonl.
 
-The journal is the one that `serve` has, with other entries: the groups that are about to be made, the tasks that are
-about to leave their groups, and how far the work has come. Each is on the disk before its act, so that a kill at any
-point leaves what `rlctl restore` needs. It is there until the last group is removed; a partition outlives controllers.
+The journal is the one that `serve` has, with other entries: the plan, the groups that are about to be made, and how far
+the work has come. Each is on the disk before its act, so that a kill at any point leaves what `rlctl restore` needs.
+Where a task came from is in no journal: the group of the host's part that it is in says so, see `origin`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,13 @@ from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, boot_id, load, sync_d
 from rlctl.envs.host.cgroup.kernel import Identity
 
 FOLDER = "partition"
-UNKNOWN: Identity = (0, 0)
-_PLAN, _STAGE = Path("plan"), Path("stage")
 SHARED = "cgroup.subtree_control"
+UNKNOWN: Identity = (0, 0)
+_PLAN, _STAGE, _AFFINITY = Path("plan"), Path("stage"), Path("affinity")
+
+# Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
+# partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
+HOST, MDEV = "rlctl-host", "rlctl-mdev"
 
 
 class Stage(StrEnum):
@@ -30,22 +34,6 @@ class Stage(StrEnum):
     BUILDING = "building"
     STANDING = "standing"
     UNDOING = "undoing"
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A task that is about to leave its group.
-
-    Attributes:
-        start: When it began, in clock ticks since boot: with `tid` it names one task and no later one.
-        cpus: Its own affinity, as the kernel lists it, where that is narrower than its group's CPUs; else empty.
-            Kernels before 6.2 forget it when the group changes.
-    """
-
-    tid: int
-    start: int
-    source: Path
-    cpus: str = ""
 
 
 @dataclass(slots=True)
@@ -57,14 +45,15 @@ class Record:
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; `UNKNOWN` if the process was killed amid it.
         shared: Entries of groups of others in which controllers were switched on.
+        affinities: Tasks with CPUs of their own: number, start in clock ticks since boot, CPUs.
         damaged: Numbers of lines that are not as they were written, other than a torn last one.
     """
 
     plan: Mapping[str, Any] = field(default_factory=dict)
     mounts: dict[Path, Path] = field(default_factory=dict)
     made: dict[Path, Identity] = field(default_factory=dict)
-    moves: list[Move] = field(default_factory=list)
     shared: list[Entry] = field(default_factory=list)
+    affinities: list[tuple[int, int, str]] = field(default_factory=list)
     stage: Stage = Stage.BUILDING
     damaged: tuple[int, ...] = ()
     is_current: bool = True
@@ -82,11 +71,11 @@ def read_record(state_dir: Path, proc: Path = Path("/proc")) -> Record | None:
             record.mounts = {Path(mount): Path(base) for mount, base in record.plan["mounts"].items()}
         elif entry.path == _STAGE:
             record.stage = Stage(entry.original)
+        elif entry.path == _AFFINITY:
+            tid, start, cpus = entry.original.split()
+            record.affinities.append((int(tid), int(start), cpus))
         elif entry.path.name == SHARED:
             record.shared.append(entry)
-        elif entry.path.name in ("tasks", "cgroup.procs"):
-            tid, start, *cpus = entry.original.split()
-            record.moves.append(Move(int(tid), int(start), entry.path.parent, *cpus))
         else:
             record.made[entry.path] = entry.identity
     return record
@@ -113,9 +102,20 @@ def group_entry(group: Path, identity: Identity = UNKNOWN) -> Entry:
     return Entry(group, "", identity)
 
 
-def move_entry(move: Move, listing: Path) -> Entry:
-    """A task is about to leave the group with this list of tasks."""
-    return Entry(listing, f"{move.tid} {move.start} {move.cpus}".strip(), UNKNOWN)
+def affinity_entry(tid: int, start: int, cpus: str) -> Entry:
+    """A task with CPUs of its own is about to leave its group; kernels before 6.2 forget them then."""
+    return Entry(_AFFINITY, f"{tid} {start} {cpus}", UNKNOWN)
+
+
+def origin(group: Path, mount: Path, base: Path) -> Path:
+    """Where the tasks of one of our groups came from: the host's part mirrors the groups that were taken.
+
+    Those of `base` itself are in the host's group, those of `db/replica` in `db/replica` below it. A child begins in
+    its parent's group, and so goes back where its parent came from.
+    """
+    host = base / HOST
+    home = mount / group.relative_to(host) if group != host and group.is_relative_to(host) else base
+    return home if home.is_dir() else base
 
 
 def remove_record(state_dir: Path) -> None:

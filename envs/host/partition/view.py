@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,10 @@ from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Controller, Layout
-from rlctl.envs.host.cpulist import format_cpus
-from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, listed
-from rlctl.envs.host.partition.platform import HOST, MDEV, Platform
-from rlctl.envs.host.process import read_task
+from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, tasks_in
+from rlctl.envs.host.partition.platform import Platform
+from rlctl.envs.host.partition.record import HOST, MDEV
 
-UNREADABLE = "?"
 LATE = "refused when it was to move, or came later"
 
 
@@ -29,8 +27,7 @@ class Row:
 
     Attributes:
         group: Its path below the hierarchies' roots.
-        cpus: CPUs that its tasks may run on, as the kernel lists them.
-        memory_nodes: Memory nodes, as the kernel lists them; empty for the parent's.
+        cpus, memory_nodes: What its tasks may use, as the kernel lists it; empty where it cannot be read.
         quota_cpus: CPU seconds per second; infinite without a quota.
         memory_bytes: Limit; None without one.
     """
@@ -46,9 +43,8 @@ class Row:
 
 def rows(plan: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
     """The groups that stand, parents first; those that are gone are left out."""
-    names = [HOST, MDEV, *(f"{MDEV}/{name}" for name in plan["clusters"])]
     standing = []
-    for name in names:
+    for name in (HOST, MDEV, *(f"{MDEV}/{name}" for name in plan["clusters"])):
         with contextlib.suppress(CgroupGone):
             standing.append(_row(Group.open(layout, Path(plan["within"], name), Knobs(None, kernel)), kernel))
     return standing
@@ -82,45 +78,31 @@ def tasks_outside(
     """
     wanted = {layout.mounts[one].path for one in (Controller.CPUSET, Controller.CPU) if one in layout.mounts}
     left: list[Left] = []
-    groups: list[tuple[Path, int]] = []
+    others: list[tuple[Path, int]] = []
     for mount, base in mounts.items():
         if mount not in wanted:
             continue
-        for tid in _tasks(kernel, base):
-            if (task := read_task(tid, proc)) is not None:
-                stays = REAL_TIME_LEFT if task.real_time and (base / "cpu.shares").exists() else LATE
-                left.append(Left(tid, task.name, base, choice.why_left(task, proc) or stays))
+        for task in tasks_in(kernel, base, proc):
+            stays = REAL_TIME_LEFT if task.real_time and (base / "cpu.shares").exists() else LATE
+            left.append(Left(task.tid, task.name, base, choice.why_left(task, proc) or stays))
         ours = {*tree(kernel, base / HOST), *tree(kernel, base / MDEV), mount, base}
-        counts = ((group, len(_tasks(kernel, group))) for group in tree(kernel, mount) if group not in ours)
-        groups += [(group, count) for group, count in counts if count]
-    return left, groups
-
-
-def _tasks(kernel: Kernel, group: Path) -> Sequence[int]:
-    with contextlib.suppress(OSError):
-        return listed(kernel, group)
-    return ()
+        counts = ((group, len(tasks_in(kernel, group, proc))) for group in tree(kernel, mount) if group not in ours)
+        others += [(group, count) for group, count in counts if count]
+    return left, others
 
 
 def _row(group: Group, kernel: Kernel) -> Row:
     cpuset, memory = group.paths.get(Controller.CPUSET, Path()), group.paths.get(Controller.MEMORY, Path())
-    cpus, quota = UNREADABLE, UNLIMITED
-    with contextlib.suppress(RlctlError):
-        cpus = format_cpus(group.cpuset.effective()) if group.cpuset else cpus
-    with contextlib.suppress(RlctlError):
-        quota = group.cpu.quota().cpus if group.cpu else quota
     limit = _text(kernel, memory / "memory.max", memory / "memory.limit_in_bytes")
-    # What v1 shows without a limit is more than any machine has.
-    is_limited = limit.isdecimal() and int(limit) < 1 << 62
-    exclusive = _text(kernel, cpuset / "cpuset.cpus.partition", cpuset / "cpuset.cpu_exclusive") in ("root", "1")
     lists = (_text(kernel, one / "cgroup.procs") for one in tree(kernel, group.directories[0]))
     return Row(
         group=group.name,
-        cpus=cpus,
+        cpus=_text(kernel, cpuset / "cpuset.cpus.effective", cpuset / "cpuset.effective_cpus"),
         memory_nodes=_text(kernel, cpuset / "cpuset.mems"),
-        quota_cpus=quota,
-        memory_bytes=int(limit) if is_limited else None,
-        exclusive=exclusive,
+        quota_cpus=group.cpu.quota().cpus if group.cpu else UNLIMITED,
+        # What v1 shows without a limit is more than any machine has.
+        memory_bytes=int(limit) if limit.isdecimal() and int(limit) < 1 << 62 else None,
+        exclusive=_text(kernel, cpuset / "cpuset.cpus.partition", cpuset / "cpuset.cpu_exclusive") in ("root", "1"),
         processes=sum(len(text.split()) for text in lists),
     )
 

@@ -29,7 +29,7 @@ from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.training.plan import require_libraries

@@ -36,7 +36,7 @@ from rlctl.envs.host.discovery import ByCgroup, selects
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.workload import SLO
-from rlctl.report.table import render
+from rlctl.report.page import render
 
 MOST_P99_MILLISECONDS = 20.0
 """Of 100 groups; the budget that the project sets itself."""

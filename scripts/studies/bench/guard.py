@@ -42,7 +42,7 @@ from rlctl.envs.workload import Weight
 from rlctl.log.record import MemoryRecorder, Tee, Tick
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import FastGuard
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
 

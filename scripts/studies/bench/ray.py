@@ -21,7 +21,7 @@ import psutil
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.commands.bench_verify import NOT_REPEATABLE
-from rlctl.report.table import render
+from rlctl.report.page import render
 
 MANY = 500
 

@@ -39,7 +39,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.report.table import render
+from rlctl.report.page import render
 from tests.doubles.tick_logs import read_ticks
 from tests.soak.judging import free_port, watchdog_of
 

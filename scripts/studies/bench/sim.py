@@ -20,7 +20,7 @@ import numpy as np
 from rlctl.envs.sim.physics import Hosts, Orders
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from rlctl.report.table import render
+from rlctl.report.page import render
 
 PROFILE = "thesis-host"
 TICKS = 200  # of the load, which repeats; making loads is no part of the figure

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from rlctl.envs.telemetry import Missing
-from rlctl.report.table import render
+from rlctl.report.page import render
 from scripts.studies.mixes.measurement import Measurement, pairs_of, sides_by_cell
 from scripts.studies.mixes.metrics import METRICS
 from scripts.studies.mixes.plan import Cell, Log, Record, reading_as_json

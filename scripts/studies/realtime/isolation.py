@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.log.record import Tick
-from rlctl.report.table import render
+from rlctl.report.page import render
 from rlctl.safety.profile import Profile
 from scripts.studies.realtime.rtgroups import Condition
 from scripts.studies.realtime.rtload import Load

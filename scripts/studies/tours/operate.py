@@ -44,7 +44,7 @@ from rlctl.envs.testbed.session import TOP_WEIGHT, out_of_the_way
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import sinusoid
 from rlctl.log.progress import say
-from rlctl.report.table import render
+from rlctl.report.page import render
 from tests.faults.client import Endpoint
 from tests.faults.judging import judge, rulings
 from tests.faults.onlooker import Onlooker

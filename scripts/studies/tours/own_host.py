@@ -36,7 +36,7 @@ from rlctl.bench.scenarios import live_scenario
 from rlctl.envs.errors import ConfigError, TestbedError, require_installed
 from rlctl.envs.testbed.session import Testbed
 from rlctl.log.progress import say
-from rlctl.report.table import render
+from rlctl.report.page import render
 from tests.faults.client import Endpoint
 
 RLCTL = str(ROOT / ".venv/bin/rlctl")

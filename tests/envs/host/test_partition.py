@@ -169,7 +169,7 @@ def test_undo_leaves_no_trace(machine: Machine) -> None:
     machine.apply()
     assert machine.snapshot() != before
     undone = machine.undo()
-    assert (undone.ok, undone.followed, undone.homeless) == (True, 0, 0)
+    assert undone.ok, undone.failed
     assert machine.snapshot() == before
     assert read_record(machine.state, machine.fake.proc) is None
     assert "no partition" in machine.undo().note, "a second time there is nothing to do"
@@ -286,17 +286,15 @@ def test_what_forks_faster_than_it_can_be_moved_ends_the_attempt(
 def test_children_go_where_their_parent_came_from(machine: Machine) -> None:
     machine.apply(wish=Wish(take=("db",)))
     hierarchy = "cgroup" if machine.kind == "v2" else "cpuset"
-    assert machine.where(20)[hierarchy] == "rlctl-host"
-    machine.tell(21, "postgres", parent=20)
-    machine.tell(22, "grandchild", parent=21)
-    machine.tell(23, "orphan", parent=1)
-    for root in machine.roots():
-        for group, tid in (("rlctl-host", 21), ("rlctl-mdev/half", 22), ("rlctl-host", 23)):
+    assert machine.where(20)[hierarchy] == "rlctl-host/db"
+    for tid in (21, 22, 23):
+        machine.tell(tid, "child", parent=20)
+    for root in machine.roots():  # a child begins in its parent's group
+        for group, tid in (("rlctl-host/db", 21), ("rlctl-mdev/half", 22), ("rlctl-host", 23)):
             if (root / group).is_dir():
                 machine.fake.write(root / group / "cgroup.procs", str(tid))
-    undone = machine.undo()
-    assert undone.followed > 0
-    assert [machine.where(tid)[hierarchy] for tid in (20, 21, 22, 23)] == ["db", "db", "db", "."]
+    assert machine.undo().ok
+    assert [machine.where(tid)[hierarchy] for tid in (20, 21, 22, 23)] == ["db", "db", ".", "."]
 
 
 def test_all_groups_can_be_taken(machine: Machine) -> None:
@@ -304,17 +302,11 @@ def test_all_groups_can_be_taken(machine: Machine) -> None:
     machine.task(40, group="db/replica")
     machine.apply(wish=Wish(take=("/",)))
     hierarchy = "cgroup" if machine.kind == "v2" else "cpuset"
-    assert [machine.where(tid)[hierarchy] for tid in (10, 20, 40)] == ["rlctl-host"] * 3
+    found = [machine.where(tid)[hierarchy] for tid in (10, 20, 40)]
+    assert found == ["rlctl-host", "rlctl-host/db", "rlctl-host/db/replica"]
     assert machine.undo().ok
     assert [machine.where(tid)[hierarchy] for tid in (10, 20, 40)] == [".", "db", "db/replica"]
     assert before.items() <= machine.snapshot().items()
-
-
-def test_a_number_that_was_used_again_names_another_task(machine: Machine) -> None:
-    machine.apply(wish=Wish(take=("db",)))
-    machine.tell(20, "someone-else", parent=10)  # the same pid, begun later, by a parent from the root
-    machine.undo()
-    assert machine.where(20)["cgroup" if machine.kind == "v2" else "cpuset"] == "."
 
 
 def test_a_task_whose_group_is_gone_goes_to_the_root(machine: Machine) -> None:
@@ -324,9 +316,7 @@ def test_a_task_whose_group_is_gone_goes_to_the_root(machine: Machine) -> None:
             if (root / "db" / listing).exists():
                 (root / "db" / listing).write_text("\n")
         machine.fake.remove_group(root / "db")
-    undone = machine.undo()
-    assert undone.ok
-    assert undone.homeless > 0
+    assert machine.undo().ok
     assert machine.where(20)["cgroup" if machine.kind == "v2" else "cpuset"] == "."
 
 
@@ -485,15 +475,15 @@ def test_a_threaded_group_lists_nobody_and_one_that_has_ended_is_passed_over(
     assert machine.undo().ok
 
 
-def test_a_damaged_line_is_told_and_the_rest_put_back(machine: Machine) -> None:
+def test_a_damaged_line_is_told(machine: Machine) -> None:
     machine.apply()
     file = machine.state / "partition/journal.jsonl"
     lines = file.read_text().splitlines()
-    assert '"10 ' in lines[-3]
-    lines[-3] = lines[-3].replace('"10 ', '"19 ')
+    place = next(number for number, line in enumerate(lines) if "rlctl-mdev/half" in line)
+    lines[place] = lines[place].replace("half", "calf")
     file.write_text("\n".join(lines) + "\n")
     undone = machine.undo()
-    assert [problem for problem in undone.failed if "is damaged: a task may have lost its group" in problem]
+    assert [problem for problem in undone.failed if "is damaged: a group may be left" in problem]
     assert not list(machine.fake.root.rglob("rlctl-*"))
     assert file.exists()
     assert str(file) in undone.note

@@ -11,7 +11,8 @@ from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.log.record import Tick
-from rlctl.report.table import LEGEND, render, score_rows, suite_rows
+from rlctl.report.page import render
+from rlctl.report.table import LEGEND, score_rows, suite_rows
 from rlctl.safety.verdict import Verdict
 
 RUNNING, FROZEN = Allocation(0.5, 1), Allocation(0.5, 1, frozen=True)

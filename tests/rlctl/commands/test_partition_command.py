@@ -132,7 +132,7 @@ def test_show_tells_of_one_that_is_not_whole(capsys: Capture, tmp_path: Path) ->
     recorded(tmp_path)
     code, out, err = said(capsys, "show", "--state", str(tmp_path))
     assert code == 1
-    assert out.startswith("as a test says\ngroup ")
+    assert out.startswith("as a test says\n| group ")
     assert "the partition is not whole (it was left building): `rlctl partition undo`" in err
 
 
@@ -151,8 +151,3 @@ def test_restore_takes_down_what_was_left_half_done_and_leaves_what_stands(capsy
 
 def test_what_was_undone_in_words() -> None:
     assert undone_in_words(Undone(moved=3, removed=[Path("/a")])) == "3 tasks moved back; 1 groups removed"
-    more = Undone(moved=3, followed=2, homeless=1, removed=[Path("/a")])
-    assert undone_in_words(more) == (
-        "3 tasks moved back, 2 that began in the partition after them, 1 whose group is gone into the group above; "
-        "1 groups removed"
-    )
