@@ -15,11 +15,9 @@ from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
 from rlctl.log.reader import read_log
-from rlctl.report.shadow_columns import Columns, columns
-from rlctl.report.shadow_gate import Check, allows, load_gate, read_qos
+from rlctl.report.shadow_gate import Check, allows, gate_lines, load_gate, read_qos
 from rlctl.report.shadow_log import beside, read_watched, shadow_files
-from rlctl.report.shadow_report import Report, report_of
-from rlctl.report.shadow_tables import gate_lines, report_lines
+from rlctl.report.shadow_report import Report, WatchedTicks, gather_ticks, report_lines, report_of
 from rlctl.report.shadow_watch import Shadows
 
 
@@ -37,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(args: argparse.Namespace) -> tuple[Columns, str]:
+def _read(args: argparse.Namespace) -> tuple[WatchedTicks, str]:
     """The watched ticks, and where they are from."""
     if args.policy is not None:
         if args.log is None:
@@ -51,17 +49,17 @@ def _read(args: argparse.Namespace) -> tuple[Columns, str]:
         if source is None:
             raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE")
         with Damages() as damaged:
-            found = columns(read_watched(shadow_files(source), damaged))
+            found = gather_ticks(read_watched(shadow_files(source), damaged))
     if found is None:
         raise CheckFailed(f"{source}: no tick here that a shadow could be asked about, under a header that says how")
     return found, str(source)
 
 
-def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> Columns | None:
+def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> WatchedTicks | None:
     shadows = Shadows(policies_of(names))
     try:
         seen = (shadows.see(decision) for decision in read_log(log_files(log), damaged))
-        return columns(watched for watched in seen if watched is not None)
+        return gather_ticks(watched for watched in seen if watched is not None)
     finally:
         shadows.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rlctl.agents.catalogue import label
-from rlctl.envs.errors import ConfigError, reading
+from rlctl.envs.errors import ConfigError, reading, shown
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.report.shadow_report import Report, ShadowFigures
 
@@ -150,15 +150,10 @@ def _latency(gate: Gate, acting: str, name: str, qos: Qos | None) -> Iterator[Ch
 
 
 def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:
-    bands = [
-        band
-        for band in report.load_bands
-        if band.from_percent < load.to_percent and band.to_percent > load.from_percent
-    ]
-    for band in bands:
-        minutes = band.measured * report.tick_seconds / 60.0
-        words = f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum"
-        yield _least(words, minutes, load.least_minutes_per_band, "min")
+    for band in report.load_bands:
+        if band.from_percent < load.to_percent and band.to_percent > load.from_percent:
+            words = f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum"
+            yield _least(words, band.minutes, load.least_minutes_per_band, "min")
 
 
 def _drift(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
@@ -170,10 +165,22 @@ def _drift(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
 
 def _gain(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
     bound = gate.least_be_gain_points
-    if figures.be_gain_points is None:
+    if figures.be_gain is None:
         yield Check(False, "BE's gain is not known: BE's use was never measured", math.nan, bound)
     else:
-        yield _least("BE's gain by the log, lower bound", figures.be_gain_points.points.ci95[0], bound, "points")
+        yield _least("BE's gain by the log, lower bound", figures.be_gain.points.ci95[0], bound, "points")
+
+
+def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
+    """Yes or no for each shadow, every reason, and what there is to do."""
+    for name, reasons in checks.items():
+        passed = all(check.passed for check in reasons)
+        yield f"\npromote {shown(label(name))}: {'yes' if passed else 'no'}"
+        for check in reasons:
+            yield f"  {'ok' if check.passed else 'NO':2}  {check.text}"
+        if passed:
+            yield f"  in the serve configuration, section policy:   name: {shown(name)}"
+            yield "  then: systemctl reload rlctl"
 
 
 def _most(what: str, figure: float, bound: float, unit: str) -> Check:

@@ -7,7 +7,7 @@ What a shadow sees is another's work. Readings and the history in its observatio
 in force, never to those that it asked for itself. A learned policy is asked what a fresh look at this host would make
 it do next, one step at a time; a manager with settings of its own goes on from these, though they were never in force.
 Its answers are ruled by the same guards, and the growth rate counts from what is in force: a shadow can ask for more,
-but get only a step more than BE has. What came of it is not in here; `rlctl.report.shadow_estimates` says what can be
+but get only a step more than BE has. What came of it is not in here; `rlctl.report.shadow_report` says what can be
 told anyway.
 """
 

@@ -19,8 +19,8 @@ from rlctl.log.reader import read_log
 from rlctl.log.replay import Contender, replay
 from rlctl.log.tail import LogTail
 from rlctl.report import shadow_watch as module
-from rlctl.report.shadow_columns import columns
 from rlctl.report.shadow_log import ShadowLog, read_watched, shadow_files
+from rlctl.report.shadow_report import gather_ticks
 from rlctl.report.shadow_watch import Shadows
 from rlctl.safety.verdict import Bound, Reason
 
@@ -144,15 +144,17 @@ def test_a_window_in_which_requests_failed_is_a_missed_one(recorded_run, always)
 def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(recorded_run, watch, always):
     run = recorded_run()
     said = watch(run.go(20), always(lambda observation: run.plant.limits.full))
-    assert columns(said).ticks == 20
+    assert len(gather_ticks(said).rows) == 20
     stood_in = [replace(one, acting="feedforward") if place < 5 else one for place, one in enumerate(said)]
-    found = columns(stood_in)
-    assert (found.ticks, found.left_out) == (15, 5)
+    found = gather_ticks(stood_in)
+    assert (len(found.rows), found.left_out) == (15, 5)
     broken = {**said[0].header, "limits": None}
-    assert columns([*said[:12], *(replace(one, header=broken) for one in said[12:])]).ticks == 12
+    assert len(gather_ticks([*said[:12], *(replace(one, header=broken) for one in said[12:])]).rows) == 12
     first, other = ({**said[0].header, "targets_seconds": {"web": 0.01, "db": target}} for target in (0.02, 0.03))
     stricter = [replace(one, header=first if one.index < said[12].index else other) for one in said]
-    assert columns(stricter).ticks == 8, "with another target of the second LC a window that was met is another one"
+    assert len(gather_ticks(stricter).rows) == 8, (
+        "with another target of the second LC a window that was met is another one"
+    )
 
 
 def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):
@@ -200,7 +202,7 @@ def test_who_hangs_is_late_and_holds_the_others_up_once(recorded_run, watch, alw
 
 
 def test_who_takes_more_than_its_budget_of_cpu_time_is_late(recorded_run, watch, always, monkeypatch):
-    monkeypatch.setattr(module.Budgets, "answer_within", lambda self, tick_seconds: 1e-9)
+    monkeypatch.setattr(module.FailureBudget, "answer_within", lambda self, tick_seconds: 1e-9)
     (watched, *_) = watch(recorded_run().go(2), always(lambda observation: Allocation(0.02, 1)))
     answer = watched.answers["always"]
     assert answer.late

@@ -22,9 +22,8 @@ from rlctl.envs.ticklog import encode_line
 from rlctl.log.header import header_of
 from rlctl.log.record import TickLog
 from rlctl.loop.control import Controller
-from rlctl.report.shadow_columns import Columns, ShadowColumns, Subject
-from rlctl.report.shadow_estimates import be_gain, mean_over_blocks, share_over_blocks
 from rlctl.report.shadow_gate import load_gate
+from rlctl.report.shadow_report import be_gain, mean_over_blocks, share_over_blocks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 
@@ -202,27 +201,13 @@ def test_only_ticks_under_the_last_acting_policy_count(capsys, recorded_run):
 # --- estimates ---
 
 
-def made(**given):
-    """Columns of so many ticks as the arrays have."""
-    count = len(given.get("met", given.get("be_cpus", given.get("load_ratio", ()))))
-    subject = Subject("a", "0", load_profile("responsive"), Limits(2), 1.0, {"s": ("0", False)}, (0.01, None))
-    usual = {
-        "follows": np.arange(count) > 0,
-        "wall_seconds": np.arange(count, dtype=float),
-        "load_ratio": np.full(count, 0.5),
-        "be_cpus": np.full(count, np.nan),
-        "met": np.ones(count),
-        "applied_cpus": np.ones(count),
-        "overridden": np.zeros(count, bool),
-    }
-    arrays = {name: np.asarray(value) for name, value in given.items()}
-    return Columns(subject=subject, shadows={}, left_out=0, **(usual | arrays))
-
-
-def shadow(got=(), same=None):
-    got = np.asarray(got, float)
-    no = np.zeros(len(got) if same is None else len(same), bool)
-    return ShadowColumns(got, no if same is None else np.asarray(same, bool), no, no, no, no, no, no, {}, "")
+def gained(had, used, got, follows=None):
+    """BE's gain on two CPUs, by what it could use, used, and could have used in each tick."""
+    count = len(used)
+    columns = np.zeros((7, count))
+    columns[0] = np.arange(count) > 0 if follows is None else follows
+    columns[3], columns[5] = used, had
+    return be_gain(columns, np.full(count, got), 2, np.arange(count) // 300)
 
 
 @pytest.mark.parametrize(
@@ -238,23 +223,19 @@ def shadow(got=(), same=None):
     ],
 )
 def test_be_s_gain_of_a_tick(had, used, got, points):
-    columns = made(be_cpus=[0.0, used, used], applied_cpus=[had, had, had])
-    gain = be_gain(columns, shadow([got] * 3))
+    gain = gained([had] * 3, [0.0, used, used], got)
     assert gain.points.mean == pytest.approx(points)
-    assert gain.ticks == 2
     assert gain.assumed_percent == (100.0 if got > had else 0.0) * (used >= 0.9 * had)
 
 
 def test_a_be_that_was_frozen_would_have_taken_what_it_mostly_takes():
-    columns = made(be_cpus=[0.0, 0.5, 0.0], applied_cpus=[1.0, 0.0, 0.0])
-    gain = be_gain(columns, shadow([1.0, 1.0, 1.0]))
+    gain = gained([1.0, 0.0, 0.0], [0.0, 0.5, 0.0], 1.0)
     assert gain.points.mean == pytest.approx(100 * 0.5 / 2 / 2)  # the second of two ticks
     assert gain.assumed_percent == 50.0
 
 
 def test_gain_is_not_counted_over_a_gap_nor_where_nothing_was_measured():
-    columns = made(be_cpus=[1.0, 1.0, np.nan], follows=[False, False, True])
-    assert be_gain(columns, shadow([2.0] * 3)) is None
+    assert gained([1.0] * 3, [1.0, 1.0, np.nan], 2.0, follows=[False, False, True]) is None
 
 
 def test_intervals_do_not_believe_that_ticks_are_independent():
