@@ -13,7 +13,7 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 
-HOSTS, TICKS = 10, 200
+HOSTS, TICKS = 6, 80
 PROFILE = load_profile("responsive")
 
 

@@ -17,7 +17,7 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import Missing, Value, Why
 
-HOSTS = 40
+HOSTS = 12
 
 
 @st.composite

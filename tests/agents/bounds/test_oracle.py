@@ -100,13 +100,12 @@ def _run(profile: HostProfile, kind: type[Bound] | Allocation, load: LoadModel, 
 CASES = pytest.mark.parametrize(
     ("profile", "weight"),
     [
-        (THESIS, Weight.MINIMUM),
-        (THESIS, Weight.EQUAL),
-        (SMALL, Weight.MINIMUM),
-        (SMALL, Weight.EQUAL),
-        (SLOW, Weight.MINIMUM),
+        pytest.param(THESIS, Weight.MINIMUM, id="thesis"),
+        pytest.param(THESIS, Weight.EQUAL, id="thesis-equal", marks=pytest.mark.slow),
+        pytest.param(SMALL, Weight.MINIMUM, id="small", marks=pytest.mark.slow),
+        pytest.param(SMALL, Weight.EQUAL, id="small-equal"),
+        pytest.param(SLOW, Weight.MINIMUM, id="slow", marks=pytest.mark.slow),
     ],
-    ids=["thesis", "thesis-equal", "small", "small-equal", "slow"],
 )
 
 
@@ -186,7 +185,7 @@ def optimum(profile: HostProfile, load: float, ticks: int) -> float:
     return float(value[0].sum())
 
 
-@pytest.mark.parametrize("load", [0.95, 1.0])
+@pytest.mark.parametrize("load", [0.95, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_the_oracle_reaches_the_optimum_of_a_finer_search(load: float) -> None:
     best, found = optimum(THESIS, load, 20), run(THESIS, Oracle, flat(load), 20).work.sum()
     assert found == pytest.approx(best, rel=0.012)

@@ -12,7 +12,7 @@ from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
 from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 
-HOSTS, TICKS = 16, 500
+HOSTS, TICKS = 8, 160
 
 
 class Bed:
@@ -108,12 +108,12 @@ def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name):
         pytest.skip(reason)
     bed = Bed()
     old, fresh = (batch_policy(name, bed.hosts.limits, TICK_SECONDS) for _ in range(2))
-    for _ in range(60):
+    for _ in range(30):
         seen = bed.seen(masked=old.masked)
         bed.apply(old.act(seen).proposed, shielded=old.shielded)
     some = np.arange(HOSTS) % 2 == 0
     old.begin(some)
-    for _ in range(40):
+    for _ in range(20):
         seen = bed.seen(masked=old.masked)
         answer, anew = old.act(seen), fresh.act(seen)
         assert same(answer.proposed.take(np.flatnonzero(some)), anew.proposed.take(np.flatnonzero(some)))

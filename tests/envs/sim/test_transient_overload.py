@@ -84,7 +84,7 @@ def plant(story: Story) -> Run:
 @pytest.fixture(scope="module", params=STORIES)
 def told(request: pytest.FixtureRequest) -> tuple[Story, Run, Run]:
     story = STORIES[request.param]
-    runs = [events(story, seed) for seed in range(4)]
+    runs = [events(story, seed) for seed in range(2)]
     true = Run(np.mean([run.tail_latency_seconds for run in runs], axis=0), np.mean([run.left for run in runs], axis=0))
     return story, true, plant(story)
 

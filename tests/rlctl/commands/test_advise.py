@@ -97,8 +97,8 @@ def few(monkeypatch, request):
     """Few hosts are drawn: most tests are of what is said, the slow one is of how true it is."""
     if request.node.originalname == "test_what_be_could_have_had_is_within_the_interval":
         return
-    monkeypatch.setattr("rlctl.envs.sim.identify.DRAWN", 200)
-    monkeypatch.setattr("rlctl.envs.sim.identify.KEPT", 60)
+    monkeypatch.setattr("rlctl.envs.sim.identify.DRAWN", 60)
+    monkeypatch.setattr("rlctl.envs.sim.identify.KEPT", 20)
 
 
 @pytest.fixture
@@ -112,11 +112,11 @@ def long_logs(monkeypatch):
 PIECE_STARTS = [0, 54, 108, 162, 217, 271, 325, 380]
 
 
-def shortened(log, to):
-    """The first 29 ticks of a log, which say too little."""
+def shortened(log, to, ticks=29):
+    """The first ticks of a log; 29 say too little."""
     lines = (log / "ticks.jsonl").read_bytes().splitlines(keepends=True)
     to.mkdir()
-    (to / "ticks.jsonl").write_bytes(b"".join(lines[:30]))
+    (to / "ticks.jsonl").write_bytes(b"".join(lines[: ticks + 1]))
     return to
 
 
@@ -339,7 +339,7 @@ def test_several_hosts_are_added_up(tmp_path, capsys):
 
 def test_a_bad_log_costs_the_others_nothing(tmp_path, capsys):
     (tmp_path / "good").mkdir()
-    good = watch(tmp_path / "good", "two-core-nginx", "frozen")
+    good = shortened(watch(tmp_path / "good", "two-core-nginx", "frozen"), tmp_path / "brief", 80)
     short, gone = shortened(good, tmp_path / "short"), tmp_path / "gone"
     files = ["--html", str(tmp_path / "a.html"), "--json", str(tmp_path / "a.json")]
     logs = [str(short), str(good), str(gone)]
@@ -445,7 +445,7 @@ def test_a_log_that_is_too_short_is_told(tmp_path, capsys):
 
 
 def test_text_of_a_log_is_escaped(tmp_path):
-    log = watch(tmp_path, "two-core-nginx", "frozen")
+    log = shortened(watch(tmp_path, "two-core-nginx", "frozen"), tmp_path / "brief", 80)
     advice = asked(log, ("frozen",))
     page = sections("<script>", advice)
     assert "<script>" not in html(page)
