@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rlctl.agents import conformance
 from rlctl.agents.managers.prm_model import PrmModel, ThresholdBin
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
@@ -16,6 +17,12 @@ from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
+
+
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public checks take a third of their absurd telemetry."""
+    monkeypatch.setattr(conformance, "RUNS", 3)
 
 
 @pytest.fixture(scope="session")

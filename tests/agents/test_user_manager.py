@@ -211,6 +211,7 @@ class Growing(Manager):
         return self.decide(observation.telemetry)[0]
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_the_checks_find_what_breaks_a_promise() -> None:
     found = {name: what for name, _, what in broken(Growing)}
     assert list(found) == list(CHECKS)
@@ -219,6 +220,7 @@ def test_the_checks_find_what_breaks_a_promise() -> None:
 
 
 @pytest.mark.parametrize("clock", ["time", "monotonic", "perf_counter"])
+@pytest.mark.usefixtures("few_runs")
 def test_the_checks_find_a_clock_that_is_read(clock: str) -> None:
     real = getattr(time, clock)
 
@@ -235,6 +237,7 @@ def test_the_checks_find_a_clock_that_is_read(clock: str) -> None:
     assert getattr(time, clock) is real
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_the_checks_find_a_need_that_is_no_reading() -> None:
     class Needy(Growing):
         needs = ("load_ratio", "latency")
@@ -243,6 +246,7 @@ def test_the_checks_find_a_need_that_is_no_reading() -> None:
     assert found["describes-itself"].startswith("it needs 'latency', which is no reading; there are tail_latency_")
 
 
+@pytest.mark.usefixtures("few_runs")
 def test_the_command_checks_one_and_says_what_it_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.cli import main
 

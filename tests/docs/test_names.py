@@ -17,23 +17,21 @@ NO_PATH = re.compile(r"[A-Z]{2,}|-v\d$|^rlctl/\w+_ratio$")
 PACKAGES = sorted(path.name for path in (ROOT / "rlctl").iterdir() if (path / "__init__.py").is_file())
 MODULE = re.compile(rf"\brlctl\.(?:{'|'.join(PACKAGES)})(?:\.[a-z_]\w*)+(?:\.[A-Z]\w*)?")
 
-PAGES = [pytest.param(page, id=str(page.relative_to(ROOT))) for page in (*pages(), ROOT / "SECURITY.md")]
+TEXTS = {str(page.relative_to(ROOT)): page.read_text() for page in (*pages(), ROOT / "SECURITY.md")}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_path_that_a_page_names_is_in_the_checkout(page):
+def test_every_path_that_a_page_names_is_there():
     """What git ignores is made on one machine and missing on the next."""
-    named = {path for path in PATH.findall(page.read_text()) if not NO_PATH.search(path)}
-    assert not {path for path in named if not (ROOT / path).exists() or ignored(path)}
+    named = {(path, page) for page, text in TEXTS.items() for path in PATH.findall(text) if not NO_PATH.search(path)}
+    assert not {(path, page) for path, page in named if not (ROOT / path).exists()}
+    paths = "\n".join(sorted({path for path, _ in named}))
+    checked = subprocess.run(["git", "check-ignore", "--stdin"], cwd=ROOT, input=paths, capture_output=True, text=True)
+    assert not {(path, page) for path, page in named if path in checked.stdout.splitlines()}
 
 
-def ignored(path):
-    return subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT, check=False).returncode == 0
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_module_that_a_page_names_can_be_imported(page):
-    assert not {name for name in MODULE.findall(page.read_text()) if not is_there(name)}
+def test_every_module_that_a_page_names_can_be_imported():
+    named = {(name, page) for page, text in TEXTS.items() for name in MODULE.findall(text)}
+    assert not {(name, page) for name, page in named if not is_there(name)}
 
 
 def is_there(name):

@@ -16,26 +16,17 @@ def project(tmp_path):
     return tmp_path
 
 
+BENCH = tuple("bench --scenario thesis --managers none,heracles --seeds 2 --duration 30 --jobs 2".split())
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        BENCH,
         ("managers",),
-        ("scenarios", "--json"),
-        ("config", "schema"),
-        ("inspect", "ppo", "--json"),
-        (
-            "bench",
-            "--scenario",
-            "thesis",
-            "--managers",
-            "none,heracles",
-            "--seeds",
-            "2",
-            "--duration",
-            "30",
-            "--jobs",
-            "2",
-        ),
+        pytest.param(("scenarios", "--json"), marks=pytest.mark.slow),
+        pytest.param(("config", "schema"), marks=pytest.mark.slow),
+        pytest.param(("inspect", "ppo", "--json"), marks=pytest.mark.slow),
     ],
     ids=lambda words: words[0],
 )
@@ -45,12 +36,11 @@ def test_commands_use_their_own(rlctl, project, words):
 
 
 @pytest.mark.slow
-def test_commands_use_their_own_where_the_project_is_on_the_path(rlctl, project):
-    words = ("bench", "--scenario", "thesis", "--managers", "none", "--seeds", "2", "--duration", "30", "--jobs", "2")
-    done = rlctl(*words, folder=project, PYTHONPATH=str(project))  # as under `python -m`, pytest or an IDE
+def test_theirs_win_where_the_project_is_on_path(rlctl, project):
+    done = rlctl(*BENCH, folder=project, PYTHONPATH=str(project))  # as under `python -m`, pytest or an IDE
     assert done.returncode == 0, done.stderr
 
 
-def test_packages_of_these_names_that_are_installed_are_left_alone(installed, wheel, release_check):
+def test_the_wheel_installs_no_such_names(installed, wheel, release_check):
     names = release_check.wheel_names(wheel)
     assert not [name for name in names if name.split("/")[0] in NAMES]

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from rlctl.cli import main
+from rlctl.report import response
 
 
+@pytest.fixture
+def coarse(monkeypatch):
+    """Surfaces of every fifth load and slack, which have settled or not after two cycles."""
+    for name in ("LOADS", "SLACKS"):
+        monkeypatch.setattr(response, name, getattr(response, name)[::5])
+    monkeypatch.setattr(response, "MOST_TICKS", 2 * response.CYCLE_TICKS)
+
+
+@pytest.mark.usefixtures("coarse")
 def test_the_card_and_the_surface_are_readable(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "tiny"))]) == 0
     out, err = capsys.readouterr()
@@ -37,12 +47,13 @@ def test_a_policy_that_follows_the_slack_is_shown_to_do_so(make_bundle, tmp_path
         assert np.array(one["settled"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("coarse")
 def test_a_bundle_without_history_is_inspected_too(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "now", lags=(0,)))]) == 0
     assert "at ticks now, a tick being 1 s" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("coarse")
 def test_the_surfaces_are_drawn(make_bundle, tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     file = tmp_path / "response.png"
