@@ -5,12 +5,13 @@ import json
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs import ticklog
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.ticklog import decode_line, encode_line, log_files, read_lines
+from tests.examples import examples
 
 
 def write_log(path, count, start=0):
@@ -102,14 +103,14 @@ def test_a_line_without_an_end_is_not_taken_into_memory(log, monkeypatch):
     assert read(log) == ([0, 1, 2, 3, 4, 5], [3])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(40)
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_line_or_damage(raw):
     with contextlib.suppress(ValueError):
         decode_line(raw)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(40)
 @given(st.integers(0, 5), st.integers(0, 10_000), st.integers(1, 255))
 def test_a_changed_byte_never_goes_unnoticed(number, place, mask):
     line = bytearray(encode_line({"tick": number, "note": "as ever"})[:-1])

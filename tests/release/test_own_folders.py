@@ -16,8 +16,9 @@ def project(tmp_path):
     return tmp_path
 
 
-BENCH = tuple(
-    ["bench", "--scenario", "thesis", "--managers", "none,heracles", "--seeds", "2", "--duration", "30", "--jobs", "2"]
+BENCH = (
+    *("bench", "--scenario", "thesis", "--managers", "none,heracles"),
+    *("--seeds", "2", "--duration", "30", "--jobs", "2"),
 )
 
 

@@ -17,6 +17,7 @@ from rlctl.safety.guard import Guard
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason
+from tests.doubles.shipped import SAFETY_PROFILES
 
 Calm = Callable[..., Telemetry]
 
@@ -39,11 +40,10 @@ class PressureGuard:
         return Bound(self.name, Reason.OWN, limits.minimum, "LC waits for CPUs")
 
 
-GUARDS: list[Guard[Any]] = [
-    *load_profile("heracles").guards(),
-    *load_profile("responsive").guards(),
-    PressureGuard(0.2),
-]
+SHIPPED = [guard for name in SAFETY_PROFILES for guard in load_profile(name).guards()]
+GUARDS: list[Guard[Any]] = [*{type(guard): guard for guard in SHIPPED}.values(), PressureGuard(0.2)]
+"""One of each kind."""
+
 each_guard = pytest.mark.parametrize("guard", GUARDS, ids=lambda g: g.name)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.training.search.space import MARGINS
@@ -11,13 +11,14 @@ from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES
+from tests.examples import examples
 
 PROFILES = st.sampled_from([load_profile(name) for name in SAFETY_PROFILES])
 HOSTS = st.sampled_from([Limits(1), Limits(4), Limits(36, 17.0)])
 DAYS = st.lists(st.tuples(st.floats(0.0, 1.2), st.floats(-0.5, 0.9)), min_size=1, max_size=60)
 """Load and slack, second by second."""
 
-few = settings(max_examples=200, deadline=None)
+few = examples(40)
 
 
 def tightened(profile: Profile, name: str, share: float) -> Profile:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
@@ -23,6 +23,7 @@ from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_
 from rlctl.safety.shield import Shield, _memory
 from rlctl.safety.trust import NEVER_THERE, Trust
 from rlctl.safety.verdict import Reason
+from tests.examples import examples
 
 Calm = Callable[..., Telemetry]
 
@@ -43,7 +44,7 @@ COUNTERS = st.dictionaries(st.sampled_from(NAMES), READINGS)
 CURRENT = st.builds(
     Allocation, st.one_of(st.floats(0.01, 4.0), st.just(UNLIMITED)), st.integers(1, 4), st.booleans()
 )  # fmt: skip
-few = settings(max_examples=150, deadline=None)
+few = examples(30)
 
 
 def on(name: str = "responsive") -> Profile:

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
@@ -13,6 +13,7 @@ from rlctl.log.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES
+from tests.examples import examples
 
 LIMITS = Limits(4)
 NAMES = ("web", "cache", "search")
@@ -42,7 +43,7 @@ allocations = st.builds(Allocation, st.sampled_from([0.01, 0.5, 2.0, 4.0, UNLIMI
 
 
 @pytest.mark.parametrize("profile", SAFETY_PROFILES)
-@settings(max_examples=40)
+@examples(10)
 @given(run=ticks, step=st.sampled_from([0.2, 1.0, 7.0]), asked=allocations)
 def test_the_verdict_is_that_of_a_shield_for_each_taken_together(profile, run, step, asked):
     profile = load_profile(profile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
@@ -15,6 +15,7 @@ from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
 from tests.doubles.shipped import SAFETY_PROFILES
+from tests.examples import examples
 
 Histories = st.SearchStrategy[list[Telemetry]]
 Allocations = st.SearchStrategy[Allocation]
@@ -25,7 +26,7 @@ PROFILES = st.sampled_from([load_profile(name) for name in SAFETY_PROFILES])
 HOSTS = st.sampled_from([Limits(1), Limits(4), Limits(36, 17.0), Limits(3, min_quota_cpus=0.3)])
 FREEZE, MINIMUM = ([move.name for move in MOVES].index(name) for name in ("freeze", "minimum"))
 
-few = settings(max_examples=120, deadline=None)
+few = examples(30)
 
 
 def lived(profile: Profile, limits: Limits, history: list[Telemetry]) -> Shield:

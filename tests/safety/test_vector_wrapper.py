@@ -16,7 +16,7 @@ from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 from rlctl.safety.wrapper import ShieldedEnv
 from tests.doubles.shipped import SAFETY_PROFILES
 
-HOSTS, STEPS, EPISODE, SEED = 5, 70, 30, 11
+HOSTS, STEPS, EPISODE, SEED = 3, 40, 25, 11
 THAW = [move.name for move in MOVES].index("thaw")
 
 

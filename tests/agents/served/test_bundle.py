@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from rlctl.agents.served import bundle
@@ -17,6 +17,7 @@ from rlctl.agents.served.network import as_file
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
+from tests.examples import examples
 
 SIZE = ObservationTable.here(LAGS).size
 
@@ -243,7 +244,7 @@ def test_a_network_that_answers_with_nan(make_bundle, linear, tmp_path):
 
 
 @given(data=st.binary(max_size=200), name=st.sampled_from(["weights.npz", "card.json"]))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_in_a_file_is_one_line(data, name, good):
     kept = (good / name).read_bytes()
     (good / name).write_bytes(data)

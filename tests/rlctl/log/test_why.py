@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from rlctl.cli import main
 from rlctl.config.serve import LogSection
 from rlctl.envs.errors import shown
 from rlctl.log.lookup import TickPlace, parse_moment
+from tests.examples import examples
 
 BEGAN = 1_800_000_000.0
 NOW = datetime(2026, 11, 21, 12, 0, 0).timestamp()
@@ -194,7 +195,7 @@ values = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_log_with_any_damage_gives_no_traceback(capsys, recorded_run, tmp_path, data):
     folder = tmp_path / "log"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES
@@ -22,6 +22,7 @@ from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES
+from tests.examples import examples
 from tests.safety.conftest import AGES, NUMBERS
 
 HOSTS, TICKS = 8, 40
@@ -103,7 +104,7 @@ def drawn_allocation(dice: np.random.Generator) -> Allocation:
     return Allocation(float(quota), int(dice.integers(1, 6)), bool(dice.random() < 0.3))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(8)
 @given(data=st.data(), profile=st.sampled_from([load_profile(name) for name in SAFETY_PROFILES]))
 def test_it_answers_as_the_shield_of_each_host_over_any_history(
     data: st.DataObject, profile: Profile, limits: Limits
