@@ -1,7 +1,8 @@
 """What is controlled: vocabulary, the live host with its cgroup drivers and sensors, simulated hosts, and the testbed.
 
-Importing this package makes environments over them known to Gymnasium, `rlctl/LiveHost-v0`, `rlctl/SimHost-v0` and
-`rlctl/ReplayHost-v0`; they are loaded on first use. Gymnasium is not imported here: the daemon needs none of it.
+Importing this package makes environments over them known to Gymnasium, `rlctl/LiveHost-v0`, `rlctl/SimHost-v0`,
+`rlctl/ReplayHost-v0`, and one for each simulated scenario that ships, such as `rlctl/FlashCrowd-v0`. They are loaded on
+first use. Gymnasium is not imported here: the daemon needs none of it.
 """
 
 import sys
@@ -10,6 +11,13 @@ from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+SCENARIO_STEPS = {
+    "thesis": 3000, "thesis-up-down": 3000, "thesis-shuffled": 3000, "diurnal": 3000, "bursty": 3000,
+    "flash-crowd": 3000, "noisy": 3000, "two-core": 600, "two-core-nginx": 300, "capped-link": 300,
+    "capped-link-credits": 300, "capped-disk": 300,
+}  # fmt: skip
+"""Simulated scenarios that ship, and the ticks of a run of each."""
 
 
 def _register(gymnasium: ModuleType) -> None:
@@ -26,6 +34,14 @@ def _register(gymnasium: ModuleType) -> None:
         max_episode_steps=300,
     )
     gymnasium.register("rlctl/ReplayHost-v0", entry_point="rlctl.envs.replay:ReplayHost")
+    for name, steps in SCENARIO_STEPS.items():
+        gymnasium.register(
+            f"rlctl/{name.title().replace('-', '')}-v0",
+            entry_point="rlctl.bench.scenario_envs:make_host",
+            vector_entry_point="rlctl.bench.scenario_envs:make_hosts",
+            max_episode_steps=steps,
+            kwargs={"scenario": name},
+        )
 
 
 class _WhenImported(MetaPathFinder):

@@ -57,24 +57,36 @@ class RewardTerms(NamedTuple, Generic[Number]):
         """What a learner gets."""
         return self.qos + self.severity + self.be_work + self.reconfiguration + self.override
 
+    @property
+    def missed(self) -> bool | Flags:
+        """Whether the target was missed, or nobody knows: the cost of a constrained problem."""
+        return self.qos <= -1.0
+
 
 def reward(
-    telemetry: Telemetry, before: Allocation, after: Allocation, *, overridden: bool = False
+    telemetry: Telemetry, before: Allocation, after: Allocation, *, overridden: bool = False, first: bool = False
 ) -> RewardTerms[float]:
     """The reward of a tick.
 
     Args:
         telemetry: Readings of the period that the allocation `after` was in force.
         before: The allocation in force until then.
+        first: The first step of an episode: a sensor that is a tick late has not spoken yet, which costs nothing.
     """
     target = telemetry.target_seconds if telemetry.target_seconds > 0.0 else math.nan
     over = number_or_nan(telemetry.latency_seconds) / target - 1.0
-    terms = _terms(np.float64(over), number_or_nan(telemetry.be_work_rate), before != after, overridden, WORK)
+    terms = _terms(np.float64(over), number_or_nan(telemetry.be_work_rate), before != after, overridden, WORK, first)
     return RewardTerms(*map(float, terms))
 
 
 def rewards(
-    readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float | Array = WORK
+    readings: Readings,
+    changed: Flags,
+    overridden: Flags,
+    *,
+    from_truth: bool = False,
+    work: float | Array = WORK,
+    first: bool = False,
 ) -> RewardTerms[Array]:
     """The rewards of a tick on many hosts.
 
@@ -85,10 +97,11 @@ def rewards(
         from_truth: Judge by what happened rather than by what the sensors say of it, late or never: for training,
             where a lost window is no fault of the policy's and a late one only blurs which action it was.
         work: Worth of BE's work on these hosts, or on each, in place of WORK; a violation costs 1.
+        first: As of `reward`.
     """
     latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
     over = np.where(readings.lost & (not from_truth), np.nan, latency / readings.target_seconds - 1.0)
-    return _terms(over, readings.be_work_rate, changed, overridden, work)
+    return _terms(over, readings.be_work_rate, changed, overridden, work, first)
 
 
 def _terms(
@@ -97,15 +110,17 @@ def _terms(
     changed: Flags | bool,
     overridden: Flags | bool,
     work: Array | float,
+    first: bool,
 ) -> RewardTerms[Array]:
     """What a tick is worth, by the share of the target by which latency is over it; it and the work may be unknown."""
     unknown = ~np.isfinite(over)
+    free = unknown & first
     missed = unknown | (over > 0.0)
     near = np.clip(1.0 + over - NEAR, 0.0, 1.0 - NEAR) / (1.0 - NEAR)  # clipped first: a latency may be any number
     be_work = work * np.minimum(np.fmax(be_work_rate, 0.0), 1.0)
     return RewardTerms(
-        qos=np.where(missed, -1.0, -NEAR_COST * near * near),
-        severity=np.where(unknown, -1.0, -np.minimum(np.maximum(over, 0.0), 1.0)),
+        qos=np.where(free, 0.0, np.where(missed, -1.0, -NEAR_COST * near * near)),
+        severity=np.where(free, 0.0, np.where(unknown, -1.0, -np.minimum(np.maximum(over, 0.0), 1.0))),
         be_work=np.where(missed, 0.0, be_work),
         reconfiguration=np.where(changed, -RECONFIGURATION_COST, 0.0),
         override=np.where(overridden, -OVERRIDE_COST, 0.0),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
+from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimPlant
 from rlctl.envs.sim.profile import HostProfile, load_profile
@@ -43,6 +46,19 @@ def as_profile(profile: str | HostProfile) -> HostProfile:
     return load_profile(profile) if isinstance(profile, str) else profile
 
 
+def as_load(load: LoadModel | Mapping[str, Any]) -> LoadModel:
+    """A load model by the mapping of a scenario's file, or itself; ConfigError: the mapping is none."""
+    return from_config(load) if isinstance(load, Mapping) else load
+
+
+def as_weight(weight: Weight | str) -> Weight:
+    """A CPU weight by its name, or itself; ConfigError: there is no such one."""
+    try:
+        return Weight(weight)
+    except ValueError:
+        raise ConfigError(f"weight {weight!r}: {', '.join(Weight)} are known") from None
+
+
 class SimHost(HostEnv):
     """`rlctl/SimHost-v0`: `HostEnv` over a simulated host.
 
@@ -51,30 +67,30 @@ class SimHost(HostEnv):
 
     Args:
         profile: A shipped profile by name, a YAML file, or a profile.
-        load: The load over time, for each episode by its key.
+        load: The load over time, for each episode by its key; or the mapping `load` of a scenario's file.
         vary: Draw each episode's host from the profile's ranges.
         ticks: Length of the load; a longer episode repeats it.
-        lags: Ticks back that the observation shows, oldest first.
-        render_mode: None or "ansi".
+        lags, render_mode: As of `HostEnv`.
+        weight: BE's CPU weight, or its name.
 
     Raises:
-        ConfigError: There is no such profile.
+        ConfigError: There is no such profile, load, weight or render mode.
     """
 
     def __init__(
         self,
         profile: str | HostProfile = "thesis-host",
-        load: LoadModel = training_load,
+        load: LoadModel | Mapping[str, Any] = training_load,
         *,
         vary: bool = True,
         tick_seconds: float = 1.0,
         ticks: int = LOAD_TICKS,
         lags: Sequence[int] = LAGS,
-        weight: Weight = Weight.EQUAL,
+        weight: Weight | str = Weight.EQUAL,
         render_mode: str | None = None,
     ) -> None:
-        plant = _EpisodePlant(as_profile(profile), load, ticks, tick_seconds, vary=vary)
-        plant.set_weight(weight)
+        plant = _EpisodePlant(as_profile(profile), as_load(load), ticks, tick_seconds, vary=vary)
+        plant.set_weight(as_weight(weight))
         super().__init__(plant, lags, render_mode)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from rlctl.envs.actions import discrete_space
 from rlctl.envs.allocations import Allocations, decoded, useful_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.host_env import require_no_options
 from rlctl.envs.observation import LAGS, MOST_PRICE
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.readings import Readings
@@ -23,7 +24,15 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimBatch, SimHosts
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import kind_of
-from rlctl.envs.sim.sim_env import EPISODE_STEPS, LOAD_TICKS, as_profile, episode_keys, fresh_seed
+from rlctl.envs.sim.sim_env import (
+    EPISODE_STEPS,
+    LOAD_TICKS,
+    as_load,
+    as_profile,
+    as_weight,
+    episode_keys,
+    fresh_seed,
+)
 from rlctl.envs.workload import Weight
 
 PRICE_STREAM = 7
@@ -50,12 +59,13 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     """The vector twin of `rlctl/SimHost-v0`: the same spaces, rewards and numbers.
 
     Host i after `reset(seed=s)` equals a `SimHost` after `reset(seed=s + i)`, number for number, episode after episode.
-    An episode is truncated after `max_episode_steps`, and the next one begins in the same step (SAME_STEP).
+    All episodes are truncated after `max_episode_steps`. The next ones begin in the same step (SAME_STEP, the default),
+    in the next one, whose actions then count for nothing (NEXT_STEP), or with a reset (DISABLED).
 
     ## Infos
     Dicts of arrays with `_key` masks: `telemetry` (see `Readings`), `allocation`, `missed_deadlines`; in a step
-    `reward` with its terms, and with a shield `proposed`, `executed` and `overridden`. At the end of episodes
-    `final_obs` and `final_info` are about these, and all else is about the episodes that have just begun.
+    `reward` with its terms, `cost`, and with a shield `proposed`, `executed` and `overridden`. Where episodes end and
+    begin in one step, `final_obs` and `final_info` are about those that ended, and all else is about the new ones.
 
     Args:
         profile, load, vary, tick_seconds, ticks, lags, weight: As in `SimHost`, the same for all hosts.
@@ -64,9 +74,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         true_rewards: Judge by what happened, not by what the sensors say of it; see `rewards`.
         work: Worth of a tick in which BE does what it would do alone, by a violation.
         priced: Each episode has a price of its own, which divides `work` and stands in the observation.
+        autoreset_mode: When the next episodes begin: Gymnasium's mode, or its name.
+        render_mode: None; one host by itself can be rendered, see `SimHost`.
 
     Raises:
-        ConfigError: There is no such profile, or no host or no step is asked for.
+        ConfigError: There is no such profile, weight or mode, or no host or no step is asked for.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -75,7 +87,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self,
         num_envs: int = 1,
         profile: str | HostProfile = "thesis-host",
-        load: LoadModel = training_load,
+        load: LoadModel | Mapping[str, Any] = training_load,
         *,
         max_episode_steps: int = EPISODE_STEPS,
         vary: bool = True,
@@ -83,15 +95,21 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         ticks: int = LOAD_TICKS,
         lags: Sequence[int] = LAGS,
         absent: Collection[str] = (),
-        weight: Weight = Weight.EQUAL,
+        weight: Weight | str = Weight.EQUAL,
         shield: VectorShield | None = None,
         true_rewards: bool = False,
         work: float = WORK,
         priced: bool = False,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+        render_mode: str | None = None,
     ) -> None:
         if num_envs < 1 or max_episode_steps < 1:
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
-        made = as_profile(profile)
+        if render_mode is not None:
+            raise ConfigError(f"render_mode {render_mode!r}: many hosts are not drawn; make one with gymnasium.make")
+        self.render_mode = None
+        self.metadata = self.metadata | {"autoreset_mode": _autoreset_mode(autoreset_mode)}
+        made, load, weight = as_profile(profile), as_load(load), as_weight(weight)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
         self.limits, self.tick_seconds, self.shield = made.limits(weight), tick_seconds, shield
         # A training load begins alike whatever its length, so no more of it is made than an episode needs.
@@ -114,25 +132,32 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self._batch: SimHosts | None = None
         self.current = self._safe
         self.readings: Readings | None = None
+        self._ended = False
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,  # noqa: ARG002 - Gymnasium's signature
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode on every host, at the safe allocation; returns after its first control period.
 
         Args:
             seed: Host i gets seed + i, or the i-th of a sequence; None goes on to the next episode.
-            options: None is taken.
+            options: `reset_mask`, shape (n,), which must name all hosts; nothing else is taken.
 
         Raises:
-            ConfigError: A number of seeds that is not that of the hosts.
+            ConfigError: A number of seeds that is not that of the hosts, or another option.
         """
+        self._require_open()
+        given = dict(options or {})
+        if not np.all(given.pop("reset_mask", True)):  # they have one clock, so their episodes end together
+            raise ConfigError("reset_mask: all hosts begin together; make SyncVectorEnv of single ones to begin some")
+        require_no_options(given)
         super().reset(seed=seed if isinstance(seed, int) else None)
         self._seed(seed)
         return self._begin(), _masked(self._state(), self._all)
+
+    def close_extras(self, **_: Any) -> None:
+        """Let go of the hosts; nothing can be stepped any more."""
+        self._batch = self.readings = None
 
     def step(
         self, actions: NDArray[np.integer] | Allocations
@@ -144,8 +169,12 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
         Raises:
             PolicyError: An action is outside the space.
-            ConfigError: There was no reset before.
+            ConfigError: There was no reset before, or none after the end of the episodes where none begin by
+                themselves, or the environment is closed.
         """
+        self._require_open()
+        if self._ended:
+            return self._next_episodes()
         before, readings = self.current, self._read()
         proposed = decoded(actions, before, self.limits)
         # The shield has the last word before anything is applied, as on a live host.
@@ -159,14 +188,16 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             overridden=proposed.differ(after),
             from_truth=self._true_rewards,
             work=self.work / self._observer.prices,
+            first=batch.hosts.tick == 2,
         )
         observation = self._observer.observe(readings, after)
-        outcome: dict[str, Any] = {"reward": terms._asdict()}
+        outcome: dict[str, Any] = {"reward": terms._asdict(), "cost": np.asarray(terms.missed, np.float64)}
         if self.shield is not None:
             ruled = {"proposed": proposed._asdict(), "executed": after._asdict(), "overridden": proposed.differ(after)}
             outcome |= ruled
         ended = batch.hosts.tick - 1 >= self.max_episode_steps  # the period that a reset lets pass does not count
-        if ended:
+        self._ended = bool(ended) and self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP
+        if ended and not self._ended:
             observation, info = self._autoreset(observation, outcome)
         else:
             info = _masked(self._state() | outcome, self._all)
@@ -183,6 +214,18 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         mask = useful_moves(self.current, self.limits) if shield is None else shield.mask(readings, self.current)
         return self._observer.filter_moves(mask, readings, self.current)
 
+    def _next_episodes(self) -> tuple[NDArray[np.float32], NDArray[np.float64], Flags, Flags, dict[str, Any]]:
+        """The step after an end, in NEXT_STEP: the actions count for nothing."""
+        if self.metadata["autoreset_mode"] is AutoresetMode.DISABLED:
+            raise ConfigError("the episodes are over: call reset()")
+        self._episodes = self._episodes + np.uint64(1)
+        observation, nothing = self._begin(), np.zeros_like(self._all)
+        return observation, np.zeros(self.num_envs), nothing, nothing.copy(), _masked(self._state(), self._all)
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise ConfigError("the environment is closed: make another one")
+
     def _read(self) -> Readings:
         if self.readings is None:
             raise ConfigError("the hosts have not begun: call reset() first")
@@ -198,7 +241,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     def _begin(self) -> NDArray[np.float32]:
         """Begin new episodes; returns what the policies see."""
         assert self._seeds is not None
-        keys = episode_keys(self._seeds, self._episodes)
+        keys, self._ended = episode_keys(self._seeds, self._episodes), False
         # BE begins each episode at the safe allocation, as a controller's start on a live host does.
         self._batch, self.current = self._hosts(keys), self._safe
         if self._priced:
@@ -262,6 +305,16 @@ def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
     # A stream of its own, so that prices change no host's noise.
     share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])
     return MOST_PRICE ** np.where(share < 0.5, 0.0, 4.0 * share - 3.0)
+
+
+def _autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
+    """A mode by its name or value; ConfigError: there is no such one."""
+    if isinstance(given, AutoresetMode):
+        return given
+    for mode in AutoresetMode:
+        if str(given).lower().replace("_", "").endswith(mode.value.lower()):
+            return mode
+    raise ConfigError(f"autoreset_mode {given!r}: {', '.join(mode.name for mode in AutoresetMode)} are known")
 
 
 def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
