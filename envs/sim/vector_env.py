@@ -147,6 +147,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             ConfigError: A number of seeds that is not that of the hosts, or another option.
         """
         self._require_open()
+        # Gymnasium's own users of DISABLED give a mask of the hosts whose episodes ended.
         given = dict(options or {})
         if not np.all(given.pop("reset_mask", True)):  # they have one clock, so their episodes end together
             raise ConfigError("reset_mask: all hosts begin together; make SyncVectorEnv of single ones to begin some")
@@ -157,6 +158,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 
     def close_extras(self, **_: Any) -> None:
         """Let go of the hosts; nothing can be stepped any more."""
+        # Memory of thousands of hosts is let go at once.
         self._batch = self.readings = None
 
     def step(
@@ -197,6 +199,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             outcome |= ruled
         ended = batch.hosts.tick - 1 >= self.max_episode_steps  # the period that a reset lets pass does not count
         self._ended = bool(ended) and self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP
+        # SAME_STEP: whoever learns sees the new episode's first observation, and the last one in `final_obs`.
         if ended and not self._ended:
             observation, info = self._autoreset(observation, outcome)
         else:

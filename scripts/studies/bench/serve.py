@@ -1,14 +1,14 @@
 """What `rlctl serve` itself costs: start, memory, decisions and imports, on real control groups made for it.
 
 `start` runs from the exec to the first shielded tick in the log, of which one control period is waiting for the first
-window of readings. Memory is that of the running daemon and its watchdog, heuristic and ONNX policy, without and with
-metrics that are scraped; RSS counts pages of files that other processes share, PSS gives each its part. `decision` is
-everything between reading and writing (mask, observe, fallback chain with its thread, rule): `in service` on the wall
-clock from the tick log, `chain` replayed in a process of its own, where CPU time of all its threads is told too; both
-are the best of several blocks, which a busy machine disturbs least. `busy` is a daemon at 1 Hz with metrics whose
-latency log grows by so many lines a second, with so many BE groups, and with further ones that appear at once in
-mid-run: its ticks, how late they came, its share of a CPU and its memory. Exit code 1 when a bound is missed. Needs
-root.
+window of readings. Memory is that of the running daemon and its watchdog, heuristic and learned policy, without and
+with metrics that are scraped; RSS counts pages of files that other processes share, PSS gives each its part.
+`decision` is everything between reading and writing (mask, observe, fallback chain with its thread, rule): `in
+service` on the wall clock from the tick log, `chain` replayed in a process of its own, where CPU time of all its
+threads is told too; both are the best of several blocks, which a busy machine disturbs least. `busy` is a daemon at 1
+Hz with metrics whose latency log grows by so many lines a second, with so many BE groups, and with further ones that
+appear at once in mid-run: its ticks, how late they came, its share of a CPU and its memory. Exit code 1 when a bound
+is missed. Needs root.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MOST = {
     "tick_most_milliseconds": 50.0,
     "cpu_percent": 2.0,
 }
-"""The project's own budgets; memory is that with the ONNX policy, metrics and all, CPU that of the first busy row."""
+"""The project's own budgets; memory is that with the learned policy and metrics, CPU that of the first busy row."""
 
 BUSY = ((1_000, 1, 0), (50_000, 1, 0), (50_000, 100, 0), (50_000, 1, 99))
 """Lines a second, BE groups, and those that appear in mid-run."""
@@ -87,14 +87,14 @@ def spent():
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * page, time.thread_time()
 
-def weighing(name, *others):
+def weighing(name, *others, **named):
     top = name.partition(".")[0]
     if name in sys.modules or (len(others) > 3 and others[3]):
-        return plain(name, *others)
+        return plain(name, *others, **named)
     begun = spent()
     within.append([0, 0.0])
     try:
-        return plain(name, *others)
+        return plain(name, *others, **named)
     finally:
         whole = [after - before for after, before in zip(spent(), begun)]
         inner = within.pop()
@@ -135,7 +135,7 @@ import json, sys, time
 from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.policy_runner import PolicyRunner
-from rlctl.agents.served.fallback import Fallback
+from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
@@ -146,7 +146,7 @@ from rlctl.safety.shield import Shield
 ticks = int(sys.argv[3])
 policy = catalogue.build(sys.argv[1])
 plant = SimPlant(load_host("thesis-host"), training_load, ticks, seed=training(0))
-chain = Fallback(policy, catalogue.build(sys.argv[2]), plant.tick_seconds)
+chain = FallbackPolicy(policy, catalogue.build(sys.argv[2]), plant.tick_seconds)
 runner = PolicyRunner(chain, Shield(load_profile(DEFAULT), plant.limits), plant.limits, plant.tick_seconds)
 plant.apply(runner.start())
 spent, by_policy = [], 0
