@@ -20,7 +20,7 @@ from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import Profile
 
 
-class Seen(NamedTuple):
+class BatchObservation(NamedTuple):
     """One tick of n hosts.
 
     Attributes:
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
     taught: SafeLevelMemory | None = None
 
 
-class Answer(NamedTuple):
+class BatchAnswer(NamedTuple):
     """What a policy asks for.
 
     Attributes:
@@ -49,15 +49,15 @@ class Answer(NamedTuple):
     strange: Flags
 
     @classmethod
-    def sound(cls, proposed: Allocations) -> Answer:
+    def sound(cls, proposed: Allocations) -> BatchAnswer:
         """An answer in which nothing failed and nothing was strange."""
         none = np.zeros(len(proposed.quota_cpus), np.bool_)
         return cls(proposed, none, none)
 
-    def where(self, which: Flags, other: Answer) -> Answer:
+    def where(self, which: Flags, other: BatchAnswer) -> BatchAnswer:
         """This answer on the hosts in `which`, the other one elsewhere."""
         failed, strange = np.where(which, self.failed, other.failed), np.where(which, self.strange, other.strange)
-        return Answer(self.proposed.where(which, other.proposed), failed, strange)
+        return BatchAnswer(self.proposed.where(which, other.proposed), failed, strange)
 
 
 class BatchPolicy(Protocol):
@@ -72,10 +72,10 @@ class BatchPolicy(Protocol):
         ...
 
     def begin(self, which: Flags) -> Allocations:
-        """Forget all about the hosts in `which`, shape (n,), but what `Seen.taught` says; where BE begins on each."""
+        """Forget all about the hosts in `which`, shape (n,), but what `taught` says; where BE begins on each."""
         ...
 
-    def act(self, seen: Seen) -> Answer:
+    def act(self, seen: BatchObservation) -> BatchAnswer:
         """The next allocations. Called once per tick, in order, for all hosts."""
         ...
 
@@ -132,7 +132,7 @@ class BatchPolicyRunner:
     def begin(self) -> Allocations:
         """Where BE begins on each host; behind the shield that is the safe allocation, as on a live host."""
         start = self._policies[0].begin(np.ones(len(self._policy_of), np.bool_))
-        return (self._limits.safe if self._shielded[0] else start).clipped(self._limits)
+        return (self._limits.safe if self._shielded[0] else start).clip_to(self._limits)
 
     def put_under(self, policy: int, which: Flags) -> None:
         """Give the hosts in `which` to another policy, which begins anew there, as after a reload of a live host.
@@ -154,19 +154,19 @@ class BatchPolicyRunner:
         shield, mask = self._shield, None
         if shield and any(policy.masked for policy in self._policies):
             mask = shield.mask(readings, current)
-        proposed, failed, strange = self._answers(Seen(readings, current, mask, telemetry, self._taught))
+        proposed, failed, strange = self._answers(BatchObservation(readings, current, mask, telemetry, self._taught))
         if self._taught is not None:
             book(self._taught, readings, current, self._tick_seconds)
-        proposed = proposed.clipped(self._limits)
+        proposed = proposed.clip_to(self._limits)
         if shield is None:
             return Decisions(proposed, proposed, np.zeros_like(failed), failed, strange)
         ruled, shielded = shield.rule(readings, current, proposed), self._shielded[self._policy_of]
         allocations = ruled.where(shielded, proposed)
         return Decisions(proposed, allocations, proposed.differ(allocations), failed, strange)
 
-    def _answers(self, seen: Seen) -> Answer:
+    def _answers(self, seen: BatchObservation) -> BatchAnswer:
         """The answer of each host's own policy; a policy without a host has nothing to answer."""
-        answers: Answer | None = None
+        answers: BatchAnswer | None = None
         for number, policy in enumerate(self._policies):
             its_hosts = self._policy_of == number
             if its_hosts.any():

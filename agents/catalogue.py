@@ -39,7 +39,7 @@ NOT_OPTIONS = frozenset({"name", "time_scale", "model", "trusted"})
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManagerEntry:
     """One heuristic manager of the catalogue.
 
     Attributes:
@@ -67,7 +67,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Named):
+class KernelSetting(Named):
     """The kernel's own means against an interference, set once and for all; BE runs at the minimum weight.
 
     Attributes:
@@ -79,92 +79,94 @@ class Answer(Named):
     rate_ratio: float = 1.0
 
 
-TABLE: Mapping[str, Entry] = MappingProxyType(
+TABLE: Mapping[str, ManagerEntry] = MappingProxyType(
     {
-        "none": Entry(Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"),
-        "weights": Entry(Weights, "kernel weights only, BE at the minimum", "reference"),
-        "cpu-idle": Entry(
+        "none": ManagerEntry(
+            Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"
+        ),
+        "weights": ManagerEntry(Weights, "kernel weights only, BE at the minimum", "reference"),
+        "cpu-idle": ManagerEntry(
             CpuIdle,
             "the kernel's idle class only, `cpu.idle` (simulated hosts know none: as weights)",
             "reference; Linux 5.15",
         ),
-        "frozen": Entry(Frozen, "BE never runs", "reference"),
-        "static": Entry(Static, "one fixed quota, 25 % of BE's CPUs", "reference"),
-        "prm-eris": Entry(
+        "frozen": ManagerEntry(Frozen, "BE never runs", "reference"),
+        "static": ManagerEntry(Static, "one fixed quota, 25 % of BE's CPUs", "reference"),
+        "prm-eris": ManagerEntry(
             PrmEris,
             "LC + BE + 0.5 core above the LC's recorded maximum: minimum; 7 clean cycles of 2 s: +1 of 20 levels",
             "intel/platform-resource-manager 0.8, eris",
         ),
-        "prm-thesis": Entry(
+        "prm-thesis": ManagerEntry(
             PrmThesis,
             "as prm-eris but for its clause on an idle LC, and CPI above its threshold at an 18.5-s check: minimum",
             "thesis 3.1, 4.1",
         ),
-        "prm-latency": Entry(
+        "prm-latency": ManagerEntry(
             PrmLatency,
             "every 18.5 s: latency at or above target: minimum; below: +1/50 of the host, up to 48/50",
             "thesis 3.2, 4.2",
         ),
-        "prm-hybrid": Entry(
+        "prm-hybrid": ManagerEntry(
             PrmHybrid,
             "every 15 s: slack < 0 or load > .85 suspends (cool-down 300 s), load < .80 enables; "
             "slack > .10: +1 core per 2 s",
             "thesis 3.3, 4.3",
         ),
-        "prm-hybrid-tuned": Entry(
+        "prm-hybrid-tuned": ManagerEntry(
             PrmHybrid,
             "as prm-hybrid with gates .95/.90, cool-down 180 s, +1/50 of the host per 2 s",
             "thesis 3.3.1",
             TUNED,
         ),
-        "heracles": Entry(
+        "heracles": ManagerEntry(
             Heracles,
             "every 15 s load gates .85/.80, cool-down 300 s, slack < .10 no growth, < .05 two cores; +1 core per 2 s; "
             "where measured, DRAM bandwidth below .90 and power below .90 of the TDP; on a testbed's link a ceiling "
             "for BE every 1 s, what the LC leaves of it less 5 %",
             "Heracles, ISCA 2015",
         ),
-        "parties": Entry(
+        "parties": ManagerEntry(
             Parties,
             "slack < .05: LC +1 core, > .20: -1 core, each judged by 5 samples of 0.1 s; a failed downsize is undone "
             "and rests 10 s",
             "PARTIES, ASPLOS 2019; sc2682cornell/PARTIES",
         ),
-        "sideload": Entry(
+        "sideload": ManagerEntry(
             Sideload,
             "every 1 s: quota = BE's use + idle - 20 %, at least 5 %; below 10 % margin over 10 s: frozen for 10-30 s",
             "facebookexperimental/resctl-demo, sideloader",
         ),
-        "koord-suppress": Entry(
+        "koord-suppress": ManagerEntry(
             KoordSuppress,
             "every 1 s: quota = 65 % of the CPUs - what others than BE use; +10 % a step at most, down at once",
             "koordinator-sh/koordinator, koordlet cpusuppress",
         ),
-        "hipster": Entry(
+        "hipster": ManagerEntry(
             Hipster,
             "every 1 s: latency >= .8 of the target withholds a level more from BE, < .2 one less; after 300 s a "
             "Q-table by load (alpha .9, gamma .2)",
             "Hipster, HPCA 2017; nishtala/hipster",
         ),
-        "barbeque": Entry(
+        "barbeque": ManagerEntry(
             Barbeque,
             "every 1 s LC and BE in working modes of 1/20 of the host by value, reconfiguration, congestion, fairness "
             "(20/5/5/10); LC first: its use + 10 %, all modes while above its target",
             "BarbequeRTRM, ACM TECS 2015; derkling/barbeque, YaMS",
         ),
-        "feedforward": Entry(
+        "feedforward": ManagerEntry(
             Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"
         ),
-        "table": Entry(
+        "table": ManagerEntry(
             Table, "the largest quota that a sweep of this host found to hold .8 of the target at this load", "rlctl"
         ),
-        "learned-table": Entry(
+        "learned-table": ManagerEntry(
             LearnedTable,
             f"the highest of {len(LADDER)} levels that lately held .8 of the target at this load or a higher one, one "
             "more while the latency is below half of it; learned while it runs; shielded",
             "rlctl",
         ),
-        "greedy-shield": Entry(GreedyShield, "asks for everything; the shield rules", "rlctl"),
+        "greedy-shield": ManagerEntry(GreedyShield, "asks for everything; the shield rules", "rlctl"),
     }
 )
 """All managers, in the order of tables and reports."""
@@ -185,16 +187,18 @@ BOUNDS: Mapping[str, Named] = MappingProxyType(
 SHIELDED_BOUNDS = frozenset({"oracle-shielded"})
 """Those of them that run behind the shield."""
 
-ANSWERS: Mapping[str, Answer] = MappingProxyType(
+ANSWERS: Mapping[str, KernelSetting] = MappingProxyType(
     {
-        "htb": Answer("an HTB class for the LC on the link, set by who knows the link's first rate", "tc-htb(8)"),
-        "htb-wrong": Answer(
+        "htb": KernelSetting(
+            "an HTB class for the LC on the link, set by who knows the link's first rate", "tc-htb(8)"
+        ),
+        "htb-wrong": KernelSetting(
             "as htb, set by who takes the link to be a third faster than it is", "tc-htb(8)", "link", 4 / 3
         ),
-        "io-max": Answer(
+        "io-max": KernelSetting(
             "BE's own cap on its writes, set by who knows the disk's rate", "cgroup-v2.rst, io.max", "disk"
         ),
-        "io-max-wrong": Answer(
+        "io-max-wrong": KernelSetting(
             "as io-max, set by who takes the disk to be a third faster than it is",
             "cgroup-v2.rst, io.max",
             "disk",
@@ -262,7 +266,7 @@ def build(
             f"{name} is code in a file; only `rlctl bench`, `rlctl replay` and `rlctl managers check` run such"
         )
     if _is_learned(name):
-        return _learned(name, options, trusted)
+        return _build_learned(name, options, trusted)
     entry = _entry(name)
     parameters = inspect.signature(entry.manager).parameters
     for option in options:
@@ -359,7 +363,7 @@ def _is_learned(name: str) -> bool:
     return name in LEARNED or "/" in name
 
 
-def _learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) -> LearnedPolicy:
+def _build_learned(name: str, options: Mapping[str, object], trusted: Sequence[Path]) -> LearnedPolicy:
     if options:
         raise PolicyError(f"'{name}' is a learned policy and takes no option '{next(iter(options))}'")
     if reason := lacking(name):
@@ -372,7 +376,7 @@ def _variant(name: str) -> Mapping[str, Any]:
     return VARIANTS.get(name.removeprefix(plain_name(name)), {}) if folder_of(name) != Path(name) else {}
 
 
-def _entry(name: str) -> Entry:
+def _entry(name: str) -> ManagerEntry:
     if name in BOUNDS:
         raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
     if name in ANSWERS:
@@ -387,5 +391,5 @@ def _entry(name: str) -> Entry:
     return TABLE[name]
 
 
-def _options(entry: Entry) -> tuple[str, ...]:
+def _options(entry: ManagerEntry) -> tuple[str, ...]:
     return tuple(key for key in inspect.signature(entry.manager).parameters if key not in NOT_OPTIONS)

@@ -83,7 +83,7 @@ class Policy(Protocol):
         """What of a tick its training never had, in a few words; empty when nothing, or nothing is known of it."""
         return ""
 
-    def judged(self, verdict: Verdict) -> None:  # noqa: ARG002 - most do not learn from it
+    def learn_ruling(self, verdict: Verdict) -> None:  # noqa: ARG002 - most do not learn from it
         """Learn what the shield made of the last action; told once per tick, after the ruling."""
         return
 

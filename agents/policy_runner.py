@@ -113,10 +113,10 @@ class PolicyRunner:
         observation = self.observer.observe(telemetry, current, mask, cut=cut)
         if self.strict:
             proposed = decode(policy.act(observation), current, self.limits)
-            decision = Decision(proposed, self._ruled(telemetry, current, proposed), policy.name)
+            decision = Decision(proposed, self._rule(telemetry, current, proposed), policy.name)
         else:
             decision = self._decide_catching_errors(observation)
-        policy.judged(decision.verdict)
+        policy.learn_ruling(decision.verdict)
         return decision
 
     def _decide_catching_errors(self, observation: Observation) -> Decision:
@@ -126,10 +126,10 @@ class PolicyRunner:
             proposed, note = propose(policy, observation, self.limits)
         except Exception as error:  # noqa: BLE001
             safe, why = self.limits.safe, f"policy failed: {in_one_line(error)}"
-            return Decision(safe, self._ruled(telemetry, current, safe), SAFE, why, why, failed=True, error=error)
-        verdict = self._ruled(telemetry, current, proposed)
+            return Decision(safe, self._rule(telemetry, current, safe), SAFE, why, why, failed=True, error=error)
+        verdict = self._rule(telemetry, current, proposed)
         return Decision(proposed, verdict, policy.acting, note, policy.fallback, policy.failed)
 
-    def _ruled(self, telemetry: Telemetry, current: Allocation, proposed: Allocation) -> Verdict:
+    def _rule(self, telemetry: Telemetry, current: Allocation, proposed: Allocation) -> Verdict:
         shield = self.shield
         return shield.rule(telemetry, current, proposed) if shield else Verdict(proposed, proposed)

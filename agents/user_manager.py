@@ -110,7 +110,7 @@ class OwnPolicy(Policy):
                 raise PolicyError(f"{self._class}.remarks is a text; give a tuple of sentences", _shown(self._path))
             return tuple(map(str, remarks))
 
-    def judged(self, verdict: Verdict) -> None:
+    def learn_ruling(self, verdict: Verdict) -> None:
         """What the shield made of the last action, to a class that listens."""
         if callable(hear := getattr(self._policy, "judged", None)):
             with self._blamed("judged"):

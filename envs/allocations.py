@@ -64,7 +64,7 @@ class Allocations(NamedTuple):
         at_most: Flags = quota & cpuset & (self.frozen >= other.frozen)
         return at_most
 
-    def clipped(self, limits: Limits | VectorLimits) -> Allocations:
+    def clip_to(self, limits: Limits | VectorLimits) -> Allocations:
         """As `Limits.clip`, host by host."""
         quota = np.clip(self.quota_cpus, limits.min_quota_cpus, limits.cpus)
         return Allocations(
@@ -89,7 +89,7 @@ class VectorLimits:
         self.minimum = Allocations.of([host.minimum for host in each])
 
 
-def decoded(actions: NDArray[np.integer] | Allocations, current: Allocations, limits: Limits) -> Allocations:
+def decode_batch(actions: NDArray[np.integer] | Allocations, current: Allocations, limits: Limits) -> Allocations:
     """What the actions of n hosts ask for, each as `rlctl.envs.actions.decode` would.
 
     Args:
@@ -99,7 +99,7 @@ def decoded(actions: NDArray[np.integer] | Allocations, current: Allocations, li
         PolicyError: An index out of range, or a shape or type that is no action.
     """
     if isinstance(actions, Allocations):
-        return actions.clipped(limits)
+        return actions.clip_to(limits)
     moves, count = np.asarray(actions), len(current.quota_cpus)
     if moves.shape != (count,) or moves.dtype.kind not in "iu":
         raise PolicyError(
@@ -113,27 +113,27 @@ def decoded(actions: NDArray[np.integer] | Allocations, current: Allocations, li
     return chosen(moves, current, limits)
 
 
-def moved(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
+def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    return _asked(_EACH, current, limits)
+    return _ask_moves(_EACH, current, limits)
 
 
 @lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
 def moved_one(current: Allocation, limits: Limits) -> Allocations:
     """The same of one host, shape (len(MOVES), 1)."""
-    return moved(Allocations.same(current, 1), limits)
+    return apply_moves(Allocations.same(current, 1), limits)
 
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
     """Moves that change something, and `keep`: shape (n, len(MOVES))."""
-    changes = moved(current, limits).differ(current)
+    changes = apply_moves(current, limits).differ(current)
     changes[_KEEP] = True
     return changes.T
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What the move of each index asks for; the indices broadcast with the hosts."""
-    return _asked(_MOVES.at(moves), current, limits)
+    return _ask_moves(_MOVES.at(moves), current, limits)
 
 
 class _Moves(NamedTuple):
@@ -152,7 +152,7 @@ class _Moves(NamedTuple):
         return _Moves(*(column[places] for column in self))
 
 
-def _asked(moves: _Moves, current: Allocations, limits: Limits | VectorLimits) -> Allocations:
+def _ask_moves(moves: _Moves, current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """As `Move.of` in arrays: the moves broadcast with the hosts, and the order of operations is the same."""
     cpus = np.asarray(limits.cpus, np.float64)
     highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + moves.rise_ratio * cpus)

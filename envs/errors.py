@@ -27,14 +27,14 @@ MOST_CHARACTERS = 2000
 """Of a message: a file may hold a key of a megabyte."""
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Text from outside, for a terminal or a log: what ends a line, steers a terminal or cannot be printed is `?`."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def on_one_line(text: str) -> str:
     """The same, with every run of white space as one blank."""
-    return shown(" ".join(text.split()))
+    return printable(" ".join(text.split()))
 
 
 def meant(word: str, known: Iterable[str], all_are: str = "there are", none: str = "") -> str:

@@ -31,7 +31,7 @@ from rlctl.envs.level_counts import (
     bins_of,
     levels_of,
     load_of,
-    shifted,
+    shift_bins,
 )
 
 HOLD_RATIO = 0.8
@@ -156,7 +156,7 @@ class SafeLevelMemory:
         self._max_load_rps = before / BIN_RATIO**shift  # what the bins stand for
         if shift:
             self.evidence.shift(0, shift)
-            self._calm[0] = shifted(self._calm[0], shift, np.nan)
+            self._calm[0] = shift_bins(self._calm[0], shift, np.nan)
             for loads in (self._before_load, self._earlier_load, self._missed_load):
                 loads[0] *= BIN_RATIO**shift
 
@@ -243,7 +243,7 @@ class SafeLevelMemory:
             latency_ratio: Latency by the target.
         """
         loads = _with_ahead(load)
-        known = self.evidence.known(loads)
+        known = self.evidence.look_up(loads)
         flags = known.level[:, :2] >= 0
         calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
         above = _log_calm(latency_ratio) - calm
@@ -279,7 +279,7 @@ class SafeLevelMemory:
         loads = _with_ahead(load)
         enough = np.full_like(loads, ENOUGH)
         enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
-        (sure, held, near), (_, bearable, _) = (one.T for one in self.evidence.known(loads, enough))
+        (sure, held, near), (_, bearable, _) = (one.T for one in self.evidence.look_up(loads, enough))
         held = np.where(loads[:, 0] < self._earlier_load, near, held)
         bearable = np.maximum(bearable, held)
         free = self.is_free(loads[:, 0])

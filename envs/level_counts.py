@@ -184,7 +184,7 @@ class LevelCounts:
         self.alone[:, 0] = np.minimum(self.alone[:, 0] + held, MOST_COUNT)
         self._version += 1
 
-    def known(self, load: Array, enough: Array | float = ENOUGH) -> Known:
+    def look_up(self, load: Array, enough: Array | float = ENOUGH) -> Known:
         """What is known of k loads on each host, shape (n, k), from all windows that say something of them.
 
         Args:
@@ -242,7 +242,7 @@ class LevelCounts:
         for counts, below in ((self.held, 0.0), (self.missed, 1.0), (self.badly, 1.0)):
             known, least = counts[host].copy(), counts[host, 0].copy()
             known[0] = 0.0
-            moved = shifted(known, bins, 0.0)
+            moved = shift_bins(known, bins, 0.0)
             if bins > 0:
                 moved[-1] += known[max(BINS - bins, 0) :].sum(axis=0)
                 moved[0] = least
@@ -276,7 +276,7 @@ class LevelCounts:
         cells = plain.get("cells")
         if not isinstance(cells, list) or len(cells) > held.size:
             raise ValueError("no list of cells")
-        for load, share, *counts in map(_checked, cells):
+        for load, share, *counts in map(_check_cell, cells):
             cell = int(bins_of(load)), int(levels_of(share))
             held[cell], missed[cell], badly[cell] = counts
         alone = plain.get("alone")
@@ -292,7 +292,7 @@ class LevelCounts:
         self._version += 1
 
 
-def shifted(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
+def shift_bins(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
     """An array whose first axis are the bins, moved up by so many of them."""
     moved = np.full_like(rows, empty)
     low, high = max(by, 0), min(BINS + by, BINS)
@@ -324,7 +324,7 @@ def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array 
     return borne
 
 
-def _checked(cell: object) -> list[float]:
+def _check_cell(cell: object) -> list[float]:
     """Load, share, windows that held, that missed, and badly."""
     if not (isinstance(cell, list) and len(cell) == 5 and all(type(one) in (int, float) for one in cell)):
         raise ValueError(f"{cell!r} is no cell: load, share, held, missed, badly")

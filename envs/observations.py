@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, UNTOLD, SafeLevelMemory, levels_reached, periods_of
@@ -118,7 +118,7 @@ class VectorObserver:
         """The moves of a mask that each host's experience leaves; all where none is kept."""
         if not self._learns:
             return mask
-        level = levels_reached(moved(current, self.limits), self.limits).T
+        level = levels_reached(apply_moves(current, self.limits), self.limits).T
         return self.experience.filter_moves(mask, level, *load_and_latency(readings, self._hidden), self.prices)
 
     def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:

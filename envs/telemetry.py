@@ -178,14 +178,14 @@ class Telemetry:
     @property
     def missed(self) -> bool | None:
         """Whether an LC missed its target; None where none is known to, and of one it is not known."""
-        return _missed(self)
+        return _is_missed(self)
 
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
         return replace(self, **changes)
 
 
-def _missed(telemetry: Telemetry) -> bool | None:
+def _is_missed(telemetry: Telemetry) -> bool | None:
     """Of one LC: its latency is above the target, or so many requests fail that the quantile is one of them."""
     slack, latency = telemetry.slack_ratio, telemetry.latency_seconds
     if slack is None:
@@ -216,7 +216,6 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
-    "lc_idle", "lc_saturated_ratio",
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio",
 )  # fmt: skip
 """Counters that each LC has of its own."""
@@ -245,7 +244,7 @@ class SeveralTelemetry(Telemetry):
     @property
     def missed(self) -> bool | None:
         """Of the ruling one alone it may not be known, while another one misses its target."""
-        missed = [lc.missed for lc in self.lcs.values()] or [_missed(self)]
+        missed = [lc.missed for lc in self.lcs.values()] or [_is_missed(self)]
         return any(missed) or (None if None in missed else False)
 
 

@@ -27,7 +27,7 @@ def whole(path: Path, *, lasting: bool = False) -> Iterator[IO[bytes]]:
             raise OSError(errno.EINVAL, "is a device", str(path))  # /dev/null would be a file, and root's, afterwards
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.part")
-        with open(partial, "wb", opener=_opened) as file:
+        with open(partial, "wb", opener=_open_safely) as file:
             yield file
             if lasting:
                 file.flush()
@@ -49,6 +49,6 @@ def write_json(path: Path, data: object, *, lasting: bool = False) -> None:
     write_whole(path, json.dumps(data, indent=1) + "\n", lasting=lasting)
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_safely(path: str, flags: int) -> int:
     """Not through a link that somebody put in the file's place, and not waiting for who reads a FIFO there."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)

@@ -92,7 +92,7 @@ def load_model(model: type[T], path: Path) -> T:
         PermissionMissing: The file may not be read.
     """
     data, lines = load_yaml(path)
-    return validated(model, data, path, lines)
+    return validate(model, data, path, lines)
 
 
 def configs_folder(name: str) -> Path:
@@ -193,7 +193,7 @@ def _check(node: yaml.Node, name: Path | str) -> None:
         raise ConfigError("bytes, NUL and halves of surrogate pairs are not text; write it out", name, line)
 
 
-def validated(model: type[T], data: object, name: Path | str, lines: Lines | None = None) -> T:
+def validate(model: type[T], data: object, name: Path | str, lines: Lines | None = None) -> T:
     """Check data against a model.
 
     Args:

@@ -17,7 +17,7 @@ from rlctl.safety.verdict import Bound, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateMemory:
     """Memory of the load gate.
 
     Attributes:
@@ -56,11 +56,11 @@ class LoadGate:
     trust: Trust
     name: ClassVar[str] = "load-gate"
 
-    def start(self) -> Gate:
+    def start(self) -> GateMemory:
         """Closed: a load between the thresholds at the start is no permission. Until more is seen it wavers by much."""
-        return Gate(noise_ratio=self.suspend_ratio - self.resume_ratio)
+        return GateMemory(noise_ratio=self.suspend_ratio - self.resume_ratio)
 
-    def advance(self, memory: Gate, telemetry: Telemetry) -> Gate:
+    def advance(self, memory: GateMemory, telemetry: Telemetry) -> GateMemory:
         """Judge the load when a poll is due; without a load the poll stays due."""
         now = telemetry.time_seconds
         if not poll_due(memory.polled_seconds, now, self.poll_seconds):
@@ -72,12 +72,12 @@ class LoadGate:
         # one threshold does not start and stop BE in each tick.
         noise = self._noise_ratio(memory, load)
         closed = load > self.suspend_ratio or (memory.closed and not load < self._resumes_below(noise))
-        return Gate(closed, load, now, noise)
+        return GateMemory(closed, load, now, noise)
 
     def _resumes_below(self, noise_ratio: float) -> float:
         return max(self.resume_ratio, self.suspend_ratio - max(NOISE_TIMES * noise_ratio, self.least_gap_ratio))
 
-    def _noise_ratio(self, memory: Gate, load_ratio: float) -> float:
+    def _noise_ratio(self, memory: GateMemory, load_ratio: float) -> float:
         # The very same load is a reading that is shown twice, and no sign of quiet. A step of the load is no noise: it
         # counts as the widest gap once. So does what is no number.
         if memory.load_ratio is None or load_ratio == memory.load_ratio:
@@ -85,7 +85,7 @@ class LoadGate:
         most, change = self.suspend_ratio - self.resume_ratio, abs(load_ratio - memory.load_ratio)
         return memory.noise_ratio + NOISE_WEIGHT * ((change if change < most else most) - memory.noise_ratio)
 
-    def bound(self, memory: Gate, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
+    def bound(self, memory: GateMemory, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation while closed, else no objection."""
         # Safe, not only frozen: what BE has beneath the freezer is where it goes on, and that is to be the minimum.
         if not memory.closed:

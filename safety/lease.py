@@ -73,7 +73,7 @@ class Watchdog:
             self._channel.send(f"{verb} {self._said + 1}".encode())
         except OSError:
             return False
-        self._counted(now_seconds)
+        self._count_restarts(now_seconds)
         return True
 
     def give(self, plan: bytes, now_seconds: float) -> None:
@@ -81,7 +81,7 @@ class Watchdog:
         with open(os.memfd_create("emergency-plan", os.MFD_CLOEXEC), "wb", buffering=0) as file:
             file.write(plan)
             socket.send_fds(self._channel, [f"plan {self._said + 1}".encode()], [file.fileno()])
-        self._counted(now_seconds)
+        self._count_restarts(now_seconds)
         self._plan = self._said
 
     def silent_seconds(self, now_seconds: float) -> float:
@@ -114,7 +114,7 @@ class Watchdog:
         """It has confirmed its last plan."""
         return self._heard >= self._plan > 0
 
-    def ended(self) -> str:
+    def exit_reason(self) -> str:
         """How it ended; empty while it runs."""
         code = self._process.poll()
         return "" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -133,7 +133,7 @@ class Watchdog:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(RELEASE_SECONDS)
 
-    def _counted(self, now_seconds: float) -> None:
+    def _count_restarts(self, now_seconds: float) -> None:
         self._said += 1
         if self._unanswered_since is None:
             self._unanswered_since = now_seconds
@@ -184,7 +184,7 @@ class Lease:
         self._retry_seconds = 0.0
         self.restarts = 0
         self._started = self._checked = self._renewed = clock()
-        if why := self._start(self._started) or self._unconfirmed():
+        if why := self._start(self._started) or self._await_watchdog():
             raise HostError(f"{why}; to do without one set watchdog: {{enabled: false}}")
         self._checked, self._retry_seconds = clock(), 0.0
         self.renew()
@@ -203,7 +203,7 @@ class Lease:
         late_seconds = now - self._renewed
         return f"no tick completed for {late_seconds:.1f} s" if late_seconds > self.lease_seconds else ""
 
-    def lost(self) -> str:
+    def why_lost(self) -> str:
         """Why this controller may write no more, or nothing.
 
         Its watchdog ends it before it puts the originals back. Where it may not, or where an operator forced
@@ -253,12 +253,12 @@ class Lease:
         if released is not None:
             released.release()
 
-    def _unconfirmed(self) -> str:
+    def _await_watchdog(self) -> str:
         """Wait for the first watchdog; why it is of no use."""
         running = self._watchdog
         if running is None or running.obeys(CONFIRM_SECONDS):
             return ""
-        why = f"the watchdog {running.ended() or 'does not answer'}"
+        why = f"the watchdog {running.exit_reason() or 'does not answer'}"
         running.kill()
         return why
 
@@ -280,7 +280,7 @@ class Lease:
         return "" if self._watchdog.ready else "the watchdog has not confirmed its plan yet"
 
     def _trouble(self, running: Watchdog, now: float) -> str:
-        if end := running.ended():
+        if end := running.exit_reason():
             return f"the watchdog (pid {running.pid}) {end}"
         silent_seconds = running.silent_seconds(now)
         # A fresh process may be slow to come up on a busy host; later it answers within the lease.

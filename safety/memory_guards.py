@@ -20,7 +20,7 @@ from rlctl.safety.verdict import Bound, Reason
 _ABSENT = Missing(Why.NOT_CONFIGURED, "no sensor of this set-up provides it")
 
 
-class Level(IntEnum):
+class PressureLevel(IntEnum):
     """How far the memory-pressure guard goes."""
 
     NONE = 0
@@ -38,7 +38,7 @@ class Stalls:
     """Memory of the memory-pressure guard.
 
     Attributes:
-        level: How far the guard goes, a `Level`.
+        level: How far the guard goes, a `PressureLevel`.
         high_ticks: Ticks in a row above `hold_ratio`, of those with a reading, up to `after_ticks`.
         severe_ticks: Likewise above `suspend_ratio`.
         calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
@@ -46,7 +46,7 @@ class Stalls:
         lost: The sensor was there, and has no usable reading now.
     """
 
-    level: int = Level.HOLD
+    level: int = PressureLevel.HOLD
     high_ticks: int = 0
     severe_ticks: int = 0
     calm_seconds: float = 0.0
@@ -88,11 +88,11 @@ class MemoryPressureGuard:
         passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
         reading = self.reading(telemetry)
         if isinstance(reading, Missing) and reading.why in NEVER_THERE:
-            return Stalls(Level.NONE, seen_seconds=now)
+            return Stalls(PressureLevel.NONE, seen_seconds=now)
         ratio = _counts(reading, self.hold_ratio, self.trust)
         # A sensor that is lost: what was forbidden stays so, nothing grows, and a row of ticks is not broken.
         if ratio is None:
-            return replace(memory, level=max(memory.level, Level.HOLD), lost=True, seen_seconds=now)
+            return replace(memory, level=max(memory.level, PressureLevel.HOLD), lost=True, seen_seconds=now)
         # Stalled above hold_ratio: HOLD at once, SHRINK after `after_ticks` in a row; above suspend_ratio for as many:
         # SUSPEND. The level falls at once to NONE, and only after calm_seconds below hold_ratio.
         high = min(memory.high_ticks + 1, self.after_ticks) if ratio > self.hold_ratio else 0
@@ -101,14 +101,14 @@ class MemoryPressureGuard:
             level = max(memory.level, self._level(high, severe))
             return Stalls(level, high, severe, 0.0, ratio, seen_seconds=now)
         calm = min(memory.calm_seconds + passed, self.calm_seconds)
-        level = Level.NONE if calm >= self.calm_seconds else memory.level
+        level = PressureLevel.NONE if calm >= self.calm_seconds else memory.level
         return Stalls(level, 0, 0, calm, ratio, seen_seconds=now)
 
     def bound(self, memory: Stalls, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force, the minimum, the safe allocation, or no objection."""
-        if memory.level == Level.NONE:
+        if memory.level == PressureLevel.NONE:
             return None
-        mild: dict[int, Allocation] = {Level.HOLD: current, Level.SHRINK: limits.minimum}
+        mild: dict[int, Allocation] = {PressureLevel.HOLD: current, PressureLevel.SHRINK: limits.minimum}
         most = mild.get(memory.level, limits.safe)
         seen = "reading lost" if memory.lost else f"stalled {memory.stalled_ratio or 0.0:.3f} of the time"
         told = f"{seen}, above {self.hold_ratio:g} for {memory.high_ticks} of {self.after_ticks} ticks"
@@ -124,10 +124,10 @@ class MemoryPressureGuard:
             return telemetry.counters.get("host_memory_pressure_ratio", own)
         return own
 
-    def _level(self, high_ticks: int, severe_ticks: int) -> Level:
+    def _level(self, high_ticks: int, severe_ticks: int) -> PressureLevel:
         if severe_ticks >= self.after_ticks:
-            return Level.SUSPEND
-        return Level.SHRINK if high_ticks >= self.after_ticks else Level.HOLD
+            return PressureLevel.SUSPEND
+        return PressureLevel.SHRINK if high_ticks >= self.after_ticks else PressureLevel.HOLD
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class MemoryBandwidthGuard(Memoryless):
         # algorithm 2: be_cores.Remove(overage / BeBwPerCore)). Where BE's part is not known all traffic counts as
         # BE's: that takes less at once, and goes on for as long as needed.
         be = _counts(telemetry.counters.get("be_dram_bandwidth_ratio", _ABSENT), math.inf, self.trust)
-        kept = self._kept(total, total if be is None else be)
+        kept = self._share_left(total, total if be is None else be)
         most = current
         if not current.frozen:
             whole_cpus = min(current.usable_cpus, limits.cpus)
@@ -172,7 +172,7 @@ class MemoryBandwidthGuard(Memoryless):
         """Bandwidth of the busiest socket as a share of its peak."""
         return telemetry.counters.get("dram_bandwidth_ratio", _ABSENT)
 
-    def _kept(self, total_ratio: float, be_ratio: float) -> float:
+    def _share_left(self, total_ratio: float, be_ratio: float) -> float:
         """Share of BE's CPU time that leaves the limit; all of it where BE has no part in the traffic."""
         if be_ratio <= 0.0:
             return 1.0

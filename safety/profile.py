@@ -167,7 +167,7 @@ class Profile(Strict, strict=True):
         constants = self.model_dump(exclude={"name"}, exclude_none=True) | {"semantics": SEMANTICS}
         return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:12]
 
-    def scaled(self, time_scale: float) -> Profile:
+    def scale_time(self, time_scale: float) -> Profile:
         """The same profile on a trace that runs `time_scale` times as fast.
 
         Divides the poll and the cool-down only. Ages, gaps, the growth rate and the memory of strikes (the time that

@@ -29,10 +29,10 @@ def advance(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...], telemetry
     # Without a time nothing can be said to have passed: a memory that took such a tick in would be wrong for good.
     if not math.isfinite(telemetry.time_seconds):
         return memories
-    return tuple(_advanced(guard, memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
+    return tuple(_advance_memory(guard, memory, telemetry) for guard, memory in zip(guards, memories, strict=True))
 
 
-def _advanced(guard: Guard[Any], memory: Any, telemetry: Telemetry) -> Any:
+def _advance_memory(guard: Guard[Any], memory: Any, telemetry: Telemetry) -> Any:
     """A guard's memory after a tick, of one LC or of each of several."""
     # A guard that saw only the worst LC of each tick would forget what the others did: that one of them is cooling
     # down, or under high load. So each LC's readings teach its own memory; readings of none in particular teach all.
@@ -127,7 +127,7 @@ class Shield:
             False, and nothing has changed, where that is no memory of these guards.
         """
         try:
-            self._memories = tuple(_resumed(guard.start(), remembered.get(guard.name)) for guard in self.guards)
+            self._memories = tuple(_restore_memory(guard.start(), remembered.get(guard.name)) for guard in self.guards)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             return False
         self._learnt, self._current = telemetry, None
@@ -171,7 +171,7 @@ def _plain(memory: object) -> object:
     return asdict(memory) if is_dataclass(memory) and not isinstance(memory, type) else memory
 
 
-def _resumed(fresh: Any, remembered: Any) -> Any:
+def _restore_memory(fresh: Any, remembered: Any) -> Any:
     """A guard's memory; one for each LC where there were several."""
     if isinstance(remembered, Mapping) and remembered.keys() == {"lcs"}:
         return EachLc({str(name): _memory(fresh, one) for name, one in remembered["lcs"].items()})

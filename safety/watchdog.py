@@ -139,7 +139,7 @@ def _write(folder: int, step: PlannedWrite) -> None:
         file.write(step.text)
 
 
-class Link:
+class ControllerLink:
     """The controller, as seen from here.
 
     Its words are datagrams `renew N`, `leave N` and, with a file that holds a plan, `plan N`. Each is answered with N
@@ -177,7 +177,7 @@ class Link:
         self._heed(word, ancillary)
         return True
 
-    def ended(self, seconds: float) -> bool:
+    def wait_for_death(self, seconds: float) -> bool:
         """Wait for its death; True when it is surely dead."""
         return self._process >= 0 and bool(select.select([self._process], [], [], seconds)[0])
 
@@ -185,13 +185,13 @@ class Link:
         """Kill it, lest it wakes up and writes on when the originals are back; True when it is surely dead."""
         try:
             if self._process >= 0:
-                if not self.gone and not self.ended(0.0):
+                if not self.gone and not self.wait_for_death(0.0):
                     _say(f"ending the hung controller {self.pid}")
                 signal.pidfd_send_signal(self._process, signal.SIGKILL)
         except OSError:
             # The controller ended long ago, or this process may not signal it.
             pass
-        return self.ended(END_SECONDS)
+        return self.wait_for_death(END_SECONDS)
 
     def _heed(self, word: bytes, ancillary: list[tuple[int, int, bytes]]) -> None:
         verb, _, number = word.partition(b" ")
@@ -220,7 +220,7 @@ def _pidfd(pid: int) -> int:
     return handle if os.getppid() == pid else -1
 
 
-def guard(link: Link, lease_seconds: float) -> str:
+def guard(link: ControllerLink, lease_seconds: float) -> str:
     """Until the controller falls silent; returns how, or nothing when it leaves in good order."""
     while link.hear(lease_seconds):
         if link.leaving:
@@ -228,7 +228,7 @@ def guard(link: Link, lease_seconds: float) -> str:
     return "has ended" if link.gone else f"has not renewed its lease for {lease_seconds:g} s"
 
 
-def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> str:
+def hold(link: ControllerLink, restore_after_seconds: float, lock: str, journal: str) -> str:
     """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
     ends, pause, hung = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS, not link.gone
     write, told, taken_seconds = link.plan.enforce, [""], 0.0
@@ -237,7 +237,7 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
         if absent(journal):
             return "away"
         # A successor or `rlctl restore` that holds the lock decides on BE: nothing is written beside it.
-        held = StateLock(lock, link.pid)
+        held = BriefStateLock(lock, link.pid)
         try:
             refused = None if held.taken or absent(journal) else write()
         finally:
@@ -265,7 +265,7 @@ def hold(link: Link, restore_after_seconds: float, lock: str, journal: str) -> s
         pause = min(2.0 * pause, LONGEST_PAUSE_SECONDS)
 
 
-class StateLock:
+class BriefStateLock:
     """The state directory, held while something is written: `rlctl restore` comes before it or after it, never between.
 
     A controller that hangs holds it itself; then nobody restores without --force, and it is not needed.
@@ -312,7 +312,7 @@ def successor(lock: str, pid: int) -> int:
     return holder if holder not in (pid, os.getpid()) and os.path.exists(f"/proc/{holder}") else 0
 
 
-def restore(link: Link, journal: str, command: list[str]) -> int:
+def restore(link: ControllerLink, journal: str, command: list[str]) -> int:
     """Become `rlctl restore`; returns only if there is nothing to put back, or if that cannot be run."""
     dead = link.end()
     if absent(journal):
@@ -344,7 +344,7 @@ def main(arguments: list[str]) -> int:
     pid, lease_seconds, restore_after_seconds = int(arguments[0]), float(arguments[1]), float(arguments[2])
     lock, journal, *command = arguments[3:]
     _prepare()
-    link = Link(_socket.socket(fileno=0), pid)
+    link = ControllerLink(_socket.socket(fileno=0), pid)
     while silence := guard(link, lease_seconds):
         _say(f"controller {pid} {silence}: BE goes to the safe allocation")
         outcome = hold(link, restore_after_seconds, lock, journal)
@@ -359,7 +359,7 @@ def main(arguments: list[str]) -> int:
     return see_off(link, restore_after_seconds, lock, journal, command)
 
 
-def see_off(link: Link, seconds: float, lock: str, journal: str, command: list[str]) -> int:
+def see_off(link: ControllerLink, seconds: float, lock: str, journal: str, command: list[str]) -> int:
     """A controller that leaves puts the originals back itself; done here only if it dies or hangs over it."""
     ends = time.monotonic() + seconds
     while not link.gone and time.monotonic() < ends:
@@ -367,7 +367,7 @@ def see_off(link: Link, seconds: float, lock: str, journal: str, command: list[s
     if absent(journal) or successor(lock, link.pid):
         return 0
     # The controller may still have a message to log.
-    link.ended(max(ends - time.monotonic(), 0.0))
+    link.wait_for_death(max(ends - time.monotonic(), 0.0))
     return restore(link, journal, command)
 
 

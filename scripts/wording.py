@@ -11,7 +11,7 @@ from pathlib import Path
 PARTICIPLE = re.compile(
     r"_?(?:[a-z]{2,}ed|told|said|kept|held|found|given|made|seen|shown|written|known|taken|sent|left|lost|read_of)"
 )
-NO_PARTICIPLE = frozenset({"feed", "need", "seed", "speed", "exceed", "proceed", "embed", "shed"})
+NO_PARTICIPLE = frozenset({"feed", "heed", "testbed", "need", "seed", "speed", "exceed", "proceed", "embed", "shed"})
 
 ODD_ENGLISH = re.compile(r"(?<!there )\bis no (?!longer\b|more\b)|\bnobody\b", re.IGNORECASE)
 """What a message does not say: "'x' is no number" is "'x' is not a valid number"; "nobody" has a name."""

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 
-ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+ACTUATORS = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
 COMPILER = ("cc", "gcc", "clang")
 
 
-def needs(*controllers: Controller, programs: Sequence[str | tuple[str, ...]] = (), cpus: int = 0) -> Layout:
+def needs(*controllers: CgroupController, programs: Sequence[str | tuple[str, ...]] = (), cpus: int = 0) -> Layout:
     """This host's control groups, for root; skips the test where anything is missing.
 
     Args:

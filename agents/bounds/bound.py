@@ -31,13 +31,13 @@ CONTENTION_CPUS = 0.1
 """LC CPUs that contention may cost at most to be taken as free."""
 
 
-class Bound(ABC):
+class UpperBound(ABC):
     """A bound on a batch of hosts, from the start of a run: `act_all`, apply what it says, step the batch, repeat."""
 
     def __init__(self, batch: SimBatch) -> None:
         self._batch = batch
         self._weights = batch.weights
-        self._now = Hosts.branched(batch.hosts)
+        self._now = Hosts.branch_from(batch.hosts)
         c = self._now.constants
         # Shape (families, 1, n): the cpusets to choose from, and the quota beyond which nothing changes.
         most = int(np.ceil(np.minimum(c.own_cpus + c.shared_cpus, c.threads).max())) if self._contention_costs() else 0
@@ -48,7 +48,7 @@ class Bound(ABC):
 
     def act_all(self) -> list[Allocation]:
         """What BE gets in the window to come, host by host in the order given."""
-        self._now = Hosts.branched(self._batch.hosts)
+        self._now = Hosts.branch_from(self._batch.hosts)
         self._foresee()
         least = self._batch.limits.min_quota_cpus
         low, high = np.zeros_like(self._most), self._most

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlctl.agents.bounds.bound import NEVER, Bound
+from rlctl.agents.bounds.bound import NEVER, UpperBound
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.sim.physics import Hosts, Orders, Window
 from rlctl.envs.sim.plant import SimBatch
@@ -50,12 +50,12 @@ class _Ahead:
     backlog_requests: Array
 
 
-class Oracle(Bound):
+class Oracle(UpperBound):
     """Clairvoyant: tries its choices on copies of the hosts, with the noise that will come."""
 
     def __init__(self, batch: SimBatch) -> None:
         super().__init__(batch)
-        self._alone = _Trial.branched(batch.hosts)
+        self._alone = _Trial.branch_from(batch.hosts)
         self._begin = self._end = self._now.tick
         parts = np.linspace(0.0, 1.0, PLAN_QUOTAS)[:, None]
         self._quotas = np.maximum(self._most * parts, batch.limits.min_quota_cpus)[:, :, None]

@@ -10,7 +10,7 @@ import copy
 
 import numpy as np
 
-from rlctl.agents.bounds.bound import NEVER, Bound
+from rlctl.agents.bounds.bound import NEVER, UpperBound
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
 from rlctl.envs.sim.plant import SimBatch
@@ -22,7 +22,7 @@ SHOCKS = np.arange(-1.5, 4.6, 0.5)
 """Where the next window's utilisation is foreseen, in standard deviations from its expectation."""
 
 
-class OracleModel(Bound):
+class OracleModel(UpperBound):
     """Knows the model: the largest choice whose risk of a miss that BE-frozen would avoid stays below RISK_RATIO.
 
     The states of drift, rate and phase at the end of the last window count as known, as does the backlog: all of them
@@ -36,7 +36,7 @@ class OracleModel(Bound):
         self._chances = (density / density.sum())[:, None, None, None]
 
     def _foresee(self) -> None:
-        self._model = _Foreseen.branched(self._batch.hosts)
+        self._model = _Foreseen.branch_from(self._batch.hosts)
         self._rate = self._batch.rate_rps(self._model.tick)
         nothing = self._orders(np.full_like(self._most, self._batch.limits.min_quota_cpus), frozen=True)
         self._lost, self._backlog, _ = self._model.foreseen(self._rate, nothing)
@@ -60,14 +60,14 @@ class _Foreseen(Hosts):
         trial._be_pace = trial._pace(
             SHOCKS[:, None, None, None]
         )  # a case with more utilisation is one in which BE sends more
-        offered = trial._offered(rate_rps, z[ARRIVALS])
+        offered = trial._offered_rps(rate_rps, z[ARRIVALS])
         share, service, _ = trial._shared_out(offered, trial._threads(orders.frozen), orders)
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
         backlog, waited, oldest = self.backlog.after(self._quantile, offered, trial._capacity_rps(share, service))
         tails = (trial._tail(offered, rho, service, share, z) for z in (_ZERO, _ONE))
         missed = self._beyond(c.target_seconds - waited, *tails)
         late = oldest + 0.5 * service > c.target_seconds
-        return np.where(late, 1.0, missed), backlog.requests, trial._carried(offered, share.be_cpus)
+        return np.where(late, 1.0, missed), backlog.requests, trial._linked_cpus(offered, share.be_cpus)
 
     def _beyond(self, room: Array, median: Array, upper: Array) -> Array:
         """P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from rlctl.agents.managers.heracles_loops import Bandwidth, Link, Power
+from rlctl.agents.managers.heracles_loops import Bandwidth, LinkLoop, Power
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
@@ -33,7 +33,7 @@ MEASURED: Mapping[str, str] = MappingProxyType(
 """The loops that need a counter, and what this host can answer them with."""
 
 
-class State(Enum):
+class HeraclesState(Enum):
     """Whether BE runs; at a load between the two gates the previous state stays."""
 
     STARTED = "runs, does not grow until a poll enables it"
@@ -84,7 +84,7 @@ class Heracles(Manager):
         """BE begins with its first core."""
         self._top = Every(self.poll_seconds / self.time_scale)
         self._core_loop = Every(self.grow_seconds / self.time_scale)
-        self._state, self._may_grow = State.STARTED, False
+        self._state, self._may_grow = HeraclesState.STARTED, False
         self.be_cores = self.first_cores
         self._why, self._measure = "start with the first core", ""
         self._measured.clear()
@@ -117,7 +117,7 @@ class Heracles(Manager):
 
     def _core_pass(self, telemetry: Telemetry, slack: float | None, steps: int) -> None:
         counters = telemetry.counters
-        bandwidth, power, link = Bandwidth.read(counters), Power.read(counters), Link.read(counters)
+        bandwidth, power, link = Bandwidth.read(counters), Power.read(counters), LinkLoop.read(counters)
         known = zip(MEASURED, (bandwidth, power, link), strict=True)
         self._measured.update(name for name, reading in known if reading is not None)
         self._measure = f"; {link}" if link else ""
@@ -159,17 +159,17 @@ class Heracles(Manager):
             self._judge_slack(slack)
 
     def _disable(self, why: str) -> None:
-        self._state, self._may_grow, self._why = State.DISABLED, False, why
+        self._state, self._may_grow, self._why = HeraclesState.DISABLED, False, why
 
     def _enable(self) -> None:
         # A BE that was disabled begins with its first core again.
-        if self._state is State.DISABLED:
+        if self._state is HeraclesState.DISABLED:
             self.be_cores = self.first_cores
-        self._state = State.ENABLED
+        self._state = HeraclesState.ENABLED
 
     def _judge_slack(self, slack: float) -> None:
         # slack < 0.10: DisallowBEGrowth; slack < 0.05: be_cores.Remove(be_cores.size() - 2).
-        self._may_grow = self._state is State.ENABLED and slack >= self.hold_slack_ratio
+        self._may_grow = self._state is HeraclesState.ENABLED and slack >= self.hold_slack_ratio
         self._why = "growth allowed" if self._may_grow else "no growth"
         if slack < self.shrink_slack_ratio:
             self.be_cores = min(self.be_cores, self.kept_cores)
@@ -181,4 +181,4 @@ class Heracles(Manager):
         # share the quota is what divides it.
         quota_cpus = min(self.be_cores * self.core_cpus, float(self.limits.cpus))
         cpuset_cpus = max(1, math.ceil(quota_cpus - HAIR))
-        return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is State.DISABLED)
+        return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is HeraclesState.DISABLED)

@@ -85,7 +85,7 @@ class Power(_Measured):
 
 
 @dataclass(frozen=True, slots=True)
-class Link(_Measured):
+class LinkLoop(_Measured):
     """Bandwidth sent over the network link, as a share of what the link can send.
 
     Attributes:
@@ -114,5 +114,5 @@ NETWORK_SECONDS = 1.0
 
 def be_link_ratio(counters: Mapping[str, Reading]) -> float | None:
     """Share of the link that BE may send; None without readings."""
-    link = Link.read(counters)
+    link = LinkLoop.read(counters)
     return link.be_allowed_ratio if link else None

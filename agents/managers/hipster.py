@@ -106,7 +106,7 @@ class Hipster(Manager):
                 self._learn_and_choose(latency_ratio, load, be_ratio)
         return self._allocation(), f"{self._why}; {self.index + 1}/{self.limits.levels} withheld"
 
-    def judged(self, verdict: Verdict) -> None:
+    def learn_ruling(self, verdict: Verdict) -> None:
         """Book nothing on a configuration that a shield did not let run as it is."""
         if verdict.overridden:
             self._bucket = None

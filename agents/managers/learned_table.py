@@ -60,7 +60,7 @@ class LearnedTable(Manager):
             return self.limits.minimum, "target missed: minimum until the backlog is gone"
         if self._experience.is_free(np.array([foreseen]))[0]:
             return self._free(1.0 - slack)
-        level, bearable = (int(found[0, 0]) for found in self._experience.evidence.known(np.array([[foreseen]])))
+        level, bearable = (int(found[0, 0]) for found in self._experience.evidence.look_up(np.array([[foreseen]])))
         # One level at a time: a miss then teaches the edge and costs one window, not the climb.
         if bearable > level and 1.0 - slack <= self.explore_ratio:
             return allocation_at(level + 1, self.limits), f"{self._words(level)} held here: a level more"

@@ -83,7 +83,7 @@ class Parties(Manager):
             self._ended, self._held_back = ended, False
         return self._allocation(), f"{self._why}; {self.be_cores} cores"
 
-    def judged(self, verdict: Verdict) -> None:
+    def learn_ruling(self, verdict: Verdict) -> None:
         """Remember, until the next latency, that a shield let through less than was asked for."""
         self._held_back = self._held_back or verdict.overridden
 

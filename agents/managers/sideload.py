@@ -26,7 +26,7 @@ class Use:
     idle_cpus: float
 
 
-class History:
+class UsageHistory:
     """CPUs that BE used and that were idle, over the last `seconds`."""
 
     def __init__(self, seconds: float) -> None:
@@ -138,7 +138,7 @@ class Sideload(Manager):
     def begin(self) -> Allocation:
         """BE begins frozen: no CPU is known to be idle."""
         self._loop = Every(self.interval_seconds / self.time_scale)
-        self._history = History(max(self.overload_seconds, self.headroom_seconds) / self.time_scale)
+        self._history = UsageHistory(max(self.overload_seconds, self.headroom_seconds) / self.time_scale)
         self._overload = Overload(
             step_seconds=self.hold_seconds,
             most_seconds=self.most_hold_seconds,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.agents import catalogue
-from rlctl.agents.batch_runner import Answer, BatchPolicy, Seen
+from rlctl.agents.batch_runner import BatchAnswer, BatchObservation, BatchPolicy
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.agents.managers.references import Fixed
 from rlctl.agents.many.learned import BatchLearned
@@ -60,9 +60,9 @@ class Constant:
         """The allocations that it always asks for."""
         return self._proposed
 
-    def act(self, seen: Seen) -> Answer:  # noqa: ARG002
+    def act(self, seen: BatchObservation) -> BatchAnswer:  # noqa: ARG002
         """The allocations that it always asks for."""
-        return Answer.sound(self._proposed)
+        return BatchAnswer.sound(self._proposed)
 
 
 class EachHost:
@@ -92,7 +92,7 @@ class EachHost:
             starts[index] = self._policies[index].start(self._limits.each[index])
         return Allocations.of(starts)
 
-    def act(self, seen: Seen) -> Answer:
+    def act(self, seen: BatchObservation) -> BatchAnswer:
         """Each policy's answer to its own host's telemetry."""
         proposed: list[Allocation] = []
         fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
@@ -104,7 +104,7 @@ class EachHost:
             mask = None if seen.mask is None else seen.mask[index]
             policy, observation = self._policies[index], self._observers[index].observe(telemetry, current, mask)
             if (asked := self._asked[index]) is not None:
-                policy.judged(Verdict(current, asked))
+                policy.learn_ruling(Verdict(current, asked))
             proposed.append(decode(policy.act(observation), current, limits))
             self._asked[index] = limits.clip(proposed[-1])
-        return Answer.sound(Allocations.of(proposed))
+        return BatchAnswer.sound(Allocations.of(proposed))

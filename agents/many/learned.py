@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.batch_runner import Answer, Seen
+from rlctl.agents.batch_runner import BatchAnswer, BatchObservation
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
 from rlctl.envs.arrays import Flags
@@ -58,9 +58,9 @@ class BatchLearned:
         self._fresh = self._fresh | which
         return self._limits.safe
 
-    def act(self, seen: Seen) -> Answer:
+    def act(self, seen: BatchObservation) -> BatchAnswer:
         """The best allowed move on each host."""
-        observations = self._observed(seen)
+        observations = self._observe(seen)
         logits = self._logits(observations)
         failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
         if self.masked:
@@ -72,9 +72,9 @@ class BatchLearned:
         proposed = chosen(moves, seen.current, self._limits)
         newest = observations[:, self._newest]
         strange = np.logical_or.reduce([newest[:, place] == end for place, end in _EDGES])
-        return Answer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
+        return BatchAnswer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
 
-    def _observed(self, seen: Seen) -> NDArray[np.float32]:
+    def _observe(self, seen: BatchObservation) -> NDArray[np.float32]:
         """What the network sees; on hosts where it begins anew the history is the present alone."""
         fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
         if fresh.all():

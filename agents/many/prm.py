@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlctl.agents.batch_runner import Answer, Seen
+from rlctl.agents.batch_runner import BatchAnswer, BatchObservation
 from rlctl.agents.managers.manager import HAIR, LONGEST_GAP_SECONDS, early_seconds
 from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.envs.allocations import Allocations, VectorLimits
@@ -75,7 +75,7 @@ class BatchPrmHybrid:
         self._quota_cpus[which] = self._limits.min_quota_cpus[which]
         return self._allocations()
 
-    def act(self, seen: Seen) -> Answer:
+    def act(self, seen: BatchObservation) -> BatchAnswer:
         """The top-level controller where a poll is due, then the sub-controller where it is signalled."""
         now, everywhere = seen.readings.time_seconds, np.ones(len(self._state), np.bool_)
         polled = self._top.due(everywhere, now) > 0.0
@@ -83,9 +83,9 @@ class BatchPrmHybrid:
             self._poll(polled, seen)
         steps = self._sub.due(self._growing, now)
         self._quota_cpus = np.minimum(self._quota_cpus + steps * self._step_cpus, self._limits.cpus)
-        return Answer.sound(self._allocations())
+        return BatchAnswer.sound(self._allocations())
 
-    def _poll(self, polled: Flags, seen: Seen) -> None:
+    def _poll(self, polled: Flags, seen: BatchObservation) -> None:
         """The poll of `PrmHybrid`, branch by branch."""
         m, r = self._manager, seen.readings
         load, slack = r.load_ratio, (r.target_seconds - r.latency_seconds) / r.target_seconds

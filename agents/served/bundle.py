@@ -28,7 +28,7 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
 from rlctl.envs.whole_file import whole
-from rlctl.envs.yaml_edge import validated
+from rlctl.envs.yaml_edge import validate
 
 WEIGHTS, CARD, SIGNATURE = "weights.npz", "card.json", "bundle.sig"
 
@@ -146,7 +146,7 @@ def save(path: Path, name: str, parts: CardParts, network: Network) -> Card:
         "policy_sha256": hashlib.sha256(weights).hexdigest(),
         "network": _table(network).model_dump(mode="json"),
     }
-    card = _validated(data, path / CARD)
+    card = _validate(data, path / CARD)
     _check_tables(card, path / CARD)
     _check_layers(card, path / WEIGHTS)
     path.mkdir(parents=True, exist_ok=True)
@@ -181,14 +181,14 @@ def _check_signature(path: Path, signed: bytes, trusted: Sequence[Path]) -> None
 
 def _card(data: bytes, file: Path) -> Card:
     try:
-        return _validated(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
+        return _validate(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"is not JSON: {first_line(error)}; copy the bundle again", file) from error
 
 
-def _validated(data: object, file: Path) -> Card:
+def _validate(data: object, file: Path) -> Card:
     try:
-        return validated(Card, data, file)
+        return validate(Card, data, file)
     except ConfigError as error:
         raise BundleError(f"{error}; {ANEW}") from error
 

@@ -153,7 +153,7 @@ class Training(_Strict):
     search: SearchOrigin | None = None
 
 
-class Estimate(_Strict):
+class ScoreEstimate(_Strict):
     """A mean over seeds with its 95 % interval."""
 
     mean: float
@@ -163,9 +163,9 @@ class Estimate(_Strict):
 class Score(_Strict):
     """Its metrics on one scenario under one shield, as `rlctl bench` computes them."""
 
-    qos_guarantee_percent: Estimate
-    be_throughput_percent: Estimate
-    shield_override_percent: Estimate
+    qos_guarantee_percent: ScoreEstimate
+    be_throughput_percent: ScoreEstimate
+    shield_override_percent: ScoreEstimate
     seeds: int = Field(ge=1)
 
 

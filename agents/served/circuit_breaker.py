@@ -60,7 +60,7 @@ class Meter:
             self._marked.popleft()
         return len(self._marked)
 
-    def exceeded(self, tick: int) -> bool:
+    def is_exceeded(self, tick: int) -> bool:
         """Whether more ticks are marked than may be."""
         return self.count(tick) > self.most
 
@@ -96,23 +96,23 @@ class CircuitBreaker:
         self._tick += 1
         if strange:
             self._strange.mark(self._tick)
-        drifted = self._strange.exceeded(self._tick)
+        drifted = self._strange.is_exceeded(self._tick)
         # Promoted when the hold is over, unless a call still hangs or the ticks are still unlike its training.
         if self.demoted and self._tick >= self._until and not drifted and not busy:
             self._promote()
         elif drifted and not self.demoted:
             self._demote(f"{self._share(self._strange)} unlike its training: {strange or 'until now'}")
 
-    def failed(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Count a tick without a usable answer."""
         self._failures.mark(self._tick)
-        if self._failures.exceeded(self._tick):
+        if self._failures.is_exceeded(self._tick):
             self._demote(f"{self._share(self._failures)} without a usable answer, the last: {why}")
 
-    def overridden(self) -> None:
+    def record_override(self) -> None:
         """Count a tick in which the shield did not let its answer through as it was."""
         self._overrides.mark(self._tick)
-        if self._overrides.exceeded(self._tick):
+        if self._overrides.is_exceeded(self._tick):
             self._demote(f"{self._share(self._overrides)} overridden by the shield")
 
     def _demote(self, why: str) -> None:

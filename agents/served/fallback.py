@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import SAFE, propose
 from rlctl.agents.served.circuit_breaker import CircuitBreaker, FailureBudget
-from rlctl.agents.served.worker import CallFailed, Worker
+from rlctl.agents.served.worker import AnswerThread, CallFailed
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, in_one_line
 from rlctl.envs.observation import Observation
@@ -59,7 +59,7 @@ class FallbackPolicy(Policy):
         self._tick_seconds = tick_seconds
         self._answer_seconds = budgets.answer_within(tick_seconds)
         self._budgets = budgets
-        self._worker: Worker[tuple[Allocation, str]] = Worker(f"policy {policy.name}")
+        self._worker: AnswerThread[tuple[Allocation, str]] = AnswerThread(f"policy {policy.name}")
         self._reset()
 
     def start(self, limits: Limits) -> Allocation:
@@ -101,12 +101,12 @@ class FallbackPolicy(Policy):
         self._worker.call(lambda: self._ask(observation), self._answer_seconds)
         return time.perf_counter() - begun
 
-    def judged(self, verdict: Verdict) -> None:
+    def learn_ruling(self, verdict: Verdict) -> None:
         """Count it against the policy when the shield overrode it; the heuristic hears what acted in its place."""
         if self._role == "policy" and verdict.corrected:
-            self.breaker.overridden()
+            self.breaker.record_override()
         if self._spare is not None:  # what it would have done is what the heuristic goes on from
-            self.heuristic.judged(Verdict(verdict.allocation, self._spare, verdict.bounds))
+            self.heuristic.learn_ruling(Verdict(verdict.allocation, self._spare, verdict.bounds))
 
     def close(self) -> None:
         """Let go of the policy's thread. Idempotent."""
@@ -159,7 +159,7 @@ class FallbackPolicy(Policy):
             return self._worker.call(lambda: self._ask(observation), self._answer_seconds), ""
         except CallFailed as failure:
             self.failed = True
-            self.breaker.failed(str(failure))
+            self.breaker.record_failure(str(failure))
             return None, self.breaker.demoted or str(failure)
 
     def _ask(self, observation: Observation) -> tuple[Allocation, str]:

@@ -59,11 +59,11 @@ class Drift:
     def unfamiliar(self, observation: Observation) -> str:
         """What of this tick training never had, in a few words; empty when nothing. Never raises."""
         try:
-            return ", ".join([*self._lost(observation), *_clipped(observation)])
+            return ", ".join([*self._list_lost(observation), *_list_clipped(observation)])
         except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
             return in_one_line(error)
 
-    def _lost(self, observation: Observation) -> list[str]:
+    def _list_lost(self, observation: Observation) -> list[str]:
         told = observation.telemetry
         if isinstance(told.latency_seconds, Missing) or isinstance(told.load_ratio, Missing):
             return []  # an LC that restarts has no other reading either, and the shield sees to it
@@ -73,7 +73,7 @@ class Drift:
         return [f"no {name}" for name, one in readings.items() if isinstance(one, Missing) and one.why not in IDLE]
 
 
-def _clipped(observation: Observation) -> list[str]:
+def _list_clipped(observation: Observation) -> list[str]:
     if not observation.frames:
         return []
     seen = observation.frames[-1].values(observation.tick_seconds)
@@ -137,7 +137,7 @@ class LearnedPolicy(Policy):
             PolicyError: The network answers with something that is no number, or no move is allowed, or the
                 observation is not of this rlctl's history.
         """
-        logits = self.bundle.logits(self.seen(observation))
+        logits = self.bundle.logits(self.visible_part(observation))
         if not np.isfinite(logits).all():
             raise PolicyError(f"{self.name}: the network's answer is not finite")
         if self.masked:
@@ -179,7 +179,7 @@ class LearnedPolicy(Policy):
             remarks.append(f"trained at ticks of {card.tick_seconds:g} s, run at {self._tick_seconds:g} s")
         return tuple(remarks)
 
-    def seen(self, observation: Observation) -> NDArray[np.float32]:
+    def visible_part(self, observation: Observation) -> NDArray[np.float32]:
         """The part of an observation that it was trained to see; PolicyError: it holds another history."""
         frames = observation.frames
         if len(frames) != len(LAGS):

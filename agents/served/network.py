@@ -184,7 +184,7 @@ def read_network(data: bytes) -> Network:
         raise
     except Exception as error:  # zipfile raises whatever a damaged file leads it to
         raise NetworkError(f"is damaged, or not an archive of arrays: {first_line(error)}") from error
-    return _checked(arrays)
+    return _check_arrays(arrays)
 
 
 def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[np.generic]:
@@ -207,7 +207,7 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[np.gene
     return np.frombuffer(content, dtype).reshape(shape)
 
 
-def _checked(arrays: Mapping[str, NDArray[np.generic]]) -> Network:
+def _check_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> Network:
     name = arrays.get("activation")
     activation = bytes(name.tobytes()).decode("ascii", "replace") if name is not None and name.dtype == np.uint8 else ""
     if activation not in ACTIVATIONS:

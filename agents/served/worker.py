@@ -26,7 +26,7 @@ class CallFailed(Exception):
     """A call raised, did not answer in time, or could not begin; the text is one line."""
 
 
-class Worker(Generic[T]):
+class AnswerThread(Generic[T]):
     """Runs calls in a thread of its own, which begins with the first call and ends with `close`.
 
     One caller at a time. A process that is forked starts a thread of its own. The thread is a daemon: one that hangs

@@ -23,7 +23,7 @@ from rlctl.envs.sim.seeds import training
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, beside, configs_folder, load_yaml, validated
+from rlctl.envs.yaml_edge import Strict, beside, configs_folder, load_yaml, validate
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
@@ -73,7 +73,7 @@ class Kind(Strict):
             plain = load_host(self.profile).but(**self.constants)
             own = {name: ends for name, ends in plain.ranges.items() if name not in self.constants}
             data = plain.model_dump() | {"ranges": {**own, **self.ranges}}
-            return validated(HostProfile, data, f"profile {plain.name}")
+            return validate(HostProfile, data, f"profile {plain.name}")
         except ConfigError as error:
             raise ConfigError(f"hosts {self.name}: {error}") from error
 
@@ -115,7 +115,7 @@ class Hosts(Strict):
                 raise ConfigError(taken, file)
             share = OWN_SHARE * sum(kind.share for kind in self.kinds) / len(profiles)
             own = {"weight": Weight.MINIMUM, "safety": DEFAULT, "share": share}
-            kinds.append(validated(Kind, {"name": profile.name, "profile": file, **own}, file))
+            kinds.append(validate(Kind, {"name": profile.name, "profile": file, **own}, file))
         return self.model_copy(update={"kinds": tuple(kinds)})
 
 
@@ -150,7 +150,7 @@ def load_hosts(path: Path | None = None) -> Hosts:
     """The kinds that ship, or those of a file, beside which profiles are looked for, too; ConfigError says its line."""
     source = path or configs_folder("training") / "hosts.yaml"
     data, lines = load_yaml(source)
-    hosts = validated(Hosts, data, source, lines)
+    hosts = validate(Hosts, data, source, lines)
     folder = source.absolute().parent  # a worker of Ray is elsewhere
     kinds = tuple(
         kind.model_copy(update={key: beside(folder, getattr(kind, key)) for key in ("profile", "safety")})

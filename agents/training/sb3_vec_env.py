@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from rlctl.agents.training.host_groups import Counts, HostGroups
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
 Indices = None | int | Iterable[int]
@@ -44,7 +44,7 @@ class SimVecEnv(VecEnv):
 
     def seed(self, seed: int | None = None) -> Sequence[int | None]:
         """Seeds of the next reset, seed + i for host i of all; ConfigError for one that policies are judged on."""
-        if seed is not None and kind_of(seed) is not Kind.TRAINING:
+        if seed is not None and kind_of(seed) is not SeedKind.TRAINING:
             raise ConfigError(f"{seed} is an evaluation seed; policies learn on training seeds only")
         seeds: Sequence[int | None] = super().seed(seed)
         return seeds

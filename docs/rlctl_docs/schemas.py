@@ -17,7 +17,7 @@ from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.sim.profile import load_profile as load_plant
-from rlctl.envs.yaml_edge import load_model, load_yaml, validated
+from rlctl.envs.yaml_edge import load_model, load_yaml, validate
 from rlctl.report.shadow_gate import load_gate
 from rlctl.safety.profile import Profile
 from rlctl.safety.profile import load_profile as load_safety
@@ -35,14 +35,14 @@ def _serve(path: Path) -> None:
     data, lines = load_yaml(path)
     lc, be = data.get("lc", {}), data.get("be", {})
     least = {} if "applications" in be else BE
-    validated(ServeConfig, data | {"lc": LC | lc if isinstance(lc, dict) else lc, "be": least | be}, path, lines)
+    validate(ServeConfig, data | {"lc": LC | lc if isinstance(lc, dict) else lc, "be": least | be}, path, lines)
 
 
 def _safety(path: Path) -> None:
     """A profile, or some keys in place of those of one that ships."""
     data, lines = load_yaml(path)
     shipped = {} if "name" in data else load_safety("responsive").model_dump()
-    validated(Profile, shipped | data, path, lines)
+    validate(Profile, shipped | data, path, lines)
 
 
 def _training(path: Path) -> None:

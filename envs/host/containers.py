@@ -124,13 +124,13 @@ def find_container(
         tool = shutil.which(program, path=search_path)
         answer, known = ("not installed", False) if tool is None else _ask([tool, *question, spec.name])
         if known:
-            return _located(spec.name, answer, layout, proc)
+            return _locate(spec.name, answer, layout, proc)
         answers[program] = answer
     reasons = "; ".join(f"{program}: {answer}" for program, answer in answers.items())
     raise HostError(f"no runtime knows a container {spec.name}, give its full id or its control group ({reasons})")
 
 
-def _located(name: str, answer: str, layout: Layout, proc: Path) -> tuple[str, ...]:
+def _locate(name: str, answer: str, layout: Layout, proc: Path) -> tuple[str, ...]:
     if _ID.fullmatch(answer):
         return _by_id(answer, name, layout)
     try:

@@ -39,7 +39,7 @@ def json_or_none(data: bytes | str) -> object:
     return document
 
 
-def measured(raw: object, most: float = math.inf) -> float | Why:
+def parse_quantity(raw: object, most: float = math.inf) -> float | Why:
     """A physical quantity from what was written.
 
     Args:
@@ -63,7 +63,7 @@ def measured(raw: object, most: float = math.inf) -> float | Why:
 
 
 def all_measured(raws: Sequence[object], most: float = math.inf) -> NDArray[np.float64] | None:
-    """What `measured` makes of each, shape (n,), where all are numbers that it takes; None where one is not."""
+    """What `parse_quantity` makes of each, shape (n,), where all are numbers that it takes; None where one is not."""
     if not _NUMBERS.issuperset(map(type, raws)):
         return None
     try:

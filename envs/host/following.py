@@ -14,7 +14,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.groupsearch import walk
@@ -33,7 +33,7 @@ MOST_AT_ONCE = 10
 CHURN_GROUPS, CHURN_SECONDS = 20, 60.0
 """So many groups that came in so long, of which half are gone, are told: those in between were never seen."""
 
-_RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+_RESTRICTING = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
 
 # Who is refused and is no group that could be gone.
 _NO_GROUPS = _PERF, _LC = "perf", "the LC"
@@ -154,7 +154,7 @@ class Follower:
         return self._lc_selects(path) or any(selects(path) for selects in self._be_selects)
 
     def _adopt(self, names: Iterable[str]) -> None:
-        groups = [group for name in names if (group := self._opened(name)) is not None]
+        groups = [group for name in names if (group := self._open_group(name)) is not None]
         if not groups:
             return
         controlled = {group.name for group in self._actuator.groups}
@@ -171,7 +171,7 @@ class Follower:
                 kind, what = ("group-replaced", "was made anew") if group.name in controlled else _APPEARED
                 self._events.tell(kind, f"BE group {group.name} {what}: safe first, then its share", logging.INFO)
 
-    def _opened(self, name: str) -> Group | None:
+    def _open_group(self, name: str) -> Group | None:
         """The group, unless it cannot be BE's."""
         try:
             group = Group.open(self._layout, name, self._knobs)

@@ -60,7 +60,7 @@ class Divider(Protocol):
     def share(self, budget: Allocation) -> object:
         """Divide a budget that is in force."""
 
-    def regrouped(self) -> bool:
+    def pop_regrouped(self) -> bool:
         """Whether the watchdog needs another plan since the last call."""
 
 
@@ -170,7 +170,9 @@ class LiveHost:
         self._derive(readings)
         self._tell_escaped(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
-        first = self._rated(self._first, Telemetry(now, self.slo.target_seconds, **known, counters=readings), readings)
+        first = self._rescale_load(
+            self._first, Telemetry(now, self.slo.target_seconds, **known, counters=readings), readings
+        )
         if not self._others:
             return first
         return worst_of({self._first.name: first} | {lc.name: self._of_other(lc, first) for lc in self._others})
@@ -185,7 +187,7 @@ class LiveHost:
 
         Only the first call after `read` is a tick's.
         """
-        self._divided(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
+        self._divide(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         before, between = self._current.usable_cpus, self._between
         self._between = self.applied = True
         try:
@@ -202,7 +204,7 @@ class LiveHost:
         finally:  # of the next window a part has passed, in which what was in force before still was
             self._allowed_cpus = max(self._allowed_cpus if between else before, self._current.usable_cpus)
             self._verdict = self._verdict if between else self._current
-        self._divided(lambda sharing: sharing.share(self._current))
+        self._divide(lambda sharing: sharing.share(self._current))
         self._renew_plan()
         return self._current
 
@@ -296,7 +298,7 @@ class LiveHost:
         self._events.tell(BE_VANISHED, "no BE group is left: nothing is held until one comes", level)
         self._be_vanished = True
 
-    def _divided(self, step: Callable[[Divider], object]) -> None:
+    def _divide(self, step: Callable[[Divider], object]) -> None:
         """Divide anew; if that fails the division before stays, within the verdict, and the reason is logged once."""
         if self.sharing is None:
             return
@@ -306,7 +308,7 @@ class LiveHost:
             if self._unshared != str(error):
                 log.error("BE's budget is not divided anew: %s", error)
             self._unshared = str(error)
-        self._plan_is_old |= self.sharing.regrouped()
+        self._plan_is_old |= self.sharing.pop_regrouped()
 
     def _renew_plan(self) -> None:
         """Tell the watchdog what takes the groups of now to the safe allocation."""
@@ -339,9 +341,11 @@ class LiveHost:
         own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
         counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in COUNTERS_OF_EACH_LC}}
         counters.pop(MAX_LOAD, None)  # it is the first one's
-        return self._rated(lc, first.but(target_seconds=lc.slo.target_seconds, counters=counters, **own), readings)
+        return self._rescale_load(
+            lc, first.but(target_seconds=lc.slo.target_seconds, counters=counters, **own), readings
+        )
 
-    def _rated(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:
+    def _rescale_load(self, lc: Lc, telemetry: Telemetry, readings: Mapping[str, Reading]) -> Telemetry:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
         if (max_load := lc.max_load) is None:
             return telemetry

@@ -178,7 +178,7 @@ class MaxLoad:
         It can only make the maximum less: the first windows count anew, and that request is one of theirs.
         """
         missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
-        if memory.get("schema") != SCHEMA or not (_known(missed_rps) and _known(demand)):
+        if memory.get("schema") != SCHEMA or not (_is_known(missed_rps) and _is_known(demand)):
             raise ValueError("is no maximum load")
         self.missed_rps, self._remembered = missed_rps, demand or 0.0
 
@@ -220,7 +220,7 @@ class MaxLoad:
             log.info("%s", self)
 
 
-def _known(number: object) -> bool:
+def _is_known(number: object) -> bool:
     """None, or what can be a reading above 0."""
     if number is None:
         return True

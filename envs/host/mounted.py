@@ -30,7 +30,7 @@ class Mounted:
     read_only: bool
 
 
-def mounted(*kinds: str, proc: Path = Path("/proc")) -> Iterator[Mounted]:
+def list_mounts(*kinds: str, proc: Path = Path("/proc")) -> Iterator[Mounted]:
     """Mounts of these types in their order; a line that is none is passed over."""
     for line in text_of(proc / "self/mountinfo").splitlines():
         mount, _, source = line.partition(" - ")
@@ -41,9 +41,9 @@ def mounted(*kinds: str, proc: Path = Path("/proc")) -> Iterator[Mounted]:
         if len(numbers) == 2 and all(one.isdecimal() and len(one) < 10 for one in numbers):
             device = os.makedev(int(numbers[0]), int(numbers[1]))
             options = tuple(origin[-1].split(","))
-            yield Mounted(origin[0], _unescaped(fields[4]), device, options, "ro" in fields[5].split(","))
+            yield Mounted(origin[0], _unescape(fields[4]), device, options, "ro" in fields[5].split(","))
 
 
-def _unescaped(field: str) -> Path:
+def _unescape(field: str) -> Path:
     """Spaces and the like are written as three octal digits."""
     return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))

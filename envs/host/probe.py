@@ -6,7 +6,6 @@ Nothing is written, only perf is started, for a moment each; nothing raises.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
@@ -14,12 +13,11 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupError, SensorError, on_one_line
+from rlctl.envs.errors import CgroupError, on_one_line
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.decode import first_line, text_of
-from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.resources.blockio import disks
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
@@ -62,7 +60,6 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         _psi_triggers(proc),
-        _tcp_diag(),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
@@ -74,19 +71,6 @@ def _psi_triggers(proc: Path) -> Capability:
     present = effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
     reason = f"{'this process has' if present else 'takes'} CAP_SYS_RESOURCE"
     return Capability("PSI triggers", present, reason, "the kernel's word between the ticks: pressure is read instead")
-
-
-def _tcp_diag() -> Capability:
-    """Whether the kernel lists TCP sockets, by asking it for those that listen."""
-    name, disables = "tcp_diag", "`latency: {kind: tcp}`"
-    try:
-        with contextlib.closing(InetDiag()) as diag:
-            listening = len(diag.listeners())
-    except SensorError as error:
-        return Capability(name, False, str(error), disables)
-    hertz = 1.0 / jiffy_seconds()
-    reason = f"{listening} TCP sockets listen; HZ={hertz:.0f}: targets from {2e3 / hertz:g} ms on can be judged"
-    return Capability(name, True, reason, disables)
 
 
 def _event(event: str, run: Run) -> Capability:
@@ -230,9 +214,9 @@ def probe_resources(layout: Layout, proc: Path = Path("/proc"), sys: Path = Path
 
 def _protection(layout: Layout) -> Capability:
     name, disables = "memory protection", "resources.lc_memory_min_bytes and lc_memory_low_bytes"
-    mount = layout.mounts.get(Controller.MEMORY)
+    mount = layout.mounts.get(CgroupController.MEMORY)
     if mount is None:
-        return Capability(name, False, layout.missing[Controller.MEMORY], disables)
+        return Capability(name, False, layout.missing[CgroupController.MEMORY], disables)
     if mount.version == 1:
         return Capability(name, False, "cgroup v1 has limits only (boot with cgroup_no_v1=memory)", disables)
     return Capability(name, True, f"memory.min and memory.low below {mount.path}", disables)
@@ -240,13 +224,13 @@ def _protection(layout: Layout) -> Capability:
 
 def _io_weight(layout: Layout, sys: Path) -> Capability:
     name, disables = "I/O weight", "resources.be_io_weight (be_disk_*_bytes_per_second take no scheduler)"
-    if Controller.IO not in layout.mounts:
-        return Capability(name, False, layout.missing[Controller.IO], "resources.be_io_weight and be_disk_*")
+    if CgroupController.IO not in layout.mounts:
+        return Capability(name, False, layout.missing[CgroupController.IO], "resources.be_io_weight and be_disk_*")
     all_disks = disks(sys)
     listed = (
         ", ".join(f"{disk.name} under {disk.scheduler}" for disk in all_disks) or "this host has no disk of its own"
     )
-    costed = "enable=1" in text_of(layout.mounts[Controller.IO].path / "io.cost.qos")
+    costed = "enable=1" in text_of(layout.mounts[CgroupController.IO].path / "io.cost.qos")
     heeded = any(disk.scheduler == "bfq" for disk in all_disks) or costed
     way_out = "" if heeded or not all_disks else f": write bfq to /sys/block/{all_disks[0].name}/queue/scheduler"
     return Capability(name, heeded, listed + way_out, disables)

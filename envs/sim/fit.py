@@ -75,7 +75,7 @@ def fit(
     places += [(key, name) for key, one in profiles.items() for name in own if one.values()[name] != OFF.get(name, 0.0)]
     start = np.log([(first if key is None else profiles[key].values())[name] for key, name in places])
 
-    def made(point: Array) -> dict[str, HostProfile]:
+    def profiles_at(point: Array) -> dict[str, HostProfile]:
         values = [(key, name, float(value)) for (key, name), value in zip(places, np.exp(point), strict=True)]
         return {
             key: one.but(**{name: value for owner, name, value in values if owner in (None, key)})
@@ -87,7 +87,7 @@ def fit(
 
     def cost(point: Array) -> float:
         try:
-            tried = made(point)
+            tried = profiles_at(point)
         except ConfigError:
             return NOWHERE
         return float(weights @ losses(residuals(cells, tried)))
@@ -100,7 +100,7 @@ def fit(
         before = ended
         best, ended, more = nelder_mead(cost, best, calls)
         used += more
-    return Fit(made(best), begun, ended, used)
+    return Fit(profiles_at(best), begun, ended, used)
 
 
 def losses(rows: Sequence[Residual]) -> Array:

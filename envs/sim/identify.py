@@ -48,7 +48,7 @@ FEWEST_TICKS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class HostRecord:
     """What a log says of a host, tick by tick; arrays of shape (ticks,), NaN where something is not known.
 
     Attributes:
@@ -108,7 +108,7 @@ def spread(count: int, most: int, pieces: int) -> NDArray[np.intp]:
     return np.unique(np.concatenate([np.arange(start, start + long) for start in starts]))
 
 
-def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, float]:
+def identify_hosts(record: HostRecord, count: int, seed: int = 0) -> tuple[Constants, float]:
     """Hosts that explain a record, and how many windows' tails they come within 2x of.
 
     Returns:
@@ -119,14 +119,14 @@ def identified(record: Record, count: int, seed: int = 0) -> tuple[Constants, fl
     points = _explaining(record, chance)
     chosen = _constants(record, points[chance.choice(KEPT, count, replace=count > KEPT)])
     seeds = np.arange(count, dtype=np.uint64)
-    tails = np.array([window.tail_latency_seconds for window in _replayed(record, chosen, seeds)])
+    tails = np.array([window.tail_latency_seconds for window in _replay(record, chosen, seeds)])
     seen = record.tail_seconds[record.compared]
     known = np.isfinite(seen)
     near = np.abs(np.log2(np.median(tails, axis=1)[known] / seen[known])) <= 1.0
     return chosen, float(near.mean()) if near.size else 0.0
 
 
-def _explaining(record: Record, chance: np.random.Generator) -> Array:
+def _explaining(record: HostRecord, chance: np.random.Generator) -> Array:
     """Points of hosts that explain a record, shape (KEPT, dimensions), each as likely as another."""
     points = chance.random((DRAWN, len(_DIMENSIONS)))
     fits = _fits(record, points)
@@ -140,7 +140,7 @@ def _explaining(record: Record, chance: np.random.Generator) -> Array:
         points, fits = points[kept], fits[kept]
         for _ in range(MOVES):
             sizes = MOVE_RATIO * points.std(axis=0)
-            moved = _reflected(points + sizes * chance.normal(size=points.shape))
+            moved = _reflect(points + sizes * chance.normal(size=points.shape))
             there = _fits(record, moved)
             # Metropolis: the way back is as likely as the way there, also at a side of the cube.
             accepted = np.log(chance.random(KEPT)) < weight * (there - fits)
@@ -148,13 +148,13 @@ def _explaining(record: Record, chance: np.random.Generator) -> Array:
     return points
 
 
-def _fits(record: Record, points: Array) -> Array:
+def _fits(record: HostRecord, points: Array) -> Array:
     """How well each host explains the record: the logarithm of its likelihood."""
     errors, terms = np.zeros(len(points)), 0
     every = record.limits.cpus + record.limits.lc_cpus
     # All have the same noise: a host that met with good luck would be kept for it.
     seeds = np.zeros(len(points), np.uint64)
-    for tick, window in zip(record.compared, _replayed(record, _constants(record, points), seeds), strict=True):
+    for tick, window in zip(record.compared, _replay(record, _constants(record, points), seeds), strict=True):
         for found, seen, one in (
             (np.log(window.tail_latency_seconds), np.log(record.tail_seconds[tick]), TAIL_FACTOR),
             (window.lc_cpus, record.lc_cpus[tick], CPU_SHARE * every),
@@ -183,7 +183,7 @@ def _step(fits: Array, most: float) -> float:
     return min(max(low, LEAST_STEP), most)
 
 
-def _replayed(record: Record, constants: Constants, seeds: NDArray[np.uint64]) -> Iterator[Window]:
+def _replay(record: HostRecord, constants: Constants, seeds: NDArray[np.uint64]) -> Iterator[Window]:
     """What happens on these hosts with the load and the orders of the record."""
     count = len(constants.lc_cpus)
     hosts = Hosts(constants, seeds, record.tick_seconds)
@@ -205,7 +205,7 @@ def _drawn(weights: Array, count: int, chance: np.random.Generator) -> NDArray[n
     return np.minimum(places, len(weights) - 1)
 
 
-def _reflected(points: Array) -> Array:
+def _reflect(points: Array) -> Array:
     """Into the unit cube, mirrored at its sides."""
     inside = np.abs(points) % 2.0
     return np.where(inside > 1.0, 2.0 - inside, inside)
@@ -259,7 +259,7 @@ BYTES = 1e8
 """A link's rate; any, for all else is relative to it."""
 
 
-def _constants(record: Record, points: Array) -> Constants:
+def _constants(record: HostRecord, points: Array) -> Constants:
     """The hosts of points in the unit cube, shape (n, dimensions)."""
     u = {name: bend(points[:, place]) for place, (name, bend) in enumerate(_DIMENSIONS.items())}
     limits, demand = record.limits, record.cpu_seconds_per_request

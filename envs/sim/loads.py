@@ -264,11 +264,11 @@ def from_config(config: Mapping[str, Any]) -> LoadModel:
     """
     kind = config.get("kind")
     if isinstance(kind, str) and kind in traces.KINDS:
-        return _traced(kind, dict(config))
+        return _trace_load(kind, dict(config))
     return built(config, KINDS, others=traces.KINDS)
 
 
-def _traced(kind: str, options: dict[str, Any]) -> LoadModel:
+def _trace_load(kind: str, options: dict[str, Any]) -> LoadModel:
     phase = options.pop("random_phase", False)
     if not isinstance(phase, bool):
         raise TraceError(f"random_phase: true or false is needed, not {phase!r}")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.arrays import Array
-from rlctl.envs.sim.noise import between, numbered, uniforms
+from rlctl.envs.sim.noise import between, numbered_uniform, uniforms
 from rlctl.envs.testbed.traces import in_burst
 
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
@@ -42,7 +42,7 @@ def training_loads(seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -
     time: Array = np.arange(ticks, dtype=np.float64)[:, None] * tick_seconds
     # All three shapes are computed for all hosts and one is taken: no loop over hosts.
     wave = 0.5 - 0.5 * np.cos(2.0 * np.pi * (time / _log_between(PERIOD_SECONDS, period) + phase))
-    level = numbered(seeds, (time / between(STEP_SECONDS, step)).astype(np.int64), LEVEL)
+    level = numbered_uniform(seeds, (time / between(STEP_SECONDS, step)).astype(np.int64), LEVEL)
     share = np.where(kind < WAVE_SHARE, wave, np.where(kind < WAVE_SHARE + STEPS_SHARE, level, phase))
     loads = low + (high - low) * share + _bursts(seeds, time, draws[6:])
     within: Array = np.clip(loads, LOWEST, HIGHEST)
@@ -55,7 +55,7 @@ def _bursts(seeds: NDArray[np.uint64], time: Array, draws: Array) -> Array:
     gap, length = between(GAP_SECONDS, spacing), between(BURST_SECONDS, size)
     # One burst a gap, whose place within it is drawn anew for each.
     number = (time / gap).astype(np.int64)
-    inside = in_burst(time, number, numbered(seeds, number, BURST), gap, length) & (has < BURSTS_SHARE)
+    inside = in_burst(time, number, numbered_uniform(seeds, number, BURST), gap, length) & (has < BURSTS_SHARE)
     return np.where(inside, between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
 
 

@@ -30,7 +30,7 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
     """
     with np.errstate(over="ignore"):
         place = np.uint64(tick) * _TICK + np.arange(first + 1, first + channels + 1, dtype=np.uint64) * _GOLDEN
-        bits = _mixed(_mixed(seeds * _GOLDEN + _MIX_2)[None, :] + place[:, None])
+        bits = _mix_bits(_mix_bits(seeds * _GOLDEN + _MIX_2)[None, :] + place[:, None])
     return ((bits >> _SHIFTS[3]).astype(np.float64) + 0.5) * _SCALE
 
 
@@ -44,7 +44,7 @@ def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0)
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
 
 
-def numbered(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> NDArray[np.float64]:
+def numbered_uniform(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> NDArray[np.float64]:
     """A uniform number per host for each of some whole numbers: of a step, a stretch, a gap.
 
     Args:
@@ -65,7 +65,7 @@ def between(span: tuple[float, float], share: NDArray[np.float64]) -> NDArray[np
     return span[0] + (span[1] - span[0]) * share
 
 
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     bits = (bits ^ (bits >> _SHIFTS[0])) * _MIX_1
     bits = (bits ^ (bits >> _SHIFTS[1])) * _MIX_2
     return bits ^ (bits >> _SHIFTS[2])

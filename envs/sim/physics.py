@@ -117,7 +117,7 @@ class Hosts:
         self._be_pace = np.ones(1)
 
     @classmethod
-    def branched(cls, hosts: Hosts) -> Self:
+    def branch_from(cls, hosts: Hosts) -> Self:
         """A copy of hosts as they stand, to try orders on, while they themselves stay as they are.
 
         A step changes no array in place, so a `copy.copy` before it keeps the state for the next trial. Orders of shape
@@ -136,7 +136,7 @@ class Hosts:
         self._advance(z)
         if self._paced:
             self._be_pace = self._pace(normals(self.seeds, self.tick, 2, PACE)[0])
-        offered = self._offered(rate_rps, z[ARRIVALS])
+        offered = self._offered_rps(rate_rps, z[ARRIVALS])
         share, service, inflation = self._shared_out(offered, self._threads(orders.frozen), orders)
         # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
         rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
@@ -151,7 +151,7 @@ class Hosts:
         # CPI grows with the LC's own use of its caches, and with BE's interference.
         use = np.minimum(lc_cpus / c.lc_cpus, 1.0)
         cpi = c.cpi * (1.0 + c.cpi_load_ratio * use + c.cpi_interference_ratio * inflation)
-        be_cpus_carried = self._carried(done, be_cpus)
+        be_cpus_carried = self._linked_cpus(done, be_cpus)
         # A sender whose output does not fit the link sleeps in its socket, and burns no CPU meanwhile.
         waited_cpus = c.link_wait_ratio * (be_cpus - be_cpus_carried)
         be_cpus, host_cpus = be_cpus - waited_cpus, host_cpus - waited_cpus
@@ -181,7 +181,7 @@ class Hosts:
         self._rate = keep[1] * self._rate + fresh[1] * z[RATE]
         self._phase = keep[2] * self._phase + fresh[2] * z[PHASE]
 
-    def _offered(self, rate_rps: Array, z: Array) -> Array:
+    def _offered_rps(self, rate_rps: Array, z: Array) -> Array:
         """Arrivals per second in the window: the configured rate with slow noise, and the chance of a finite window.
 
         The number of arrivals of a renewal process has a variance of its mean times the squared coefficient of
@@ -197,7 +197,7 @@ class Hosts:
         threads = c.threads
         if c.pause_ratio.any():
             job = np.floor(self.tick * self.tick_seconds / c.pause_seconds)
-            threads = threads * (_hashed(self.seeds, job) >= c.pause_ratio)
+            threads = threads * (_hash_uniform(self.seeds, job) >= c.pause_ratio)
         return self._running(threads, frozen)
 
     def _running(self, threads: Array, frozen: Flags) -> Array:
@@ -323,7 +323,7 @@ class Hosts:
         """Bytes per second that the shared link takes in this period."""
         return link.link_rate(self.constants, self.tick * self.tick_seconds, self.tick_seconds, self._credit_bytes)
 
-    def _carried(self, done: Array, be_cpus: Array) -> Array:
+    def _linked_cpus(self, done: Array, be_cpus: Array) -> Array:
         """BE's CPUs whose output the shared link lets through beside so many answers; what flows costs credits."""
         if not self._linked:
             return be_cpus
@@ -349,7 +349,7 @@ class Hosts:
         return lc_cpus, be_cpus, lc_cpus + be_cpus + client
 
 
-def _hashed(seeds: NDArray[np.uint64], number: Array) -> Array:
+def _hash_uniform(seeds: NDArray[np.uint64], number: Array) -> Array:
     """A uniform number per host that depends on its seed and one whole number per host."""
     with np.errstate(over="ignore"):
         mixed = seeds + np.uint64(0x632BE59BD9B4E019) * (number.astype(np.uint64) + np.uint64(1))

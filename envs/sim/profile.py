@@ -20,7 +20,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.noise import uniforms
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own, validated
+from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own, validate
 
 # First noise channel of the numbers that pick constants from their ranges.
 RANGE_CHANNEL = 1000
@@ -265,7 +265,7 @@ class HostProfile(Strict):
             if section is None or name not in self.values():
                 raise ConfigError(f"profile {self.name}: there is no constant {name!r}")
             section[name] = value
-        return validated(HostProfile, data, f"profile {self.name}")
+        return validate(HostProfile, data, f"profile {self.name}")
 
 
 class Constants:

@@ -131,13 +131,13 @@ class Backlog:
         numbers = self.gone + shares * (gone - self.gone)
         at = np.minimum((numbers - self.gone) / capacity, self.seconds)
         at[-1] = self.seconds
-        waited = _waited(rows, numbers, at, self.seconds)
+        waited = _waiting_times(rows, numbers, at, self.seconds)
         while len(rows) > 2 and (rows[-2] <= gone).all():
             rows = rows[:-1]
         return replace(self, came=rows, gone=gone), waited[:-1].max(axis=0), np.where(gone < came, waited[-1], 0.0)
 
 
-def _waited(rows: tuple[Array, ...], numbers: Array, at: Array, seconds: float) -> Array:
+def _waiting_times(rows: tuple[Array, ...], numbers: Array, at: Array, seconds: float) -> Array:
     """How long requests have waited at some time after the period's begin; rows newest first, `at` in seconds."""
     waited = at + (len(rows) - 1.0) * seconds
     sought = np.ones(numbers.shape, bool)

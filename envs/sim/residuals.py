@@ -118,7 +118,7 @@ def residuals(cells: Sequence[Cell], profiles: Mapping[str, HostProfile], seeds:
     """
     values = [_values(cell, profiles[service_of(cell, profiles)]) for cell in cells]
     rows = {name: np.array([row[name] for row in values]) for name in values[0]}
-    tail, lc, be = _simulated(cells, rows, seeds)
+    tail, lc, be = _simulate(cells, rows, seeds)
     return tuple(
         Residual(cell, regime_of(cell, row), *simulated, row["target_seconds"])
         for cell, row, simulated in zip(
@@ -223,7 +223,7 @@ def _values(cell: Cell, profile: HostProfile) -> dict[str, float]:
     return {**values, "shared_cpus": max(cell.shared_cpus - client, 0.0)}
 
 
-def _simulated(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> tuple[Array, Array, Array]:
+def _simulate(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> tuple[Array, Array, Array]:
     """Median p95, LC CPUs and BE CPUs of each cell over seeds and settled windows."""
 
     def spread(column: Sequence[float] | Array) -> Array:

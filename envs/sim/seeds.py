@@ -14,7 +14,7 @@ from rlctl.envs.errors import ConfigError
 EVALUATION_BIT = 1 << 62
 
 
-class Kind(StrEnum):
+class SeedKind(StrEnum):
     """What a seed is for."""
 
     TRAINING = "training"
@@ -23,22 +23,22 @@ class Kind(StrEnum):
 
 def training(number: int) -> int:
     """The training seed of this number, from 0 on; ConfigError: a number that is negative, or 2**62 or more."""
-    return _checked(number)
+    return _check_number(number)
 
 
 def evaluation(number: int) -> int:
     """The evaluation seed of this number, from 0 on; ConfigError: a number that is negative, or 2**62 or more."""
-    return _checked(number) | EVALUATION_BIT
+    return _check_number(number) | EVALUATION_BIT
 
 
-def kind_of(seed: int) -> Kind:
+def kind_of(seed: int) -> SeedKind:
     """Which kind a seed is; ConfigError: a seed that is negative, or 2**63 or more."""
     if not 0 <= seed < 2 * EVALUATION_BIT:
         raise ConfigError(f"{seed} is no seed; seeds are whole numbers from 0 to 2**63 - 1")
-    return Kind.EVALUATION if seed & EVALUATION_BIT else Kind.TRAINING
+    return SeedKind.EVALUATION if seed & EVALUATION_BIT else SeedKind.TRAINING
 
 
-def _checked(number: int) -> int:
+def _check_number(number: int) -> int:
     if not 0 <= number < EVALUATION_BIT:
         raise ConfigError(f"there is no seed number {number}; they go from 0 to 2**62 - 1")
     return number

@@ -112,7 +112,7 @@ class Sensors:
             self.seen[LATE.index("done_rps")],
             r.lc_cpu_seconds_per_request,
         )
-        told = (_told(column, r.lost, r.age_seconds) for column in counted)
+        told = (_lc_readings(column, r.lost, r.age_seconds) for column in counted)
         rows = zip(
             r.target_seconds.tolist(),
             zip(*(column.tolist() for column in late), strict=True),
@@ -157,7 +157,7 @@ class Sensors:
         return tail, Value(oldest_seconds, age_seconds), Value(load_ratio, age_seconds)
 
 
-def _told(column: Array, lost: Flags, age_seconds: Array) -> Iterator[Reading]:
+def _lc_readings(column: Array, lost: Flags, age_seconds: Array) -> Iterator[Reading]:
     """What the LC's side counts, host by host, missing where it is silent."""
     for value, silent, age in zip(column.tolist(), lost.tolist(), age_seconds.tolist(), strict=True):
         yield Missing(Why.NO_DATA, SILENCE, age) if silent else Value(value, age)

@@ -52,7 +52,7 @@ EVERY = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredWindow:
     """What one settled window of a cell showed: arrivals per second, its p95, and CPUs kept busy; in which sweep."""
 
     sent_rps: float
@@ -84,7 +84,7 @@ class Cell:
     quota_cpus: float
     period_seconds: float
     weight_ratio: float
-    windows: tuple[Measured, ...]
+    windows: tuple[MeasuredWindow, ...]
 
     @property
     def settled_windows(self) -> int:
@@ -135,7 +135,7 @@ def read_surface(path: Path) -> tuple[Cell, ...]:
             windows = list(_rows(rows, path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot be read: {error}", path) from error
-    cells: dict[tuple[str, ...], tuple[Cell, list[Measured]]] = {}
+    cells: dict[tuple[str, ...], tuple[Cell, list[MeasuredWindow]]] = {}
     for key, cell, window in windows:
         cells.setdefault(key, (cell, []))[1].append(window)
     if not cells:
@@ -165,7 +165,7 @@ def write_surface(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     write_whole(path, table.getvalue())
 
 
-def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ...], Cell, Measured]]:
+def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ...], Cell, MeasuredWindow]]:
     for row in rows:
         try:
             # The first window begins with an empty queue and is no steady state.
@@ -178,7 +178,7 @@ def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ..
                 _number(row, "lc_cpu"),
                 _number(row, "be_cpu"),
             )
-            window = Measured(*figures, row.get("rep") or "")
+            window = MeasuredWindow(*figures, row.get("rep") or "")
         except ValueError as error:
             raise ConfigError(str(error), path, rows.line_num) from error
         yield tuple(row[name] for name in NEEDED[:7]), cell, window

@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space
-from rlctl.envs.allocations import Allocations, decoded, useful_moves
+from rlctl.envs.allocations import Allocations, decode_batch, useful_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import require_no_options
@@ -154,7 +154,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         require_no_options(given)
         super().reset(seed=seed if isinstance(seed, int) else None)
         self._seed(seed)
-        return self._begin(), _masked(self._state(), self._all)
+        return self._begin(), _with_masks(self._state(), self._all)
 
     def close_extras(self, **_: Any) -> None:
         """Let go of the hosts; nothing can be stepped any more."""
@@ -178,10 +178,10 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         if self._ended:
             return self._next_episodes()
         before, readings = self.current, self._read()
-        proposed = decoded(actions, before, self.limits)
+        proposed = decode_batch(actions, before, self.limits)
         # The shield has the last word before anything is applied, as on a live host.
         self.current = self.shield.rule(readings, before, proposed) if self.shield else proposed
-        batch = self._stepped(self.current)
+        batch = self._advance_hosts(self.current)
         # From here on the readings are those of the period that has just passed under `after`.
         after, readings = self.current, self._read()
         terms = rewards(
@@ -203,7 +203,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         if ended and not self._ended:
             observation, info = self._autoreset(observation, outcome)
         else:
-            info = _masked(self._state() | outcome, self._all)
+            info = _with_masks(self._state() | outcome, self._all)
         return observation, terms.total, np.zeros_like(self._all), np.full_like(self._all, ended), info
 
     @property
@@ -223,7 +223,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError("the episodes are over: call reset()")
         self._episodes = self._episodes + np.uint64(1)
         observation, nothing = self._begin(), np.zeros_like(self._all)
-        return observation, np.zeros(self.num_envs), nothing, nothing.copy(), _masked(self._state(), self._all)
+        return observation, np.zeros(self.num_envs), nothing, nothing.copy(), _with_masks(self._state(), self._all)
 
     def _require_open(self) -> None:
         if self.closed:
@@ -234,7 +234,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError("the hosts have not begun: call reset() first")
         return self.readings
 
-    def _stepped(self, current: Allocations) -> SimHosts:
+    def _advance_hosts(self, current: Allocations) -> SimHosts:
         """The hosts, after another period."""
         assert self._batch is not None, "_read() has raised"
         self._batch.step(current)
@@ -252,7 +252,7 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         if self.shield is not None:
             self.shield.reset()
         # The first observation needs a window: one period passes at the safe allocation.
-        self._stepped(self._safe)
+        self._advance_hosts(self._safe)
         return self._observer.begin(self._read(), self.current)
 
     def _autoreset(
@@ -262,11 +262,11 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         final = np.empty(self.num_envs, object)  # rows as objects, as Gymnasium's own vector environments do
         for place, row in enumerate(observation):
             final[place] = row
-        final_info = _masked(self._state() | outcome, self._all)
+        final_info = _with_masks(self._state() | outcome, self._all)
         self._episodes = self._episodes + np.uint64(1)
         observation = self._begin()
         finals = {"final_obs": final, "_final_obs": self._all, "final_info": final_info, "_final_info": self._all}
-        return observation, _masked(self._state(), self._all) | _masked(outcome, ~self._all) | finals
+        return observation, _with_masks(self._state(), self._all) | _with_masks(outcome, ~self._all) | finals
 
     def _state(self) -> dict[str, Any]:
         """What every info holds, without masks."""
@@ -320,10 +320,10 @@ def _autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:
     raise ConfigError(f"autoreset_mode {given!r}: {', '.join(mode.name for mode in AutoresetMode)} are known")
 
 
-def _masked(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
+def _with_masks(infos: dict[str, Any], which: Flags) -> dict[str, Any]:
     """Infos in Gymnasium's form: beside every array stands `_NAME`, the mask of the hosts that it is about: all."""
     masked: dict[str, Any] = {}
     for name, value in infos.items():
-        masked[name] = _masked(value, which) if isinstance(value, dict) else value
+        masked[name] = _with_masks(value, which) if isinstance(value, dict) else value
         masked["_" + name] = which
     return masked

@@ -16,7 +16,7 @@ FLAGS = ("-std=gnu11", "-O2")
 COMPILE_TIMEOUT_SECONDS = 120.0
 
 
-def compiled(source: Path, *libraries: str, headers: Sequence[Path] = (), cache: Path | None = None) -> Path:
+def compile_program(source: Path, *libraries: str, headers: Sequence[Path] = (), cache: Path | None = None) -> Path:
     """The program of one C file, compiled unless this very source has been compiled before.
 
     Args:

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal, Self
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.latency.newest import Newest
-from rlctl.envs.testbed.compile import compiled
+from rlctl.envs.testbed.compile import compile_program
 
 SOURCE = Path(__file__).with_name("loadgen.c")
 CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
@@ -146,8 +146,8 @@ class GeneratorStats:
 
 
 def build_generator(cache: Path | None = None) -> Path:
-    """The program, compiled on first use; see `compiled`."""
-    return compiled(SOURCE, "-lm", cache=cache)
+    """The program, compiled on first use; see `compile_program`."""
+    return compile_program(SOURCE, "-lm", cache=cache)
 
 
 def _start(command: list[str], notes: IO[bytes]) -> subprocess.Popen[bytes]:

@@ -22,7 +22,7 @@ from typing import Any, Self
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.testbed import leftovers
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,9 @@ class Janitor:
                 raise TestbedError(f"{directory}: {error.strerror}: make the group before recording it") from error
 
     @contextlib.contextmanager
-    def group(self, layout: Layout, name: str, knobs: Knobs, also: Collection[Controller] = ()) -> Iterator[Group]:
+    def group(
+        self, layout: Layout, name: str, knobs: Knobs, also: Collection[CgroupController] = ()
+    ) -> Iterator[Group]:
         """A new control group, recorded, and removed at the end; arguments and errors are those of `Group.create`."""
         made = Group.create(layout, name, knobs, also)
         try:

@@ -68,7 +68,7 @@ def find_knee(
     while not jury.meets(good):
         good, bad = good / 2.0, good
         if good < lowest:
-            raise _missed(target_seconds, bad, jury.measured_seconds)
+            raise _miss_error(target_seconds, bad, jury.measured_seconds)
     if bad is None:
         good, bad = _climb(jury, start_rps, step_rps, top_rps)
     while bad is not None and bad - good > RESOLUTION_RATIO * bad:
@@ -79,12 +79,12 @@ def find_knee(
     while bear and bad is not None and (seconds := bear(good)) > target_seconds:
         lower = good * (1.0 - RESOLUTION_RATIO)
         if lower < lowest:
-            raise _missed(target_seconds, good, seconds)
+            raise _miss_error(target_seconds, good, seconds)
         good = lower
     return good
 
 
-def _missed(target_seconds: float, rps: float, seconds: float) -> TestbedError:
+def _miss_error(target_seconds: float, rps: float, seconds: float) -> TestbedError:
     return TestbedError(
         f"the target of {target_seconds * 1e3:g} ms is missed at {rps:g} rps even with BE absent (measured "
         f"{seconds * 1e3:.1f} ms): begin the search lower, or set a target that the service meets"

@@ -32,7 +32,7 @@ FOLDER_PREFIX = "rlctl-"  # a record is no licence to remove anything else
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LeftoverProcess:
     """A process, as /proc/PID/stat tells it.
 
     Attributes:
@@ -59,17 +59,17 @@ def boot_id(proc: Path = PROC) -> str:
     return ""
 
 
-def task(pid: int, proc: Path = PROC) -> Task | None:
+def task(pid: int, proc: Path = PROC) -> LeftoverProcess | None:
     """One process; None when there is none."""
     try:
         stat = (proc / str(pid) / "stat").read_bytes()
     except OSError:
         return None
     fields = stat.rpartition(b")")[2].split()  # the name before it may hold anything
-    return Task(pid, fields[0].decode(), int(fields[3]), int(fields[19]))
+    return LeftoverProcess(pid, fields[0].decode(), int(fields[3]), int(fields[19]))
 
 
-def tasks(proc: Path = PROC) -> Iterator[Task]:
+def tasks(proc: Path = PROC) -> Iterator[LeftoverProcess]:
     """All processes that there are now."""
     for name in os.listdir(proc):
         if name.isdigit() and (process := task(int(name), proc)) is not None:

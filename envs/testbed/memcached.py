@@ -36,7 +36,7 @@ class Memcached(LcProgram):
 
     def load(self) -> GeneratorConfig:
         """Multi-key gets of items that the generator writes first."""
-        return self._aimed(GeneratorConfig("memcached", preload_keys=self.preload_keys))
+        return self._aim_at_listener(GeneratorConfig("memcached", preload_keys=self.preload_keys))
 
     def stop(self) -> None:
         """End it at once. Idempotent."""

@@ -65,7 +65,7 @@ class Nginx(LcProgram):
 
     def load(self) -> GeneratorConfig:
         """GET of the text."""
-        return self._aimed(GeneratorConfig("http", http_path=f"/{PAGE}"))
+        return self._aim_at_listener(GeneratorConfig("http", http_path=f"/{PAGE}"))
 
     def _command(self, launcher: Launcher) -> list[str]:
         program = find_program("nginx", "nginx-light")

@@ -17,7 +17,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.of_groups import group_sensors
@@ -35,7 +35,7 @@ from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace, constant
-from rlctl.envs.testbed.workloads import Job, LcProgram, Work
+from rlctl.envs.testbed.workloads import BeJob, LcProgram, Work
 from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
@@ -142,8 +142,8 @@ class Testbed:
         self._loop: tuple[float, Callable[[], None]] | None = None
         self._due_seconds = 0.0
         self._disk: ProvisionedDisk | None = None
-        self._new_be: Callable[[], Job]
-        self._be: Job | None = None
+        self._new_be: Callable[[], BeJob]
+        self._be: BeJob | None = None
 
     def __enter__(self) -> Self:
         """Start everything but BE.
@@ -211,7 +211,7 @@ class Testbed:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
 
     @contextlib.contextmanager
-    def divided(self, resource: Literal["link", "disk"], rate_ratio: float) -> Iterator[None]:
+    def divide_resource(self, resource: Literal["link", "disk"], rate_ratio: float) -> Iterator[None]:
         """Let the kernel divide what is provisioned between LC and BE for as long as the context lasts.
 
         Args:
@@ -318,12 +318,12 @@ class Testbed:
         knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
         stack.callback(knobs.close)
         janitor = stack.enter_context(Janitor())
-        name, shared = f"rlctl-testbed-{os.getpid()}", () if spec.disk_megabytes is None else (Controller.IO,)
+        name, shared = f"rlctl-testbed-{os.getpid()}", () if spec.disk_megabytes is None else (CgroupController.IO,)
         # The parent sets the testbed apart from the rest of the host, and alone has the controllers of what both share.
         top = stack.enter_context(janitor.group(layout, name, knobs, shared))
         lc, be = (stack.enter_context(janitor.group(layout, f"{name}/{one}", knobs)) for one in ("lc", "be"))
         if top.cpu:
-            top.cpu.set_weight(TOP_WEIGHT[layout.mount(Controller.CPU).version])
+            top.cpu.set_weight(TOP_WEIGHT[layout.mount(CgroupController.CPU).version])
         if lc.cpuset:
             lc.cpuset.set_cpus(spec.lc_cpus)
         folder = janitor.make_folder()

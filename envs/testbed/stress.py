@@ -13,7 +13,7 @@ from typing import Literal
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
-from rlctl.envs.testbed.workloads import Job, Work
+from rlctl.envs.testbed.workloads import BeJob, Work
 
 # Limit for the end, which waits for the last round and the report: seconds under the smallest quota (0.01 CPU), and
 # half a minute for `stream`, whose arrays are larger than the cache, on a busy machine with a large one.
@@ -67,7 +67,7 @@ _CORRUPT = "fail:"
 ALL_ZERO = "all bogo-op counters are zero"
 
 
-class StressNg(Job):
+class StressNg(BeJob):
     """A stress-ng that runs until it is stopped."""
 
     name = "stress-ng"

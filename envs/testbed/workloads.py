@@ -142,7 +142,7 @@ class LcProgram(Program):
     def load(self) -> GeneratorConfig:
         """What the load generator has to aim at; replace what concerns the generator itself."""
 
-    def _aimed(self, load: GeneratorConfig) -> GeneratorConfig:
+    def _aim_at_listener(self, load: GeneratorConfig) -> GeneratorConfig:
         """The load, aimed at where this service listens."""
         if self.address is None:
             return replace(load, unix_path=self.socket)
@@ -157,7 +157,7 @@ class LcProgram(Program):
         return self._folder
 
 
-class Job(Program):
+class BeJob(Program):
     """A best-effort job that counts what it does, from its start on."""
 
     _begin_seconds = 0.0
@@ -191,7 +191,7 @@ class Job(Program):
         """
 
 
-class Transfer(Job):
+class Transfer(BeJob):
     """A program of ours that begins at SIGUSR1 and moves bytes until it is stopped; they are its work.
 
     Attributes:

@@ -10,7 +10,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validated
+from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validate
 
 Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
 
@@ -88,7 +88,7 @@ def _load(path: Path) -> LiveScenario | SimScenario:
     if "profile" in data:
         data["profile"] = beside(path.parent, data["profile"])
     if data.get("plant") == "host":
-        return validated(LiveScenario, data, path, lines)
+        return validate(LiveScenario, data, path, lines)
     if data.get("plant") == "sim":
-        return validated(SimScenario, data, path, lines)
+        return validate(SimScenario, data, path, lines)
     raise ConfigError("plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",)))

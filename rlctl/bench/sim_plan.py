@@ -78,7 +78,7 @@ class SimPlan:
             host=scenario.host(),
             managers=tuple(managers),
             seeds=seeds,
-            profile=load_profile(shield).scaled(scenario.time_scale),
+            profile=load_profile(shield).scale_time(scenario.time_scale),
             scenario_source=source,
             shield_source=shield,
             tuned=load_tuned(tuned) if tuned else None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlctl.agents.bounds.bound import Bound
+from rlctl.agents.bounds.bound import UpperBound
 from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.catalogue import SHIELDED_BOUNDS
@@ -141,7 +141,7 @@ class Foreseen(Policy):
         return self.next
 
 
-FORESEEING: Mapping[str, Callable[[SimBatch], Bound]] = {
+FORESEEING: Mapping[str, Callable[[SimBatch], UpperBound]] = {
     "oracle": Oracle,
     "oracle-model": OracleModel,
     "oracle-shielded": OracleModel,

@@ -267,7 +267,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service:
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder(header_of(plant, policy, shield))
     bed.settle(scenario.trace)
-    with divided(policy.name, scenario, bed):
+    with divide_resource(policy.name, scenario, bed):
         bed.start_be()
         bed.follow(scenario.trace)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -283,7 +283,7 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service:
     )
 
 
-def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
+def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
     """Link or disk as the kernel divides it: as its answer was told, or as Heracles' network loop sets it, told too.
 
     That loop is faster than a tick, like the published one; its period is divided like all others.
@@ -291,4 +291,4 @@ def divided(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextM
     if name == "heracles" and scenario.link:
         return bed.ceiling(be_link_ratio, NETWORK_SECONDS / scenario.time_scale)
     answer = catalogue.ANSWERS.get(name)
-    return bed.divided(answer.resource, answer.rate_ratio) if answer else contextlib.nullcontext()
+    return bed.divide_resource(answer.resource, answer.rate_ratio) if answer else contextlib.nullcontext()

@@ -17,10 +17,10 @@ from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
     distinct_profiles,
-    listed,
     positive,
     positive_int,
     refuse_given,
+    split_names,
 )
 from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed: a log says nothing of a host, or of several some have no advice."""
     check_ray(args.ray, "--workers", args.workers)
     check_outputs(args)
-    logs, asked = _asked(args)
+    logs, asked = _parse_request(args)
     if len(logs) == 1:
         refuse_given(args, ("workers", "ray"), "is for several logs")
     check_reachable(args.ray, asked.policies)
@@ -171,13 +171,13 @@ def _or_reason(made: Callable[[], Made]) -> Made | Unanswered:
         return Unanswered(in_one_line(error))
 
 
-def _asked(args: argparse.Namespace) -> tuple[list[Path], Asked]:
-    policies = distinct_policies("--policies", listed(args.policies))
+def _parse_request(args: argparse.Namespace) -> tuple[list[Path], Asked]:
+    policies = distinct_policies("--policies", split_names(args.policies))
     refuse_models(policies)
     for name in policies:
         catalogue.build(name)  # before any log is read: an unknown one is no fault of a log
     quantile, allowed, own, logs = 95.0, 1.0, None, list(args.log)
-    shields = () if args.shield is None else listed(args.shield)
+    shields = () if args.shield is None else split_names(args.shield)
     if args.config is not None:
         config = load_config(args.config)
         # A window counts as missed where any LC misses it: the strictest budget holds, and the strictest target's tail.

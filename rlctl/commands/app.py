@@ -185,7 +185,7 @@ def _running(registration: Registration, place: Place) -> str:
             return "ended"
         if group.freezer is None or not group.freezer.frozen():
             return "running"
-        return "deferred" if group.freezer.ordered() else "suspended with BE"
+        return "deferred" if group.freezer.is_ordered() else "suspended with BE"
     except RlctlError:
         return "ended"
 

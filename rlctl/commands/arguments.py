@@ -34,14 +34,14 @@ positive = number(float, lambda value: 0.0 < value < 1e9, "is not a positive num
 positive_int = number(int, lambda value: value >= 1, "is not a positive whole number, such as 1000")
 
 
-def listed(text: str) -> tuple[str, ...]:
+def split_names(text: str) -> tuple[str, ...]:
     """The names between commas, for argparse too; empty ones are left out."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def named(option: str, text: str) -> tuple[str, ...]:
-    """As `listed`, each once; ConfigError: the option names nothing."""
-    if not (names := tuple(dict.fromkeys(listed(text)))):
+def require_names(option: str, text: str) -> tuple[str, ...]:
+    """As `split_names`, each once; ConfigError: the option names nothing."""
+    if not (names := tuple(dict.fromkeys(split_names(text)))):
         raise ConfigError(f"{option} names nothing")
     return names
 

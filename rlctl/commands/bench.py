@@ -14,7 +14,15 @@ from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.commands import bench_live, bench_sim, bench_verify
-from rlctl.commands.arguments import add_ray, distinct_policies, listed, named, positive, positive_int, refuse_given
+from rlctl.commands.arguments import (
+    add_ray,
+    distinct_policies,
+    positive,
+    positive_int,
+    refuse_given,
+    require_names,
+    split_names,
+)
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.workload import Weight
@@ -128,7 +136,7 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
         names: Sequence[str] = list(_that_fit(args.ray)) if args.plant == "host" else SUITE
     else:
         default = "live-nginx" if args.plant == "host" else "thesis"
-        names = named("--scenario", default if args.scenario is None else args.scenario)
+        names = require_names("--scenario", default if args.scenario is None else args.scenario)
     asked = {name: load_scenario(name) for name in names}
     plant = args.plant or asked[names[0]].plant
     for name, scenario in asked.items():
@@ -177,7 +185,7 @@ def _answers(scenarios: Collection[LiveScenario | SimScenario]) -> tuple[str, ..
 
 def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names asked for, and of `all` those that are left out as they cannot run here, with the reason."""
-    given, missing = listed(names), {}
+    given, missing = split_names(names), {}
     if "all" in given:
         learned = [name for name in catalogue.LEARNED if plain_name(name) == name]
         every = [*catalogue.NAMES, *learned, *([] if live else sorted(catalogue.BOUNDS)), *answers]

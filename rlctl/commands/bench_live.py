@@ -69,7 +69,7 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
     """The live plan that the arguments ask for, all names checked before anything is started."""
     if args.ray is None:
         scenario.testbed().require_online()
-    shield = load_profile(args.shield).scaled(scenario.time_scale)
+    shield = load_profile(args.shield).scale_time(scenario.time_scale)
     plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=args.adapt or 0.0)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)

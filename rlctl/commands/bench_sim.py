@@ -39,7 +39,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
         ending.enter_context(kept_at_signals())
         workers = ending.enter_context(workforce(args.jobs, args.ray, logs=args.verbose > 0))
         for plan in plans:
-            outcome = simulated(plan, workers)
+            outcome = run_plan(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
                 with files_first(partial(_show, outcome)):
@@ -79,7 +79,7 @@ def _show_together(args: argparse.Namespace, outcomes: Sequence[SimOutcome]) -> 
         write_json(args.json, results_as_json(outcomes))
 
 
-def simulated(plan: SimPlan, workers: Workforce) -> SimOutcome:
+def run_plan(plan: SimPlan, workers: Workforce) -> SimOutcome:
     """Run one plan with a progress bar."""
     with progress(len(plan.tasks(workers.count)), "runs") as done:
         return run_sim(plan, workers, done)

@@ -17,7 +17,7 @@ from rlctl.bench.participants import require_library
 from rlctl.bench.scenarios import changed, sim_scenario
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.bench.workforce import workforce
-from rlctl.commands.bench_sim import simulated
+from rlctl.commands.bench_sim import run_plan
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import say
 
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
         for claim, plan in zip(claims, plans, strict=True):
             if claim.rlctl != __version__:
                 say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
-            found: Any = json.loads(json.dumps(simulated(plan, workers).as_json()))
-            differing += _show(claim, list(_compared(claim.as_json(), found)))
+            found: Any = json.loads(json.dumps(run_plan(plan, workers).as_json()))
+            differing += _show(claim, list(_compare(claim.as_json(), found)))
     print(f"not compared: {', '.join(NOT_REPEATABLE)}", flush=True)
     return 1 if differing else 0
 
@@ -83,7 +83,7 @@ def plan_of(claim: Claim) -> SimPlan:
     return plan
 
 
-def _compared(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Difference]:
+def _compare(claimed: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[Difference]:
     """All that differs between two results; the header holds what was asked for, so it agrees to the last digit."""
     yield from differences(_header(claimed), _header(found), tolerance=0.0)
     yield from differences(_repeatable(claimed), _repeatable(found), "managers")
@@ -113,7 +113,7 @@ def differences(claimed: object, found: object, where: str = "", tolerance: floa
             if name in claimed and name in found:
                 yield from differences(claimed[name], found[name], place, tolerance)
             else:
-                yield place, _quoted(claimed, name), _quoted(found, name)
+                yield place, _quote(claimed, name), _quote(found, name)
     elif isinstance(claimed, list) and isinstance(found, list) and len(claimed) == len(found):
         for number, (one, other) in enumerate(zip(claimed, found, strict=True)):
             yield from differences(one, other, f"{where}[{number}]", tolerance)
@@ -129,7 +129,7 @@ def _equal(claimed: object, found: object, tolerance: float) -> bool:
     return claimed == found
 
 
-def _quoted(values: Mapping[str, object], name: str) -> str:
+def _quote(values: Mapping[str, object], name: str) -> str:
     return quoted(values[name], MOST_QUOTED) if name in values else ABSENT
 
 

@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run or args.force:
         raise ConfigError("--out, --loads, --quotas, --windows, --repeats, --force and --dry-run go with --config")
     cells = read_surface(args.surface)
-    profiles = _used(cells, _profiles(args.profile or PROFILES))
+    profiles = _used_profiles(cells, _profiles(args.profile or PROFILES))
     if args.fit:
-        profiles = _refitted(cells, profiles)
+        profiles = _refit(cells, profiles)
     found = _report(args, cells, profiles)
     missed = [f"{name} {found[name]:.1f} < {least:g}" for name, least in NEEDS.items() if found[name] < least]
     if missed:
@@ -157,13 +157,13 @@ def _profiles(asked: Sequence[str]) -> dict[str, HostProfile]:
     return {service: load_profile(name) for service, _, name in pairs}
 
 
-def _used(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
+def _used_profiles(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
     """The profiles that the surface has cells for."""
     used = {service_of(cell, profiles) for cell in cells}
     return {service: profile for service, profile in profiles.items() if service in used}
 
 
-def _refitted(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
+def _refit(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
     say("fitting, about a minute ...")
     linked = any(profile.link for profile in profiles.values())
     if linked and len(profiles) > 1:

@@ -13,7 +13,7 @@ from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.participants import no_idle_class, refuse_models
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands.arguments import named, number, positive, positive_int, refuse_given
+from rlctl.commands.arguments import number, positive, positive_int, refuse_given, require_names
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import progress, say
@@ -72,21 +72,21 @@ def run(args: argparse.Namespace) -> int:
         return 0
     require_minari()
     place = place_of(args.out)
-    recordings = _exported(args) if args.action == "export" else _recorded(args)
+    recordings = _open_exported(args) if args.action == "export" else _open_recorded(args)
     origin = write(place, recordings, code_version())
     say(f"{place.folder}: dataset {place.name}")
     _show(args, place, origin)
     return 0
 
 
-def _exported(args: argparse.Namespace) -> Iterator[Recording]:
+def _open_exported(args: argparse.Namespace) -> Iterator[Recording]:
     safety = load_profile(args.shield) if args.shield else None
     for source in args.sources:
         yield recording_of(source, safety, lambda damage: say(f"warning: {damage}"))
 
 
-def _recorded(args: argparse.Namespace) -> Iterator[Recording]:
-    managers = named("--managers", args.managers)
+def _open_recorded(args: argparse.Namespace) -> Iterator[Recording]:
+    managers = require_names("--managers", args.managers)
     refuse_models(managers)
     if "cpu-idle" in managers:
         raise ConfigError(f"cpu-idle: {no_idle_class(live=False)}; leave it out")
@@ -107,7 +107,7 @@ def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
     if not args.scenario:
         refuse_given(args, ("seeds", "duration", "shield"), "goes with --scenario")
     else:
-        names = SUITE if args.scenario == "all" else named("--scenario", args.scenario)
+        names = SUITE if args.scenario == "all" else require_names("--scenario", args.scenario)
         scenarios = [load_scenario(name) for name in names]
         simulated = [one for one in scenarios if isinstance(one, SimScenario)]
         if len(simulated) < len(scenarios):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlctl.agents.catalogue import label
 from rlctl.agents.served.bundle import add_scores, load
-from rlctl.agents.served.card import Estimate, Score
+from rlctl.agents.served.card import Score, ScoreEstimate
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.intervals import Estimate as Measured
@@ -22,7 +22,15 @@ from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.bench.workforce import workforce
-from rlctl.commands.arguments import distinct_policies, distinct_profiles, listed, named, number, positive, positive_int
+from rlctl.commands.arguments import (
+    distinct_policies,
+    distinct_profiles,
+    number,
+    positive,
+    positive_int,
+    require_names,
+    split_names,
+)
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.log.progress import progress, say
@@ -67,15 +75,15 @@ def run(args: argparse.Namespace) -> int:
     if args.write_card and not os.access(args.bundle, os.W_OK | os.X_OK):
         raise PermissionMissing(f"{args.bundle}: may not be written, and --write-card puts the scores there")
     us = str(args.bundle) if "/" in str(args.bundle) else f"./{args.bundle}"  # as a manager is named: with a slash
-    distinct_profiles(named("--shield", args.shield))
-    by_shield = {shield: _plans(args, us, shield) for shield in named("--shield", args.shield)}
+    distinct_profiles(require_names("--shield", args.shield))
+    by_shield = {shield: _plans(args, us, shield) for shield in require_names("--shield", args.shield)}
     scored: dict[str, list[SimOutcome]] = {}
     with files_first(partial(_show, args.json, us, scored)):
         with contextlib.ExitStack() as ending:
             ending.callback(_write, args.json, us, scored)  # at an early end of what was done
             ending.enter_context(kept_at_signals())
             for shield, plans in by_shield.items():
-                _measured(plans, args.jobs, scored.setdefault(shield, []))
+                _measure(plans, args.jobs, scored.setdefault(shield, []))
         if args.write_card:
             add_scores(args.bundle, _card_scores(us, scored))
             say(f"{args.bundle / 'card.json'}: scores written; where it was signed: `rlctl sign` it again")
@@ -88,20 +96,20 @@ def _write(file: str | None, us: str, scored: Mapping[str, Sequence[SimOutcome]]
 
 
 def _plans(args: argparse.Namespace, us: str, shield: str) -> list[SimPlan]:
-    names = distinct_policies("--managers", tuple(dict.fromkeys((us, *RIVALS, *listed(args.managers or "")))))
+    names = distinct_policies("--managers", tuple(dict.fromkeys((us, *RIVALS, *split_names(args.managers or "")))))
     require_library(names)
     scenarios = _scenarios(args.scenario, args.duration)
     return [SimPlan.of(scenario, names, args.seeds, shield, source) for source, scenario in scenarios]
 
 
 def _scenarios(wanted: str, duration: float | None) -> list[tuple[str, SimScenario]]:
-    names = SUITE if wanted == "all" else named("--scenario", wanted)
+    names = SUITE if wanted == "all" else require_names("--scenario", wanted)
     found = [(name, changed(sim_scenario(name), duration_seconds=duration)) for name in names]
     require_distinct([scenario.name for _, scenario in found])
     return found
 
 
-def _measured(plans: Sequence[SimPlan], jobs: int | None, scored: list[SimOutcome]) -> None:
+def _measure(plans: Sequence[SimPlan], jobs: int | None, scored: list[SimOutcome]) -> None:
     with workforce(jobs) as workers:
         pieces = sum(len(plan.tasks(workers.count)) for plan in plans)
         with progress(pieces, f"runs under {plans[0].profile.name}") as done:
@@ -163,9 +171,9 @@ def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[st
     return scores
 
 
-def _estimate(measured: Measured) -> Estimate:
+def _estimate(measured: Measured) -> ScoreEstimate:
     low, high = measured.ci95
-    return Estimate(mean=round(measured.mean, 4), ci95=(round(low, 4), round(high, 4)))
+    return ScoreEstimate(mean=round(measured.mean, 4), ci95=(round(low, 4), round(high, 4)))
 
 
 def _as_json(us: str, outcomes: Sequence[SimOutcome]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rlctl.safety.profile import DEFAULT
 
 if TYPE_CHECKING:
-    from rlctl.agents.served.card import Card, Estimate
+    from rlctl.agents.served.card import Card, ScoreEstimate
     from rlctl.report.response import Surface
 
 EXAMPLES = """examples:
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> int:
         responses = [one.as_json() for one in surfaces]
         print(json.dumps({"card": card.model_dump(mode="json", by_alias=True), "response": responses}))
         return 0
-    from rlctl.envs.errors import shown
+    from rlctl.envs.errors import printable
     from rlctl.report.response import text
 
-    print("\n".join(map(shown, _in_words(card))))  # a bundle may be anybody's
+    print("\n".join(map(printable, _in_words(card))))  # a bundle may be anybody's
     for one in surfaces:
         print("", text(one), sep="\n")
     return 0
@@ -130,12 +130,12 @@ def _in_words(card: Card) -> Iterator[str]:
     for scenario, by_shield in card.scores.items():
         for shield, score in by_shield.items():
             yield (
-                f"score {scenario}, {shield}: QoS {_told(score.qos_guarantee_percent)} %, "
-                f"BE {_told(score.be_throughput_percent)} %, overridden {_told(score.shield_override_percent)} % "
-                f"({score.seeds} seeds)"
+                f"score {scenario}, {shield}: QoS {_format_score(score.qos_guarantee_percent)} %, "
+                f"BE {_format_score(score.be_throughput_percent)} %, "
+                f"overridden {_format_score(score.shield_override_percent)} % ({score.seeds} seeds)"
             )
 
 
-def _told(estimate: Estimate) -> str:
+def _format_score(estimate: ScoreEstimate) -> str:
     low, high = estimate.ci95
     return f"{estimate.mean:.2f} [{low:.2f}, {high:.2f}]"

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return _check(args.name, as_json=args.json)
     listing = {
         "managers": [_heuristic(name, entry) for name, entry in catalogue.TABLE.items()],
-        "learned": [_learned(name, policy) for name, policy in catalogue.LEARNED.items()],
+        "learned": [_learned_row(name, policy) for name, policy in catalogue.LEARNED.items()],
         "answers": [{"name": name, **asdict(answer)} for name, answer in catalogue.ANSWERS.items()],
         "bounds": [{"name": name, **asdict(bound)} for name, bound in catalogue.BOUNDS.items()],
     }
@@ -76,7 +76,7 @@ def _check(name: str, *, as_json: bool) -> int:
     return 0
 
 
-def _heuristic(name: str, entry: catalogue.Entry) -> dict[str, object]:
+def _heuristic(name: str, entry: catalogue.ManagerEntry) -> dict[str, object]:
     options = {key: _plain(value) for key, value in catalogue.options(name).items()}
     return {
         "name": name,
@@ -89,7 +89,7 @@ def _heuristic(name: str, entry: catalogue.Entry) -> dict[str, object]:
     }
 
 
-def _learned(name: str, policy: catalogue.Named) -> dict[str, object]:
+def _learned_row(name: str, policy: catalogue.Named) -> dict[str, object]:
     shielded, missing = not name.endswith(BARE), catalogue.lacking(name) or None
     return {"name": name, **asdict(policy), "shielded": shielded, "missing": missing}
 

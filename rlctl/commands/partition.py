@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.commands.outputs import print_json
-from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing, shown
+from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing, printable
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.kernel import KernelFiles
@@ -100,7 +100,7 @@ def _apply(args: argparse.Namespace) -> int:
         print_json({"why": platform.why, "groups": done.made, "moved": moved, "left": list(map(asdict, done.left))})
         return 0
     make, move = ("would make", "would move") if args.dry_run else ("made", "moved")
-    tasks = [f"{count} tasks of {shown(str(group))}" for group, count in done.moved.items()] or ["no task"]
+    tasks = [f"{count} tasks of {printable(str(group))}" for group, count in done.moved.items()] or ["no task"]
     made = [f"{make} {group}" for group in done.made]
     print(*made, *(f"{move} {some} to {platform.host_group}" for some in tasks), *_left_in_words(done.left), sep="\n")
     return 0
@@ -121,7 +121,9 @@ def _show(args: argparse.Namespace) -> int:
         by_group = [{"group": group, "tasks": count} for group, count in others]
         print_json({"stage": recorded.stage, "groups": groups, "left": list(map(asdict, left)), "others": by_group})
     else:
-        told = [f"another program's group {shown(str(group))}: {n} tasks; --take moves them too" for group, n in others]
+        told = [
+            f"another program's group {printable(str(group))}: {n} tasks; --take moves them too" for group, n in others
+        ]
         if len(told) > MOST_NAMES:
             told[MOST_NAMES:] = [f"and {len(told) - MOST_NAMES} more groups of other programs"]
         print(plan["why"], render([HEADER, *map(_cells, found)]), *_left_in_words(left), *told, sep="\n")
@@ -173,9 +175,9 @@ def _left_in_words(left: Iterable[Left]) -> list[str]:
     """One line for each group and reason."""
     kinds: dict[tuple[Path, str], list[str]] = {}
     for one in left:
-        kinds.setdefault((one.group, one.why), []).append(shown(f"{one.tid} {one.name}"))
+        kinds.setdefault((one.group, one.why), []).append(printable(f"{one.tid} {one.name}"))
     return [
-        f"left in {shown(str(group))}: {len(names)} tasks: {why} ({', '.join(names[:MOST_NAMES])}"
+        f"left in {printable(str(group))}: {len(names)} tasks: {why} ({', '.join(names[:MOST_NAMES])}"
         + (", ...)" if len(names) > MOST_NAMES else ")")
         for (group, why), names in kinds.items()
     ]
@@ -185,4 +187,4 @@ def _cells(row: Row) -> tuple[str, ...]:
     quota = "-" if math.isinf(row.quota_cpus) else f"{row.quota_cpus:g}"
     memory = "-" if row.memory_bytes is None else f"{row.memory_bytes >> 20}"
     cells = row.cpus, row.memory_nodes or "-", quota, memory, "yes" if row.exclusive else "no", str(row.processes)
-    return (shown(row.group), *cells)
+    return (printable(row.group), *cells)

@@ -9,10 +9,10 @@ from typing import Any
 
 from rlctl.agents import user_manager
 from rlctl.agents.catalogue import label
-from rlctl.commands.arguments import distinct_policies, listed
+from rlctl.commands.arguments import distinct_policies, split_names
 from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
-from rlctl.envs.errors import CheckFailed, shown
+from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.ticklog import log_files
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
     parser.add_argument(
         "--policy",
-        type=listed,
+        type=split_names,
         metavar="NAME|BUNDLE|FILE.py:CLASS,...",
         help="who to ask at each tick; no threshold model",
     )
@@ -96,7 +96,7 @@ def _in_words(difference: VerdictDifference) -> str:
     then = _guards(tick.verdict) or "no guard objected"
     return (
         f"tick {tick.index} ({difference.logged.where}): asked {tick.proposed}; "
-        f"then {tick.verdict.allocation} ({shown(then)}), now {now.allocation} ({guards})"
+        f"then {tick.verdict.allocation} ({printable(then)}), now {now.allocation} ({guards})"
     )
 
 
@@ -115,7 +115,8 @@ def _comparison_lines(contenders: Sequence[Contender]) -> Iterator[str]:
     yield LEGEND
     for one in contenders:
         if failed := next((answer for answer in one.answers if answer.failed), None):
-            yield f"{label(one.policy.name)} failed first at tick {failed.logged.tick.index}: {shown(failed.failed)}"
+            tick = failed.logged.tick.index
+            yield f"{label(one.policy.name)} failed first at tick {tick}: {printable(failed.failed)}"
 
 
 def _row(name: str, answers: Sequence[ReplayedDecision]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.commands.partition import undone_as_json, undone_in_words
-from rlctl.envs.errors import HostError, shown
+from rlctl.envs.errors import HostError, printable
 from rlctl.envs.host.cgroup.journal import JOURNAL, boot_id, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         if swept.cleared:
             print(f"removed what {len(swept.cleared)} testbeds had left behind")
     for problem in swept.left:
-        print(shown(problem), file=sys.stderr)
+        print(printable(problem), file=sys.stderr)
     if not report.ok:
         raise HostError(f"{len(report.failed)} files were not put back; {report.note}")
     if not undone.ok:
@@ -94,7 +94,7 @@ def _preview(state: Path, as_json: bool, absent: str) -> int:
     if unfinished:
         print("would take down the partition that was left half done")
     for entry in entries:
-        print(shown(f"would restore {entry.path}") + f" to {entry.original.strip()!r}")
+        print(printable(f"would restore {entry.path}") + f" to {entry.original.strip()!r}")
     if testbeds:
         print(f"would remove what {len(testbeds)} testbeds have left behind")
     if not entries and not unfinished and not testbeds:

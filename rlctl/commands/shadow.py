@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.arguments import positive, positive_int, split_names
 from rlctl.commands.outputs import add_json
 
 EXAMPLES = """examples:
@@ -70,7 +70,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 def _add_policy(parser: argparse._ActionsContainer, *, required: bool) -> None:
     parser.add_argument(
         "--policy",
-        type=listed,
+        type=split_names,
         action="extend",
         required=required,
         metavar="NAME|BUNDLE",

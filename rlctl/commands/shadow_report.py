@@ -41,7 +41,7 @@ def _read(args: argparse.Namespace) -> tuple[WatchedTicks, str]:
         if args.log is None:
             raise ConfigError("--policy asks about the ticks of a LOG; name one")
         with Damages() as damaged:
-            source, found = args.log, _asked(args.log, args.policy, damaged)
+            source, found = args.log, _read_columns(args.log, args.policy, damaged)
     else:
         source = args.shadow or args.log
         if args.shadow is None and args.log is not None and args.log.name.startswith(LOG_NAME):
@@ -55,7 +55,7 @@ def _read(args: argparse.Namespace) -> tuple[WatchedTicks, str]:
     return found, str(source)
 
 
-def _asked(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> WatchedTicks | None:
+def _read_columns(log: Path, names: Sequence[str], damaged: Callable[[Damage], None]) -> WatchedTicks | None:
     shadows = Shadows(policies_of(names))
     try:
         seen = (shadows.see(decision) for decision in read_log(log_files(log), damaged))

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         last = _last_said(out)
         record = leaving.enter_context(contextlib.closing(ShadowLog(out, args.rotate_bytes, args.keep)))
         notify("READY=1")
-        tail = _opened(args.log, stop, ends)
+        tail = _open_log(args.log, stop, ends)
         if tail is None:
             return 0
         leaving.callback(tail.close)
@@ -61,7 +61,7 @@ def policies_of(names: Sequence[str]) -> list[Policy]:
     return [catalogue.build(name) for name in distinct_policies("--policy", names)]
 
 
-def _opened(path: Path, stop: Request, ends: float) -> LogTail | None:
+def _open_log(path: Path, stop: Request, ends: float) -> LogTail | None:
     """The log's end; waits for a log that is yet to be begun. None when told to stop before."""
     told = False
     while not stop.is_set() and time.monotonic() < ends:
@@ -92,7 +92,7 @@ def _watch(
     for watched in _unsaid(warming, last):
         record.write(watched)
         summary.add(watched)
-    log.info("%s look on, warm after %d ticks; said in %s", _named(shadows), shadows.ticks, record.path)
+    log.info("%s look on, warm after %d ticks; said in %s", _name_tick(shadows), shadows.ticks, record.path)
     while True:
         summary.tell(shadows, record, tail)
         left = ends - time.monotonic()
@@ -163,7 +163,7 @@ class _Summary:
                 yield f"{count} {what}"
 
 
-def _named(shadows: Shadows) -> str:
+def _name_tick(shadows: Shadows) -> str:
     return ", ".join(catalogue.label(one.policy.name) for one in shadows.shadows)
 
 

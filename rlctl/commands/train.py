@@ -137,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     from rlctl.training.plan import require_libraries
 
     _check(args)
-    plans = _checked(args, _plans(args))
+    plans = _check_plans(args, _plans(args))
     check_outputs(args)
     if args.dry_run:
         (say if args.json == "-" else print)("\n".join(plans[0].lines()))
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
         leaving.callback(lambda: _show(args, results) if results else None)  # also where a later run cannot be
         caught, cluster = leaving.enter_context(signals_noted(ENDING)), leaving.enter_context(_cluster(args))
         for plan in plans:
-            results.append(_trained(args, plan, _folder(args, plan.run.seed), caught, cluster))
+            results.append(_train(args, plan, _folder(args, plan.run.seed), caught, cluster))
             if caught:
                 break
     return 128 + caught[0] if caught else 0
@@ -168,7 +168,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--live lets a policy act on a live host: give a trained one, --init MODEL.zip")
 
 
-def _checked(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[TrainingPlan]:
+def _check_plans(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[TrainingPlan]:
     """The plans; ConfigError where a run, new or gone on with, cannot be where it is to be."""
     from rlctl.agents.training.host_kinds import first_seed
     from rlctl.agents.training.run_folder import check_new
@@ -220,7 +220,7 @@ def _folder(args: argparse.Namespace, seed: int) -> Path:
     return folder / f"seed-{seed}" if args.out and (args.seeds or 1) > 1 else folder
 
 
-def _trained(
+def _train(
     args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
 ) -> TrainingResult:
     from rlctl.agents.training.learn import learn

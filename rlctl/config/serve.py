@@ -22,7 +22,7 @@ from rlctl.config.sections import (
     MetricsSection,
     ResourcesSection,
 )
-from rlctl.config.sources import Latency, TcpLatency, Workload
+from rlctl.config.sources import Latency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.workload import SLO
@@ -65,14 +65,14 @@ class LcSection(Described):
         name: For ticks and logs, where there are several.
         workload: How it is found.
         slo: Its service-level objective.
-        latency: Where its tail latency and load are read; by default from the kernel, on its TCP connections.
+        latency: Where its tail latency and load are read.
         cpus: CPUs that it runs on, by default its cpuset's.
     """
 
     name: Name | None = None
     workload: Workload
     slo: SloSection
-    latency: Latency = TcpLatency(kind="tcp")
+    latency: Latency
     cpus: Cpus | None = None
 
 
@@ -273,7 +273,7 @@ def load_config(path: Path) -> ServeConfig:
 
 
 @contextlib.contextmanager
-def located(path: Path, *keys: str) -> Iterator[None]:
+def locate_errors(path: Path, *keys: str) -> Iterator[None]:
     """Give a ConfigError that is raised within the file, the line and the key, unless it names a file of its own.
 
     So what is wrong with a key (`keys` is its path from the top) is told as what is found while loading.
@@ -294,7 +294,7 @@ _ON_DEFAULT = {"fallback": "; a bundle that is refused at the start ends it all 
 
 def describe(config: ServeConfig) -> str:
     """The configuration in effect as YAML; what the file did not say is marked `# default`."""
-    return "\n".join(_described(config, "")) + "\n"
+    return "\n".join(_describe_section(config, "")) + "\n"
 
 
 def schema() -> dict[str, Any]:
@@ -302,18 +302,18 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | ServeConfig.model_json_schema()
 
 
-def _described(model: BaseModel, indent: str) -> Iterator[str]:
+def _describe_section(model: BaseModel, indent: str) -> Iterator[str]:
     plain = model.model_dump(mode="json")
     for name in type(model).model_fields:
         value = getattr(model, name)
         mark = "" if name in model.model_fields_set else "  # default"
         if isinstance(value, BaseModel):
             yield f"{indent}{name}:{mark}{_ON_DEFAULT.get(name, '') if mark else ''}"
-            yield from _described(value, indent + "  ")
+            yield from _describe_section(value, indent + "  ")
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             yield f"{indent}{name}:{mark}"
             for item in value:
-                first, *rest = _described(item, "")
+                first, *rest = _describe_section(item, "")
                 yield f"{indent}  - {first}"
                 yield from (f"{indent}    {line}" for line in rest)
         else:

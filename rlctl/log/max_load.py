@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.telemetry import Missing, SeveralTelemetry, Why, offered_rps
 from rlctl.log.header import limits_in
@@ -36,7 +36,7 @@ class LoggedLoad:
         for name, lc in lcs.items():
             load = self.loads.get(name)
             if load is None or (logged.first and load.lc_cpus != limits.lc_cpus):
-                load = self.loads[name] = MaxLoad(shown(name), limits.lc_cpus)
+                load = self.loads[name] = MaxLoad(printable(name), limits.lc_cpus)
             now = telemetry.time_seconds
             if logged.first:  # what goes on over several windows does not go on over a restart
                 load.observe(now, _BETWEEN, _BETWEEN, None, be_held=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import OF_SERVICE, Bound, Reason
 
@@ -41,11 +41,11 @@ def decision_sentence(tick: Tick) -> str:
     if tick.be_vanished:
         return "no BE group is left"
     if tick.why_safe:
-        return f"the control loop applied the safe allocation: {shown(tick.why_safe)}"
+        return f"the control loop applied the safe allocation: {printable(tick.why_safe)}"
     decider = _decider(tick)
     cause = tick.verdict.cause()
     if cause is None:
-        return f"{decider} decided" + (f": {shown(tick.note)}" if tick.note else "")
+        return f"{decider} decided" + (f": {printable(tick.note)}" if tick.note else "")
     because = reason_sentence(cause)
     if not tick.verdict.overridden:
         return f"{decider} decided, and the shield allows no more: {because}"
@@ -54,14 +54,14 @@ def decision_sentence(tick: Tick) -> str:
 
 def reason_sentence(bound: Bound) -> str:
     """Why a guard restricts BE."""
-    return REASONS.get(bound.reason) or f"guard {shown(bound.guard)}" + (
-        f": {shown(bound.detail)}" if bound.detail else ""
+    return REASONS.get(bound.reason) or f"guard {printable(bound.guard)}" + (
+        f": {printable(bound.detail)}" if bound.detail else ""
     )
 
 
 def reason_code(bound: Bound) -> str:
     """Guard and reason as metrics and documentation name them, once where both are the same."""
-    return shown(bound.guard if bound.guard == bound.reason else f"{bound.guard}: {bound.reason}")
+    return printable(bound.guard if bound.guard == bound.reason else f"{bound.guard}: {bound.reason}")
 
 
 def change_sentence(before: Allocation, applied: Allocation) -> str:
@@ -75,7 +75,7 @@ def change_sentence(before: Allocation, applied: Allocation) -> str:
 
 
 def _decider(tick: Tick) -> str:
-    policy, acting = shown(tick.policy), shown(tick.acting or tick.policy)
+    policy, acting = printable(tick.policy), printable(tick.acting or tick.policy)
     return f"policy {policy}" if acting == policy else f"{acting} (in place of policy {policy})"
 
 

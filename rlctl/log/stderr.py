@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 
 # sd-daemon(3): a line that begins with <n> has the syslog priority n.
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
@@ -19,7 +19,7 @@ class _OneLine(logging.Formatter):
     """Whatever a message quotes (names of processes and groups, keys of a file) neither begins a line nor steers."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        return shown(super().formatMessage(record))
+        return printable(super().formatMessage(record))
 
 
 class _Journald(_OneLine):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
@@ -70,9 +70,9 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         *_history(ticks, columns, blocks),
         _be(last),
         *(ScreenRow("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
-        ScreenRow("asked", str(last.proposed) + (f" ({shown(last.note)})" if last.note else "")),
+        ScreenRow("asked", str(last.proposed) + (f" ({printable(last.note)})" if last.note else "")),
         *_verdict(last),
-        *([ScreenRow("error", shown(last.error), Mood.BAD)] if last.error else ()),
+        *([ScreenRow("error", printable(last.error), Mood.BAD)] if last.error else ()),
         *_counters(ticks),
     ]
 
@@ -180,7 +180,7 @@ def _verdict(last: Tick) -> Iterator[ScreenRow]:
     yield ScreenRow("verdict", str(last.verdict.allocation), mood)
     yield ScreenRow("", decision_sentence(last), mood)
     for bound in last.verdict.binding:
-        yield ScreenRow("", reason_code(bound) + (f" ({shown(bound.detail)})" if bound.detail else ""))
+        yield ScreenRow("", reason_code(bound) + (f" ({printable(bound.detail)})" if bound.detail else ""))
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {

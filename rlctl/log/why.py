@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
 from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
@@ -29,7 +29,7 @@ def in_plain_words(nearest: Nearest, moment: TickPlace) -> Iterator[str]:
     yield from _row("missing", *_missing_lines(tick.telemetry))
     yield from _row("before", str(tick.before))
     yield from _row("between", *_between_lines(tick))
-    yield from _row("asked", str(tick.proposed) + (f" ({shown(tick.note)})" if tick.note else ""))
+    yield from _row("asked", str(tick.proposed) + (f" ({printable(tick.note)})" if tick.note else ""))
     yield from _row("verdict", *_verdict_lines(tick))
     yield from _row("written", *_write_lines(tick))
     yield from _row("shares", *shares_in_words(tick))
@@ -67,7 +67,7 @@ def clock(wall_seconds: float) -> str:
 def reading_in_words(name: str, reading: Reading) -> str:
     """A reading in the unit that people use, or why it is missing."""
     if isinstance(reading, Missing):
-        return shown(f"{reading.why}: {reading.detail}" if reading.detail else reading.why)
+        return printable(f"{reading.why}: {reading.detail}" if reading.detail else reading.why)
     return _quantity(name, reading.value)
 
 
@@ -75,10 +75,10 @@ def shares_in_words(tick: Tick) -> Iterator[str]:
     """How BE's applications divide what is applied, who has most first."""
     placed = {name: one for name, one in tick.shares.items() if one is not None}
     for name, one in sorted(placed.items(), key=lambda item: -item[1].cpus)[:MOST_SHOWN]:
-        yield f"{shown(name)}: {one.cpus:.2f} CPU on {shown(one.cluster)}, mode {one.mode}"
+        yield f"{printable(name)}: {one.cpus:.2f} CPU on {printable(one.cluster)}, mode {one.mode}"
     if len(placed) > MOST_SHOWN:
         yield f"and {len(placed) - MOST_SHOWN} more"
-    if deferred := [shown(name) for name in tick.shares if name not in placed]:
+    if deferred := [printable(name) for name in tick.shares if name not in placed]:
         more = f" and {len(deferred) - MOST_SHOWN} more" if len(deferred) > MOST_SHOWN else ""
         yield f"deferred: {', '.join(deferred[:MOST_SHOWN])}{more}"
 
@@ -106,10 +106,10 @@ def _time(seconds: float) -> str:
 
 def acting_policy(tick: Tick) -> str:
     """Who decided, and why it was not the policy that was to."""
-    acting = shown(tick.acting or tick.policy)
+    acting = printable(tick.acting or tick.policy)
     if tick.fallback:
-        return f"{acting}, not policy {shown(tick.policy)}: {shown(tick.fallback)}"
-    return acting if acting == shown(tick.policy) else f"{acting}, under policy {shown(tick.policy)}"
+        return f"{acting}, not policy {printable(tick.policy)}: {printable(tick.fallback)}"
+    return acting if acting == printable(tick.policy) else f"{acting}, under policy {printable(tick.policy)}"
 
 
 def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
@@ -125,18 +125,18 @@ def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
         basis = ""
         if isinstance(reading, Quantile):
             basis = f" of {reading.samples} requests in {reading.window_seconds:g} s"
-        yield f"{shown(name)} {_quantity(name, reading.value)}{basis}, {reading.age_seconds:.2f} s old"
+        yield f"{printable(name)} {_quantity(name, reading.value)}{basis}, {reading.age_seconds:.2f} s old"
 
 
 def ruling(telemetry: Telemetry) -> str:
     """Whose latency and target these are, where there are several LCs; empty where there is one."""
-    return f"LC {shown(telemetry.ruling)}: " if isinstance(telemetry, SeveralTelemetry) else ""
+    return f"LC {printable(telemetry.ruling)}: " if isinstance(telemetry, SeveralTelemetry) else ""
 
 
 def _missing_lines(telemetry: Telemetry) -> Iterator[str]:
     for name, reading in _readings(telemetry):
         if isinstance(reading, Missing):
-            yield f"{shown(name)}: {reading_in_words(name, reading)}"
+            yield f"{printable(name)}: {reading_in_words(name, reading)}"
 
 
 def _readings(telemetry: Telemetry) -> Iterator[tuple[str, Reading]]:
@@ -158,20 +158,20 @@ def _between_lines(tick: Tick) -> Iterator[str]:
     """What happened before the period was over."""
     if tick.alarm:
         verdict = "; false: the target was met all the same" if tick.false_alarm else ""
-        yield f"{shown(str(tick.alarm))}{verdict}"
-    yield from map(shown, tick.events)
+        yield f"{printable(str(tick.alarm))}{verdict}"
+    yield from map(printable, tick.events)
 
 
 def _verdict_lines(tick: Tick) -> Iterator[str]:
     yield f"{tick.verdict.allocation}: {decision_sentence(tick)}"
     for bound in tick.verdict.binding:
-        detail = f": {shown(bound.detail)}" if bound.detail else ""
-        yield f"  guard {shown(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
+        detail = f": {printable(bound.detail)}" if bound.detail else ""
+        yield f"  guard {printable(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
 
 
 def _write_lines(tick: Tick) -> Iterator[str]:
     if tick.error:
-        yield f"failed: {shown(tick.error)}"
+        yield f"failed: {printable(tick.error)}"
         yield f"read back {tick.applied}"
         return
     wanted, applied = tick.verdict.allocation, tick.applied
@@ -213,7 +213,7 @@ def _header_lines(header: Mapping[str, Any]) -> Iterator[str]:
     if not (isinstance(shield, Mapping) and isinstance(policy, Mapping)):
         yield "not known: the log has no header here"
         return
-    yield shown(
+    yield printable(
         f"shield {shield.get('name')} ({shield.get('digest')}), policy {policy.get('name')} ({policy.get('hash')}), "
         f"ticks of {header.get('tick_seconds')} s, rlctl {header.get('rlctl')}"
     )

@@ -187,7 +187,7 @@ class Controller:
         unwatched = reason_unwatched(self.lease)
         fault = read_fault or decision_fault
         why_safe = fault or unwatched
-        allowed = self._tightened(decision.verdict.allocation, why_safe)
+        allowed = self._tighten(decision.verdict.allocation, why_safe)
         applied, failure = self._failsafe.apply(allowed)
         if self.inner:
             self.inner.begin(self.plant.limits.safe if failure else allowed)
@@ -217,7 +217,7 @@ class Controller:
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick
 
-    def _tightened(self, allocation: Allocation, why_safe: str) -> Allocation:
+    def _tighten(self, allocation: Allocation, why_safe: str) -> Allocation:
         """The safe allocation where there is a reason to hold BE there, which is logged once; else the allocation."""
         # Once per reason: at ten ticks a second a lasting fault would fill the log.
         if why_safe and why_safe != self._reported:

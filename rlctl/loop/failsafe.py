@@ -31,7 +31,7 @@ def raise_if_lease_lost(lease: Lease | None) -> None:
     """End a loop that has lost its lease before it writes; HostError: the lease is lost."""
     # Somebody else has put back the originals (`rlctl restore`, the watchdog). To write now would undo that, and nobody
     # would put them back a second time.
-    if lease and (why := lease.lost()):
+    if lease and (why := lease.why_lost()):
         raise HostError(f"no longer in charge: {why}")
 
 
@@ -84,12 +84,12 @@ class Failsafe:
             why = f"reading failed: {in_one_line(error)}"
             last = self._last
             if isinstance(last, SeveralTelemetry):
-                self._last = worst_of({name: self._lost(lc, why) for name, lc in last.lcs.items()})
+                self._last = worst_of({name: self._without_readings(lc, why) for name, lc in last.lcs.items()})
             else:
-                self._last = self._lost(last, why)
+                self._last = self._without_readings(last, why)
         return self._last, why
 
-    def _lost(self, last: Telemetry, why: str) -> Telemetry:
+    def _without_readings(self, last: Telemetry, why: str) -> Telemetry:
         """No reading of an LC that had some: the shield's sensor guard then asks for the safe allocation.
 
         Time goes on by a period, so that the guards' cool-downs pass and the log stays in order.

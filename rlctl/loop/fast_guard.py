@@ -39,7 +39,7 @@ class People(Protocol):
     def urgent(self, limits: Limits) -> Allocation | None:
         """The most that BE may have by what they said, where somebody restricted it since the last look or tick."""
 
-    def written(self, applied: Allocation) -> None:
+    def note_written(self, applied: Allocation) -> None:
         """That is in force, and BE has so much."""
 
 
@@ -138,7 +138,7 @@ class FastGuard:
         # The next tick has the same bound, and goes on from what BE has then: nothing is learned of what it had before.
         self._verdict = most_restrictive(self._verdict, most)
         if plant.current.at_most(most) or not self._write(most_restrictive(plant.current, self._verdict)):
-            self._people.written(plant.current)
+            self._people.note_written(plant.current)
 
     def _is_held(self) -> bool:
         """BE has next to nothing: its minimum, or less."""
@@ -158,7 +158,7 @@ class FastGuard:
         """Write; why not, if that failed. The next tick writes again, and does what is to be done about it."""
         try:
             # As in a tick: after a restore by somebody else a write would never be undone.
-            if self._lease and (why := self._lease.lost()):
+            if self._lease and (why := self._lease.why_lost()):
                 return why
             self._plant.apply(allocation)
         except Exception as error:  # noqa: BLE001 - as in a tick

@@ -62,7 +62,7 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
         # systemd reloads with SIGHUP; without a configuration to read again it ends like the others.
         (reread if reread and number == signal.SIGHUP else stop).set()
 
-    with handled(ask, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    with handle_signals(ask, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         yield stop
 
 
@@ -84,12 +84,12 @@ def signals_noted(message: str) -> Iterator[list[int]]:
     # SIGHUP says that a terminal was closed; under `nohup` it is ignored.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         ends.append(signal.SIGHUP)
-    with handled(note, *ends) as restore:
+    with handle_signals(note, *ends) as restore:
         yield caught
 
 
 @contextlib.contextmanager
-def handled(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[Callable[[], None]]:
+def handle_signals(handler: Callable[[int, FrameType | None], None], *numbers: int) -> Iterator[Callable[[], None]]:
     """These signals go to a handler meanwhile, in the main thread; yields what gives them back early."""
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.signal(number, handler) for number in numbers if main}

@@ -16,7 +16,7 @@ from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.many.batch import batch_policy
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, gaps_filled
-from rlctl.envs.sim.identify import identified
+from rlctl.envs.sim.identify import identify_hosts
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.workload import Weight
@@ -134,7 +134,7 @@ def advise(
     Raises:
         PolicyError: An unknown policy, or a bundle that cannot be served.
     """
-    constants, near = identified(watched.record, HOSTS, seed=0)
+    constants, near = identify_hosts(watched.record, HOSTS, seed=0)
     done("hosts that explain the log")
     options = []
     for shield in shields:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.errors import CheckFailed, shown
+from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
-from rlctl.envs.sim.identify import Record, spread
+from rlctl.envs.sim.identify import HostRecord, spread
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
@@ -50,7 +50,7 @@ class Watched:
         earlier_ticks: Ticks before these, left out because they are of another host, period or target.
     """
 
-    record: Record
+    record: HostRecord
     acting: tuple[str, ...]
     shield: Profile | None
     max_loads: tuple[MaxLoad, ...]
@@ -121,7 +121,7 @@ def watched(
         load.observe(logged)
         header = logged.header
         shield = profile_in(logged.header) or shield
-        if (policy := shown(logged.tick.policy)) not in acting:
+        if (policy := printable(logged.tick.policy)) not in acting:
             acting.append(policy)
         rows.append(_row(logged, limits))
         offered.append(_offered(logged.tick.telemetry))
@@ -134,7 +134,7 @@ def watched(
     most_rps = each[0][1] if len(each) == 1 else ASSUMED_RPS  # a request of one LC is none of another's
     # Of several it is the load of whichever is nearest its own maximum. `fmax` leaves out what is missing.
     loads = np.fmax.reduce([shares for shares, _ in each])
-    record = Record(
+    record = HostRecord(
         limits=limits,
         tick_seconds=period,
         target_seconds=target_seconds,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import ConfigError, shown
+from rlctl.envs.errors import ConfigError, printable
 from rlctl.envs.experience import SafeLevelMemory, allocation_at
 from rlctl.envs.level_counts import TOP, LevelCounts, load_of
 from rlctl.report.page import render
@@ -31,10 +31,10 @@ def in_words(host: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[st
         limits = Limits(**host["limits"])
         for name, kept in learned.items():
             saved = datetime.datetime.fromtimestamp(kept["saved"]).strftime("%Y-%m-%d %H:%M")
-            yield f"{shown(name)}, {saved}"
+            yield f"{printable(name)}, {saved}"
             yield _told(kept["memory"], limits)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, ConfigError) as error:
-        raise ConfigError(f"holds what no service keeps: {shown(str(error))[:80]}") from error
+        raise ConfigError(f"holds what no service keeps: {printable(str(error))[:80]}") from error
 
 
 def _told(memory: Mapping[str, Any], limits: Limits) -> str:
@@ -57,7 +57,7 @@ def _rows(evidence: LevelCounts, limits: Limits) -> Iterator[tuple[str, ...]]:
     for place in range(len(held)):
         if held[place] + missed[place] <= 0.0:
             continue
-        level, bearable = (int(found[0, 0]) for found in evidence.known(np.array([[load_of(place)]])))
+        level, bearable = (int(found[0, 0]) for found in evidence.look_up(np.array([[load_of(place)]])))
         most = str(allocation_at(level, limits)) if level >= 0 else "nothing yet"
         more = "to be tried" if bearable > level else "missed lately" if level < TOP else "-"
         yield f"{load_of(place):.2f}", most, more, f"{held[place]:.0f}", f"{missed[place]:.1f}"

@@ -12,7 +12,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rlctl.agents.catalogue import label
-from rlctl.envs.errors import ConfigError, reading, shown
+from rlctl.envs.errors import ConfigError, printable, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.report.shadow_report import Report, ShadowFigures
 
@@ -175,11 +175,11 @@ def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
     """Yes or no for each shadow, every reason, and what there is to do."""
     for name, reasons in checks.items():
         passed = all(check.passed for check in reasons)
-        yield f"\npromote {shown(label(name))}: {'yes' if passed else 'no'}"
+        yield f"\npromote {printable(label(name))}: {'yes' if passed else 'no'}"
         for check in reasons:
             yield f"  {'ok' if check.passed else 'NO':2}  {check.text}"
         if passed:
-            yield f"  in the serve configuration, section policy:   name: {shown(name)}"
+            yield f"  in the serve configuration, section policy:   name: {printable(name)}"
             yield "  then: systemctl reload rlctl"
 
 

@@ -23,7 +23,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.intervals import Estimate, clustered_share, student_t
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.log.header import limits_in, profile_in
 from rlctl.log.replay import alike, period_in, usable_cpus
 from rlctl.report.page import render
@@ -379,7 +379,7 @@ def _spread(values: Array, blocks: Blocks) -> tuple[float, float, int]:
 def report_lines(report: Report) -> Iterator[str]:
     """The report for people, section by section; a log may be anybody's, so nothing of it steers a terminal."""
     begin, end = map(_when, report.span_seconds)
-    acting, missed = shown(report.acting), report.violation_percent
+    acting, missed = printable(report.acting), report.violation_percent
     yield f"{report.source}: {report.ticks} ticks ({report.hours:.2f} h), {begin} to {end}, acting {acting}"
     violations = f"violations {_percent(missed)}" if missed else "no window measured"
     yield f"acting, by the log: {violations}; overridden {_percent(report.override_percent)}"
@@ -389,7 +389,7 @@ def report_lines(report: Report) -> Iterator[str]:
     yield f"\n{render([HEADER, *(_row(name, one) for name, one in report.shadows.items())])}\n{LEGEND}"
     for name, one in report.shadows.items():
         if one.first_failure:
-            yield f"{shown(label(name))} failed first with: {shown(one.first_failure)}"
+            yield f"{printable(label(name))} failed first with: {printable(one.first_failure)}"
     rows: list[Sequence[str]] = [("load %", "minutes measured", "acting missed %")]
     for band in report.load_bands:
         ends = f"{band.from_percent:g} " + (f"to {band.to_percent:g}" if band.to_percent < math.inf else "and more")
@@ -401,7 +401,7 @@ def report_lines(report: Report) -> Iterator[str]:
 def _row(name: str, one: ShadowFigures) -> tuple[str, ...]:
     gain = one.be_gain
     return (
-        shown(label(name)),
+        printable(label(name)),
         f"{one.same_percent.mean:.1f}",
         f"{one.refused_percent.mean:.1f}",
         _range(one.refused_percent, 1),

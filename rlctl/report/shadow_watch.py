@@ -22,7 +22,7 @@ from typing import Any
 from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import Decision, PolicyRunner, propose
 from rlctl.agents.served.circuit_breaker import FailureBudget
-from rlctl.agents.served.worker import CallFailed, Worker
+from rlctl.agents.served.worker import AnswerThread, CallFailed
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import number
@@ -111,7 +111,7 @@ class Shadow(Policy):
         self.policy = policy
         self.name, self.masked, self.needs, self.learned = policy.name, policy.masked, policy.needs, policy.learned
         self.learns, self.hash = policy.learns, policy.digest
-        self._worker: Worker[tuple[Allocation, float]] = Worker(f"shadow {policy.name}")
+        self._worker: AnswerThread[tuple[Allocation, float]] = AnswerThread(f"shadow {policy.name}")
 
     def start(self, limits: Limits) -> Allocation:
         """The policy itself starts with its next answer, in its thread."""
@@ -143,7 +143,7 @@ class Shadow(Policy):
             decision.proposed, verdict.allocation, guards, failed, self._late, self._cpu_seconds, self._unlike
         )
 
-    def judged(self, verdict: Verdict) -> None:
+    def learn_ruling(self, verdict: Verdict) -> None:
         """The policy hears it with its next question, in its thread."""
         self._ruling = verdict
 
@@ -159,7 +159,7 @@ class Shadow(Policy):
             self._started = True
         ruling, self._ruling = self._ruling, None
         if ruling is not None:
-            self.policy.judged(ruling)
+            self.policy.learn_ruling(ruling)
         begun = time.thread_time()
         proposed, _ = propose(self.policy, observation, self._limits)
         return proposed, time.thread_time() - begun

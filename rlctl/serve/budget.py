@@ -64,7 +64,7 @@ class ErrorBudget:
         self._clock = clock
         self._of = {**(objective or {}), "tick_seconds": tick_seconds}
         self._missed: dict[int, int] = {}
-        self._stalled = False
+        self._is_stalled = False
 
     def observe(self, lc: Telemetry) -> None:
         """Count the window of a tick.
@@ -74,9 +74,9 @@ class ErrorBudget:
         """
         # One window in which requests came and none was completed may be one that came at its very end. Of two in a row
         # the first one's requests have waited for a whole window.
-        stalled = _stalled(lc)
-        self.count(missed=_missed(lc) or (stalled and self._stalled))
-        self._stalled = stalled
+        stalled = _is_stalled(lc)
+        self.count(missed=_is_missed(lc) or (stalled and self._is_stalled))
+        self._is_stalled = stalled
 
     def count(self, *, missed: bool) -> None:
         """A window has ended, and has missed the target or not."""
@@ -84,7 +84,7 @@ class ErrorBudget:
         if missed:
             self._missed[minute] = self._missed.get(minute, 0) + 1
         if len(self._missed) > MOST_MINUTES:
-            self._missed = self._kept()
+            self._missed = self._counting_misses()
 
     def burn_rate(self, minutes: int) -> float:
         """How many times as fast as it may the budget was spent in the last minutes."""
@@ -105,7 +105,7 @@ class ErrorBudget:
 
     def state_dict(self) -> Mapping[str, Any]:
         """The misses by minute of Unix time, as plain data for `restore_state`."""
-        return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._kept().items()))}
+        return {"schema": SCHEMA, "of": self._of, "missed": sorted(map(list, self._counting_misses().items()))}
 
     def restore_state(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` said; ValueError: it is none of that."""
@@ -114,7 +114,7 @@ class ErrorBudget:
         if memory["of"] != self._of:
             raise ValueError(f"its misses are of {memory['of']}, not of {self._of}")
         self._missed = {_whole(minute): _whole(count) for minute, count in memory["missed"]}
-        self._missed = self._kept()
+        self._missed = self._counting_misses()
 
     def _minute(self) -> int:
         return int(self._clock() // 60.0)
@@ -124,7 +124,7 @@ class ErrorBudget:
         now = self._minute()
         return {minute: count for minute, count in tuple(self._missed.items()) if now - minutes < minute <= now}
 
-    def _kept(self) -> dict[int, int]:
+    def _counting_misses(self) -> dict[int, int]:
         """Misses that count or will: those of a time to come too, for a clock that was behind may be set again."""
         begin = self._minute() - DAY_MINUTES
         return dict(sorted(item for item in tuple(self._missed.items()) if item[0] > begin)[:MOST_MINUTES])
@@ -180,14 +180,14 @@ class Budgets:
         )
 
 
-def _missed(lc: Telemetry) -> bool:
+def _is_missed(lc: Telemetry) -> bool:
     """What the readings of one window say by themselves."""
     # A dead LC answers nothing and so has no tail: that is a miss all the same.
     dead = isinstance(lc.lc_alive, Value) and lc.lc_alive.value == 0.0
     return dead or bool(lc.missed)
 
 
-def _stalled(lc: Telemetry) -> bool:
+def _is_stalled(lc: Telemetry) -> bool:
     """Requests came in, none was completed, and the source does not tell how long they have waited."""
     tail, offered, done = lc.tail_latency_seconds, lc.counters.get("offered_rps"), lc.counters.get("done_rps")
     silent = isinstance(tail, Missing) and tail.why is Why.NO_DATA and isinstance(lc.oldest_request_seconds, Missing)

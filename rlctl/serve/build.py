@@ -30,13 +30,13 @@ from rlctl.envs.host.following import Follower
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.poller import LcSources, Poller
-from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
+from rlctl.envs.host.sensors.cpu import HostCpus
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
-from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, uncontrolled
+from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, why_uncontrolled
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def build_live(
         # Before anything looks at an LC that was BE under a crashed predecessor.
         if originals and originals.inherited:
             originals.free_others(found, knobs.kernel)
-        for lack in filter(None, (uncontrolled(group, layout) for group in found.be)):
+        for lack in filter(None, (why_uncontrolled(group, layout) for group in found.be)):
             log.warning("%s", lack)
         lc_cpus, known = found.lc_cpus()
         witness = None if dry_run else stack.enter_context(contextlib.closing(Witness(knobs.holds)))
@@ -225,18 +225,10 @@ def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> 
 def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     """Readers of the first LC, of BE and of the host."""
     config, section = found.config, next(iter(found.config.lcs.values()))
-    of_groups = group_sensors(found.lc, found.be)
-    sensors = [_latency(section, of_groups), *of_groups]
+    sensors = [latency_source(section.latency, section.slo.slo), *group_sensors(found.lc, found.be)]
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
-
-
-def _latency(section: LcSection, of_groups: Iterable[Sensor]) -> Sensor:
-    """The source of an LC's latency, told of its processes by the sensor that lists them."""
-    alive = next(one for one in of_groups if isinstance(one, LcAlive))
-    alive.read(time.monotonic())
-    return latency_source(section.latency, section.slo.slo, alive.pids)
 
 
 def _max_load(lc: str, found: Workloads) -> MaxLoad:
@@ -246,7 +238,7 @@ def _max_load(lc: str, found: Workloads) -> MaxLoad:
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
     own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
-    sensors = (_latency(section, own), *own)
+    sensors = (latency_source(section.latency, section.slo.slo), *own)
     return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 

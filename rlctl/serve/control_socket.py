@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError, in_one_line, shown
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError, in_one_line, printable
 
 log = logging.getLogger("rlctl.serve")
 
@@ -131,7 +131,7 @@ class ControlSocket:
         except KeyError:
             name = f"user {uid}"
         allowed = uid in (0, os.geteuid()) or (self._gid is not None and self._gid in _groups(name, gid))
-        return f"{shown(name)} (pid {pid})", allowed
+        return f"{printable(name)} (pid {pid})", allowed
 
 
 def check_socket(path: Path, group: str | None) -> int | None:
@@ -180,7 +180,7 @@ def _request(line: bytes, who: str) -> tuple[Mapping[str, Any], str]:
         raise ConfigError("a request is an object")
     # `sudo` names the user behind it; only root's word for that counts.
     behind = request.get("behind")
-    return request, f"{who} for {shown(str(behind))[:32]}" if behind and who.startswith("root ") else who
+    return request, f"{who} for {printable(str(behind))[:32]}" if behind and who.startswith("root ") else who
 
 
 def _line(peer: socket.socket, seconds: float) -> bytes:

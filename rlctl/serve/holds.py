@@ -91,7 +91,7 @@ class OperatorHolds:
         self._schedule, self._clock = tuple(schedule), clock
         self._patience_seconds = 3.0 * tick_seconds + 1.0
         self._news, self._keeping = threading.Condition(), threading.Lock()
-        self._holds = {} if self._path is None else _kept(self._path, clock())
+        self._holds = {} if self._path is None else _load_holds(self._path, clock())
         # Numbers of requests: the last one made, taken by the loop, written by the loop.
         self._said, self._asked, self._in_force = 1, 0, 0
         # The same, taken and written by a look between two ticks.
@@ -129,7 +129,7 @@ class OperatorHolds:
         moment = datetime.datetime.fromtimestamp(now)
         before, self._times = self._times, tuple(entry for entry in self._schedule if entry.covers(moment))
         _tell_times(before, self._times)
-        return (*(hold.bound(limits) for hold in holds), *(_scheduled(entry, limits) for entry in self._times))
+        return (*(hold.bound(limits) for hold in holds), *(_schedule_bound(entry, limits) for entry in self._times))
 
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
@@ -151,7 +151,7 @@ class OperatorHolds:
             self._looked, holds, self._urgent = self._said, tuple(self._holds.values()), False
         return most_restrictive(limits.full, *(hold.bound(limits).most for hold in holds))
 
-    def written(self, applied: Allocation) -> None:
+    def note_written(self, applied: Allocation) -> None:
         """What the last look asked for is in force, and BE has so much; what ends a hold waits for the tick."""
         with self._news:
             self._applied, self._held = applied, self._looked
@@ -270,7 +270,7 @@ def _most(quota_cpus: float, limits: Limits) -> Allocation:
     return limits.clip(limits.full.but(quota_cpus=quota_cpus)) if quota_cpus else limits.safe
 
 
-def _scheduled(entry: ScheduleEntry, limits: Limits) -> Bound:
+def _schedule_bound(entry: ScheduleEntry, limits: Limits) -> Bound:
     most = _most(entry.be_cpus, limits)
     return Bound("schedule", Reason.SCHEDULE, most, f"{entry.name}: {entry.be_cpus:g} CPU")
 
@@ -298,11 +298,11 @@ def _zone(seconds: float) -> str:
     return time.strftime("%Z (UTC%z)", time.localtime(seconds))
 
 
-def _kept(path: Path, now: float) -> dict[str, Hold]:
+def _load_holds(path: Path, now: float) -> dict[str, Hold]:
     """What was said before a restart. A file that cannot be read is a pause: who knows what it said."""
     try:
         plain = json.loads(read_own(path, MOST_BYTES))
-        holds = [_resumed(one, now) for one in plain["holds"]]
+        holds = [_parse_hold(one, now) for one in plain["holds"]]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
@@ -312,7 +312,7 @@ def _kept(path: Path, now: float) -> dict[str, Hold]:
     return {hold.kind: hold for hold in holds if hold.until_seconds is None or hold.until_seconds > now}
 
 
-def _resumed(plain: Mapping[str, Any], now: float) -> Hold:
+def _parse_hold(plain: Mapping[str, Any], now: float) -> Hold:
     kind, until = plain["kind"], plain["until_seconds"]
     if kind not in (PAUSE, LIMIT):
         raise ValueError(f"{kind!r} is no kind of hold")

@@ -84,7 +84,7 @@ class HostMemory:
             # On a guessed host only learners count that say themselves what they are about.
             if kept is None or (self._guessed and not _says_of_what(kept)):
                 return
-            if (changed := self._changed(there)) and not _says_of_what(kept):
+            if (changed := self._list_changes(there)) and not _says_of_what(kept):
                 raise ConfigError(f"another {', '.join(changed)} than when it was learned")
             # `max` in this order makes NaN 0.
             seconds = max(0.0, self._clock() - float(kept["saved"]))
@@ -110,7 +110,7 @@ class HostMemory:
         """Keep what they have learned; a file that cannot be written is told, and nothing else happens."""
         # Due again even where the write fails, so that a full disk is not tried in every tick.
         self._due_seconds = self._clock() + KEEP_SECONDS
-        learned = {one.name: _remembered(one) for one in learners}
+        learned = {one.name: _state_of(one) for one in learners}
         if self._guessed:
             learned = {name: memory for name, memory in learned.items() if "of" in memory}
         if self._path is None or not any(learned.values()):
@@ -120,7 +120,7 @@ class HostMemory:
         except (OSError, ConfigError):
             before, there = {}, self._host
         # Of another host nothing is carried over, except what does not depend on the host.
-        if not self._guessed and self._changed(there):
+        if not self._guessed and self._list_changes(there):
             before = {name: kept for name, kept in before.items() if _says_of_what(kept)}
         now = round(self._clock(), 3)
         # A learner of a policy that is not in use keeps what it knew for the day that it is back.
@@ -134,7 +134,7 @@ class HostMemory:
         except OSError as error:
             log.warning("%s: %s: a restart learns this host anew", error.filename, error.strerror)
 
-    def _changed(self, there: Mapping[str, Any]) -> list[str]:
+    def _list_changes(self, there: Mapping[str, Any]) -> list[str]:
         """What of the host is not as in the file."""
         return sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
 
@@ -149,7 +149,7 @@ class HostMemory:
             text = read_own(path, MOST_BYTES)
         except FileNotFoundError:
             return {}, self._host
-        there, learned = _parsed(path, text)
+        there, learned = _parse(path, text)
         return learned, there
 
 
@@ -198,7 +198,7 @@ def _says_of_what(kept: Any) -> bool:
     return isinstance(memory, dict) and "of" in memory
 
 
-def _remembered(learner: Learner) -> Mapping[str, Any]:
+def _state_of(learner: Learner) -> Mapping[str, Any]:
     try:
         return learner.state_dict()
     except Exception as error:  # noqa: BLE001 - nobody is trusted not to fail, and the loop goes on
@@ -214,10 +214,10 @@ def read_memory(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         OSError: It cannot be read.
     """
     with path.open("rb") as stream:
-        return _parsed(path, stream.read(MOST_BYTES))
+        return _parse(path, stream.read(MOST_BYTES))
 
 
-def _parsed(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def _parse(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     try:
         plain = json.loads(text)
         host, learned = plain["host"], plain["learned"]

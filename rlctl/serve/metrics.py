@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.telemetry import BE_SHARE, READINGS, Missing, Value
 from rlctl.log.record import Shares, Tick
@@ -131,7 +131,7 @@ class Metrics(Collector):
         # Whether there have been applications.
         self._divided = False
 
-    def renamed(self, policy: str, shield: str, digest: str) -> None:
+    def rename(self, policy: str, shield: str, digest: str) -> None:
         """Another policy and shield from now on: after a reload."""
         self._policy, self._shield = policy, (shield, digest)
         self._counts.acting.setdefault(policy, 0)
@@ -260,7 +260,7 @@ def _shares(shares: Shares) -> Iterator[Metric]:
     by_name: dict[str, float] = {}
     for key, placement in shares.items():
         # A group's name may hold any byte but a slash.
-        name = shown(key.rpartition(":")[2])
+        name = printable(key.rpartition(":")[2])
         by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
     # Each name is a time series that Prometheus keeps: their number is bounded.
     ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))

@@ -26,7 +26,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from rlctl.config.sections import MetricsSection
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.serve.metrics import Metrics
-from rlctl.serve.secret_file import opened, refuse_public, secret_of
+from rlctl.serve.secret_file import open_regular, refuse_public, secret_of
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +225,7 @@ def _tls_context(section: MetricsSection) -> ssl.SSLContext | None:
     if certificate is None or key is None:
         return None
     for name, path in (("tls_certificate", certificate), ("tls_key", key)):
-        with opened(f"metrics.{name}", path):
+        with open_regular(f"metrics.{name}", path):
             pass
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Older versions have been deprecated since RFC 8996.

@@ -13,7 +13,7 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import FallbackPolicy, UnavailablePolicy
 from rlctl.agents.served.learned import plain_name
 from rlctl.config.sections import FallbackSection
-from rlctl.config.serve import PolicySection, ServeConfig, load_config, located
+from rlctl.config.serve import PolicySection, ServeConfig, load_config, locate_errors
 from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_profile
@@ -48,7 +48,7 @@ class Configuration:
         self.reload = Request()
         self.config, self.deciders = self._read(None)
 
-    def reloaded(self) -> PolicySetup | None:
+    def take_reload(self) -> PolicySetup | None:
         """Who decides from now on, if a reload was asked for and the file is right; a mistake in it changes nothing."""
         if not self.reload.is_set():
             return None
@@ -78,12 +78,12 @@ class Configuration:
             policy = build_policy(typed)
         else:
             policy = self._policy_of(config, starting=tick_seconds is None)
-        with located(self._path, "fallback"):
+        with locate_errors(self._path, "fallback"):
             period_seconds = tick_seconds or config.tick_seconds
             policy = with_fallback(policy, config.fallback, period_seconds, config.policy.threshold_model)
-        with located(self._path, "lc"):
+        with locate_errors(self._path, "lc"):
             check_table(config, config if tick_seconds is None else self.config)
-        with located(self._path, "shield"):
+        with locate_errors(self._path, "shield"):
             return config, PolicySetup(policy, load_profile(config.shield))
 
     def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
@@ -92,7 +92,7 @@ class Configuration:
         At a reload the policy that decides already is better than a fallback.
         """
         try:
-            with located(self._path, "policy", "options" if config.policy.name in catalogue.NAMES else "name"):
+            with locate_errors(self._path, "policy", "options" if config.policy.name in catalogue.NAMES else "name"):
                 return build_policy(config.policy)
         except BundleError as error:
             if not starting or self._strict or "fallback" not in config.model_fields_set:

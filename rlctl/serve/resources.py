@@ -15,7 +15,7 @@ from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.resources.blockio import disks, limit_io, set_io_weight
 from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.host_memory import HostMemory
+from rlctl.envs.host.resources.host_memory import HostMemorySensor
 from rlctl.envs.host.resources.memory import set_memory
 from rlctl.envs.host.resources.powercap import Rapl, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, task_ids, why_no_resctrl
@@ -165,7 +165,7 @@ def resource_sensors(section: ResourcesSection, lc_cpus: Iterable[int]) -> list[
 
     The CPUs are the LC's, whose frequency is read.
     """
-    sensors: list[Sensor] = [HostMemory()]
+    sensors: list[Sensor] = [HostMemorySensor()]
     if rapl_zones():
         sensors.append(Rapl())
     frequency = LcFrequency(lc_cpus)

@@ -21,7 +21,7 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
         key: Of the configuration, for messages.
     """
     # fstat of the open file: the path may lead elsewhere by the time of a second look.
-    with opened(key, path) as file:
+    with open_regular(key, path) as file:
         status, secret = os.fstat(file.fileno()), file.read(4096).strip()
     refuse_public(key, path, status)
     if len(secret) < least_bytes or len(secret) >= 4096 or len(secret.split()) != 1:
@@ -32,7 +32,7 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
 
 
 @contextlib.contextmanager
-def named(key: str, path: Path) -> Iterator[None]:
+def name_errors(key: str, path: Path) -> Iterator[None]:
     """Say which key an unreadable file belongs to."""
     try:
         yield
@@ -43,10 +43,13 @@ def named(key: str, path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def opened(key: str, path: Path) -> Iterator[IO[bytes]]:
+def open_regular(key: str, path: Path) -> Iterator[IO[bytes]]:
     """A regular file that the configuration names; a FIFO in its place is not waited for."""
     # O_NONBLOCK: opening a FIFO without a writer would wait for ever.
-    with named(key, path), open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+    with (
+        name_errors(key, path),
+        open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file,
+    ):
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ConfigError(f"{key}: {path}: is no regular file")
         yield file

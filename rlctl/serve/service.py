@@ -242,7 +242,7 @@ class Service:
             log.warning("%s", doubt)
         if self._metrics is not None:
             # From the first tick of theirs the metrics and the log's header carry their names.
-            self._metrics.renamed(*described)
+            self._metrics.rename(*described)
         if self._tick_log is not None:
             self._tick_log.header = header_of(plant, policy, shield)
             self._tick_log.renew_header()
@@ -250,7 +250,7 @@ class Service:
     def _between_ticks(self) -> None:
         """What has time until the next tick."""
         self._memory.keep_if_due((self._controller.runner.observer.experience, *self._learners))
-        setup = self._configuration.reloaded()
+        setup = self._configuration.take_reload()
         if setup is not None:
             self._exchange(setup)
         # What a miss costs a learned policy follows from the error budgets.
@@ -304,7 +304,7 @@ class Service:
         lease, host = self._lease, self._host
         # A start that fails, after a controller that was killed, leaves BE as restricted as that one's watchdog had it.
         left_as_it_was = host.inherited and not host.applied
-        if (self._abandoned or left_as_it_was) and lease and lease.pid and not lease.lost():
+        if (self._abandoned or left_as_it_was) and lease and lease.pid and not lease.why_lost():
             if left_as_it_was:
                 seconds = self._config.watchdog.restore_after_seconds
                 log.error("BE stays at the safe allocation: the watchdog waits for another start for %g s", seconds)

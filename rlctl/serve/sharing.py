@@ -19,10 +19,10 @@ from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry, mode_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.state import see
-from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
+from rlctl.envs.host.cgroup.steps import Turn, WriteStep, carry_out
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.resources.memory import set_memory
 
@@ -127,7 +127,7 @@ class Sharing:
         self.shares = {name: self._placed.get(name) for name in self._population.members}
         return dict(self._placed)
 
-    def regrouped(self) -> bool:
+    def pop_regrouped(self) -> bool:
         """Whether other child groups are there, or have quotas, than at the last call: what the watchdog must know."""
         regrouped, self._regrouped = self._regrouped, False
         return regrouped
@@ -167,7 +167,7 @@ class Sharing:
     def _carry_out(self) -> None:
         """Write what differs: what restricts comes first, and nobody is thawed before all is as it should be."""
         self._move()
-        members, steps = self._population.members, list[Step]()
+        members, steps = self._population.members, list[WriteStep]()
         for name, member in members.items():
             try:
                 steps += self._steps(member, self._placed.get(name))
@@ -194,12 +194,12 @@ class Sharing:
             if not self._population.move(member, placement.cluster):
                 self._placed[name] = replace(placement, cluster=member.cluster)
 
-    def _steps(self, member: Member, placement: Placement | None) -> list[Step]:
+    def _steps(self, member: Member, placement: Placement | None) -> list[WriteStep]:
         """Writes to an application's group that take it to its placement; to none: it is frozen."""
         group, seen = member.group, see(member.group, weighed=False, ceilings={})
         now = seen.settings
         if placement is None:
-            return [Step(Turn.FREEZE, group, "frozen", True)] if group.freezer and not now.frozen else []
+            return [WriteStep(Turn.FREEZE, group, "frozen", True)] if group.freezer and not now.frozen else []
         steps = []
         if now.quota is not None:
             quota = Quota.of_cpus(placement.cpus, self._quota_period_us)
@@ -207,13 +207,13 @@ class Sharing:
             member.limited = True
             if now.quota != quota:
                 turn = Turn.WIDEN_QUOTA if quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
-                steps.append(Step(turn, group, "quota", quota))
+                steps.append(WriteStep(turn, group, "quota", quota))
         if group.cpuset is not None:
             cpus = self._clusters[placement.cluster].cpus & group.cpuset.available()
             if cpus and seen.effective != cpus:
-                steps.append(Step(Turn.TIGHTEN_CPUS, group, "cpus", cpus))
+                steps.append(WriteStep(Turn.TIGHTEN_CPUS, group, "cpus", cpus))
         if now.frozen:
-            steps.append(Step(Turn.THAW, group, "frozen", False))
+            steps.append(WriteStep(Turn.THAW, group, "frozen", False))
         return steps
 
     def _limit_memory(self, member: Member, placement: Placement) -> None:
@@ -221,7 +221,7 @@ class Sharing:
         wanted_bytes = member.modes[placement.mode].memory_bytes
         if wanted_bytes == member.memory_bytes:
             return
-        if not wanted_bytes and (member.registration is None or Controller.MEMORY not in member.group.paths):
+        if not wanted_bytes and (member.registration is None or CgroupController.MEMORY not in member.group.paths):
             # Its memory was never limited, so there is nothing to lift.
             return
         # Set before the write: a refused write is not repeated until the mode changes.

@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.partition.platform import Platform, load_platform
@@ -165,7 +165,7 @@ def lc_of(config: ServeConfig, pid: int) -> str:
     return ""
 
 
-def uncontrolled(group: Group, layout: Layout) -> str:
+def why_uncontrolled(group: Group, layout: Layout) -> str:
     """What BE cannot be restricted by because a group lacks it, in one line with the way out; empty if nothing."""
     lost = [knob for knob in KNOBS if getattr(group, knob) is None]
     left = [_LEFT[knob] for knob in KNOBS if knob not in lost]
@@ -190,7 +190,7 @@ def within_reach(be: Iterable[Group]) -> frozenset[int] | None:
 
 
 def _way_out(knob: str, group: Group, layout: Layout) -> str:
-    controller = Controller(knob)
+    controller = CgroupController(knob)
     if controller not in layout.mounts:
         return f"this host has to mount cgroup {knob}"
     mount, other = layout.mounts[controller], next(iter(group.paths))
@@ -227,7 +227,7 @@ def be_group(config: ServeConfig, layout: Layout, *, make: bool) -> BeGroup:
         if not make:
             way_out = "a start without --dry-run makes it, and `rlctl app run`"
             raise HostError(f"be.applications: group {section.group} is not there yet; {way_out}") from error
-        Group.create(layout, section.group, knobs, also=(Controller.MEMORY,))
+        Group.create(layout, section.group, knobs, also=(CgroupController.MEMORY,))
     return BeGroup((source.CgroupWorkload(kind="cgroup", path=section.group),))
 
 
@@ -271,7 +271,7 @@ def _check_shareable(platform: Platform, layout: Layout, knobs: Knobs) -> None:
     if len(platform.clusters) < 2:
         return
     for one in platform.clusters:
-        folder = Group.open(layout, platform.cluster_group(one.name), knobs).paths.get(Controller.CPUSET, Path())
+        folder = Group.open(layout, platform.cluster_group(one.name), knobs).paths.get(CgroupController.CPUSET, Path())
         flag = folder / "cpuset.cpu_exclusive"
         if flag.exists() and knobs.read(flag).strip() == "1":
             raise HostError(

@@ -69,7 +69,7 @@ def grounds_of_scenarios(
             host=one.host(),
             load=one.load_model,
             weight=one.be.weight,
-            safety=safety.scaled(one.time_scale),
+            safety=safety.scale_time(one.time_scale),
             vary=one.vary,
             seeds=tuple(training(number) for number in range(seeds)),
             ticks=round(seconds / one.tick_seconds),

@@ -223,6 +223,6 @@ def courses_of(
 
 def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
     """A scenario of so many ticks, or its own, to score policies on, under a shield that follows its time scale."""
-    safety = load_profile(shield).scaled(scenario.time_scale) if shield else None
+    safety = load_profile(shield).scale_time(scenario.time_scale) if shield else None
     host, load, weight, ticks = scenario.host(), scenario.load_model, scenario.be.weight, ticks or scenario.ticks
     return Course(scenario.name, host, load, weight, ticks, scenario.tick_seconds, safety, scenario.vary)

@@ -18,7 +18,7 @@ from rlctl.agents.training.search.space import Space, SpaceFile, load_space, spa
 from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import Strict, load_model, validated
+from rlctl.envs.yaml_edge import Strict, load_model, validate
 from rlctl.report.page import render
 from rlctl.report.table import percent
 from rlctl.safety.profile import DEFAULT
@@ -96,7 +96,7 @@ def resumed_search(out: Path) -> tuple[SearchOptions, Job]:
     if not file.is_file():
         raise ConfigError(f"holds no search: there is no {SEARCH}; leave out --resume to begin one", out)
     stored = load_model(SearchFile, file)
-    recipe: Recipe = validated(ALGORITHMS[stored.asked.algorithm], stored.recipe, str(file))
+    recipe: Recipe = validate(ALGORITHMS[stored.asked.algorithm], stored.recipe, str(file))
     space = space_of(stored.space, stored.asked.algorithm, recipe, str(file))
     if space.digest != stored.digest:
         raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)

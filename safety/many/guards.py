@@ -86,10 +86,10 @@ def advance(memory: Memory, time_seconds: Array, beliefs: Beliefs, profile: Prof
     near = profile.load_suspend_ratio - np.maximum(NOISE_TIMES * noise, profile.least_gap_ratio)
     resumes_below = np.maximum(profile.load_resume_ratio, near)
     closed = (load > profile.load_suspend_ratio) | (memory.closed & ~(load < resumes_below))
-    # SlackGate: a slack below its ratio is a strike; `_counted` has the rest.
+    # SlackGate: a slack below its ratio is a strike; `_count_strikes` has the rest.
     polled = _due(memory.slack_polled_seconds, now, profile.poll_seconds) & ~np.isnan(slack)
     struck = polled & (slack < profile.slack_suspend_ratio)
-    strikes, clean, remaining = _counted(memory, np.minimum(since, profile.gap_seconds), struck, polled, profile)
+    strikes, clean, remaining = _count_strikes(memory, np.minimum(since, profile.gap_seconds), struck, polled, profile)
     # GrowthRate: time is saved where the target is seen to be held; a miss costs some of it, as a blind tick does.
     passed = np.minimum(since, profile.growth_gap_seconds)
     well_seconds = profile.growth_when_well[1]
@@ -172,7 +172,7 @@ def _of_each(limits: Limits | VectorLimits, rule: Callable[[Limits], Allocation]
     return Allocations.of([by_limits[limits_of_host] for limits_of_host in limits.each])
 
 
-def _counted(
+def _count_strikes(
     memory: Memory, passed_seconds: Array, struck: Flags, polled: Flags, profile: Profile
 ) -> tuple[Array, Array, Array]:
     """Strikes, clean time and remaining cool-down after a tick, as `SlackGate` counts them."""

@@ -29,7 +29,7 @@ class Beliefs(NamedTuple):
     load_ratio: Array
 
 
-def believed(readings: Readings, profile: Profile) -> Beliefs:
+def form_beliefs(readings: Readings, profile: Profile) -> Beliefs:
     """What may be believed: good news from sound readings only, bad news from any number at all."""
     # A host's tail, oldest request and load come together, of one age, or not at all; its LC always lives.
     came, age = ~readings.lost, readings.age_seconds

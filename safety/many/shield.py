@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.readings import Readings
 from rlctl.safety.many.guards import Bounding, Memory, advance
-from rlctl.safety.many.readings import believed
+from rlctl.safety.many.readings import form_beliefs
 from rlctl.safety.profile import Profile
 
 
@@ -61,14 +61,14 @@ class BatchShield:
 
     def mask(self, readings: Readings, current: Allocations) -> Flags:
         """Which moves are allowed on each host: bool, shape (n, len(MOVES))."""
-        return moved(current, self.limits).at_most(self._bounds(readings, current)).T
+        return apply_moves(current, self.limits).at_most(self._bounds(readings, current)).T
 
     def _bounds(self, readings: Readings, current: Allocations) -> Allocations:
         """The most that all guards allow; the mask and the ruling of one tick share it."""
         if self._latest and self._latest[0] is readings and self._latest[1] is current:
             return self._latest[2]
         with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
-            beliefs = believed(readings, self.profile)
+            beliefs = form_beliefs(readings, self.profile)
             if readings is not self._learnt:
                 self._memory = advance(self._memory, readings.time_seconds, beliefs, self.profile)
                 self._learnt = readings

@@ -27,7 +27,7 @@ from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.whole_file import write_json
-from rlctl.loop.stopping import handled
+from rlctl.loop.stopping import handle_signals
 from scripts.studies.results import Result, read_result
 
 PLAN = "plan.json"
@@ -140,7 +140,7 @@ def pinned(
     """
     waiting, failed = list(commands.items()), []
     running: dict[int, tuple[str, subprocess.Popen[bytes], float]] = {}
-    with handled(_interrupt, signal.SIGTERM):
+    with handle_signals(_interrupt, signal.SIGTERM):
         try:
             while waiting or running:
                 for cpu in [one for one in cpus if one not in running][: len(waiting)]:

@@ -17,7 +17,7 @@ from rlctl.bench.tuned import ALLOWANCE_POINTS, Budget, Fulfilment, Tuned, Tuned
 from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds
-from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.sim.seeds import SeedKind, kind_of
 from scripts.studies.search_space import Options, Space
 
 CANDIDATES = 24
@@ -103,7 +103,7 @@ def plans_of(scenarios: Sequence[SimScenario], budget: Budget, shield: str) -> l
         for one in scenarios
     ]
     return [
-        SimPlan(one, one.host(), (YARDSTICK,), len(budget.seeds), load_profile(shield).scaled(one.time_scale))
+        SimPlan(one, one.host(), (YARDSTICK,), len(budget.seeds), load_profile(shield).scale_time(one.time_scale))
         for one in shortened
     ]
 
@@ -209,7 +209,7 @@ class Judge:
 
 
 def _refuse_evaluation(budget: Budget) -> None:
-    if judged := [seed for seed in budget.seeds if kind_of(seed) is not Kind.TRAINING]:
+    if judged := [seed for seed in budget.seeds if kind_of(seed) is not SeedKind.TRAINING]:
         raise ConfigError(f"{judged[0]} is an evaluation seed; constants are tuned on training seeds only")
 
 

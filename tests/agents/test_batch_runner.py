@@ -32,7 +32,7 @@ class OneHost:
         proposed = decode(self.policy.act(self.observer.observe(telemetry, current, mask)), current, self.limits)
         verdict = self.shield.rule(telemetry, current, proposed)
         if self.shielded:
-            self.policy.judged(verdict)
+            self.policy.learn_ruling(verdict)
         return verdict.allocation if self.shielded else self.limits.clip(proposed)
 
 

@@ -37,7 +37,7 @@ class Scripted(Policy):
             raise self.answer
         return self.answer
 
-    def judged(self, verdict):
+    def learn_ruling(self, verdict):
         self.heard.append(verdict)
 
 

@@ -71,7 +71,7 @@ def test_one_that_listens_hears_the_ruling(tmp_path: Path) -> None:
     path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", heard))
     policy, limits = user_manager.build(f"{path}:Toy"), Limits(cpus=2)
     verdict = Verdict(limits.safe, limits.full, ())
-    policy.judged(verdict)
+    policy.learn_ruling(verdict)
     assert policy._policy.heard is verdict
     policy.close()
     assert policy._policy.heard == "end"

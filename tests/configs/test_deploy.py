@@ -24,7 +24,7 @@ from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.discovery import discover
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.log.record import Tick
@@ -341,7 +341,11 @@ print(open("/proc/self/status").read().split("CapEff:")[1].split()[0])
 @needs("setpriv")
 def test_root_writes_its_control_groups_with_the_capabilities_of_the_unit_and_no_more():
     layout = Layout.detect()
-    if os.geteuid() != 0 or Controller.CPU not in layout.mounts or not layout.mounts[Controller.CPU].writable:
+    if (
+        os.geteuid() != 0
+        or CgroupController.CPU not in layout.mounts
+        or not layout.mounts[CgroupController.CPU].writable
+    ):
         pytest.skip("needs root and a cpu hierarchy that can be written")
     kept = [
         name.removeprefix("CAP_").lower() for name in unit("rlctl.service")["Service"]["CapabilityBoundingSet"].split()
@@ -388,7 +392,7 @@ def test_the_kubernetes_configuration_finds_the_pods_of_either_cgroup_driver(tmp
     for pod in (*be, lc, burstable):
         (tmp_path / pod / container).mkdir(parents=True)
     mount = Mount(tmp_path, 2)
-    layout = Layout(dict.fromkeys((Controller.CPU, Controller.CPUSET, Controller.FREEZER), mount), {})
+    layout = Layout(dict.fromkeys((CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER), mount), {})
     config = load_config(ROOT / "configs/serve/kubernetes.yaml")
     found = [discover(workload, layout) for workload in config.be.workloads]
     assert found == [tuple(f"/{pod}" for pod in be)]

@@ -58,7 +58,7 @@ def open_service(host, setup, stop, folder, *, reloaded=lambda: None, as_json=Fa
             **sections,
         }
     )
-    configuration = SimpleNamespace(config=config, deciders=setup, reloaded=reloaded)
+    configuration = SimpleNamespace(config=config, deciders=setup, take_reload=reloaded)
     return Service(configuration, stop, as_json=as_json, dry_run=dry_run, open_host=lambda *_, **__: host)
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, decoded, useful_moves
+from rlctl.envs.allocations import Allocations, decode_batch, useful_moves
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
@@ -43,7 +43,7 @@ def test_moves_and_masks_are_the_same_as_host_by_host(case):
     limits, each = case
     current = Allocations.of(each)
     for index in range(len(MOVES)):
-        asked = decoded(np.full(len(each), index), current, limits)
+        asked = decode_batch(np.full(len(each), index), current, limits)
         assert [asked.host(i) for i in range(len(each))] == [decode(index, one, limits) for one in each]
     useful = [[move.name == "keep" or move.of(one, limits) != one for move in MOVES] for one in each]
     assert np.array_equal(useful_moves(current, limits), np.array(useful))
@@ -52,7 +52,7 @@ def test_moves_and_masks_are_the_same_as_host_by_host(case):
 def test_allocations_are_clipped_as_limits_clip_them():
     limits = Limits(4)
     each = [Allocation(UNLIMITED, 9), Allocation(99.0, 2, frozen=True), Allocation(1e-6, 1), Allocation(0.5, 4)]
-    clipped = decoded(Allocations.of(each), Allocations.same(limits.safe, 4), limits)
+    clipped = decode_batch(Allocations.of(each), Allocations.same(limits.safe, 4), limits)
     assert [clipped.host(i) for i in range(4)] == [limits.clip(one) for one in each]
 
 
@@ -68,7 +68,7 @@ def test_allocations_are_clipped_as_limits_clip_them():
 def test_an_action_outside_the_space_names_its_host(actions, said):
     limits = Limits(4)
     with pytest.raises(PolicyError, match=said):
-        decoded(actions, Allocations.same(limits.full, 2), limits)
+        decode_batch(actions, Allocations.same(limits.full, 2), limits)
 
 
 def _profile(delay_ticks):

@@ -9,7 +9,7 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
 from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, SafeLevelMemory, allocation_at, levels_reached
 from rlctl.envs.level_counts import LADDER, TOP, bins_of
 from tests.doubles.levels import level_of
@@ -71,7 +71,7 @@ def test_what_an_lc_misses_beside_the_minimum_is_its_own(cpus):
     assert least == (1 if cpus == 1 else 0)
     badly = {share: badly for _, share, _, _, badly in experience.evidence.plain()["cells"]}
     assert badly == {LADDER[least]: 0.0, LADDER[12]: 1.0, 1.0: 0.0}
-    assert experience.evidence.known(np.array([[0.5]])).bearable.item() == 12, "so many are missed anyway"
+    assert experience.evidence.look_up(np.array([[0.5]])).bearable.item() == 12, "so many are missed anyway"
 
 
 def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does_not():
@@ -106,7 +106,7 @@ def test_where_be_is_free_it_stays_until_a_window_is_missed():
     for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
         experience = SafeLevelMemory(limits)
         mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(limits.full, 1)
-        left = experience.filter_moves(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
+        left = experience.filter_moves(mask, levels_reached(apply_moves(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
         assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
 
 
@@ -115,7 +115,7 @@ def test_while_the_load_falls_be_comes_back_to_what_held(before, comes_back):
     """Where it rises a level has to have held at more, for it may rise further before the next look."""
     experience = lived(*[(0.6, HOLDS, 14)] * 3, (before, HOLDS, 14), (0.5, HOLDS, 14))
     mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(allocation_at(14, LIMITS), 1)
-    left = experience.filter_moves(mask, levels_reached(moved(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
+    left = experience.filter_moves(mask, levels_reached(apply_moves(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
     assert bool(left[[move.name for move in MOVES].index("minimum")]) != comes_back
 
 
@@ -218,9 +218,9 @@ def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another()
     experience.rescale_load(140.0)
     lived(*[(0.5, HOLDS, 12)] * 3, (0.9, MISSES, 20), (0.9, HOLDS, 0), experience=experience)
     experience.rescale_load(140.0 * 1.03)
-    assert experience.evidence.known(np.array([[0.5]])).level == 12, "within a bin nothing moves"
+    assert experience.evidence.look_up(np.array([[0.5]])).level == 12, "within a bin nothing moves"
     experience.rescale_load(1400.0)
-    known = experience.evidence.known(np.array([[0.05, 0.5, 0.09]]))
+    known = experience.evidence.look_up(np.array([[0.05, 0.5, 0.09]]))
     assert known.level.tolist() == [[12, -1, -1]]
     assert known.bearable[0, 2] < 20
     assert not np.isnan(experience._calm[0, bins_of(0.05)])
@@ -228,7 +228,7 @@ def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another()
     again = SafeLevelMemory(LIMITS)
     again.restore_state(memory)
     again.rescale_load(140.0)
-    assert again.evidence.known(np.array([[0.5]])).level == 12
+    assert again.evidence.look_up(np.array([[0.5]])).level == 12
 
 
 def test_what_leaves_the_bins_errs_on_the_side_of_the_lc():
@@ -251,12 +251,12 @@ def test_what_was_missed_beyond_the_highest_load_is_not_forgotten():
         *[(0.01, HOLDS, TOP)] * 3, *[(0.9, HOLDS, 4)] * 3, (0.95, MISSES, 20), (0.95, HOLDS, 0), experience=experience
     )
     experience.rescale_load(30.0)
-    known = experience.evidence.known(np.array([[2.5, 0.5]]))
+    known = experience.evidence.look_up(np.array([[2.5, 0.5]]))
     assert known.level.tolist() == [[4, 4]], "and near idle everything held"
     assert known.bearable[0, 0] < 20
     experience.rescale_load(30.0 * 1.08)
     experience.rescale_load(30.0 * 1.04)
-    assert experience.evidence.known(np.array([[2.5, 0.5]])).level.tolist() == [[4, 4]], "no going to and fro"
+    assert experience.evidence.look_up(np.array([[2.5, 0.5]])).level.tolist() == [[4, 4]], "no going to and fro"
 
 
 @pytest.mark.parametrize("rated", ["much", -1.0, math.inf, 10**400, True, None])

@@ -42,44 +42,44 @@ class OneHost:
     def age(self, seconds):
         self.evidence.age(np.array([seconds]))
 
-    def known(self, load):
-        return tuple(int(one[0, 0]) for one in self.evidence.known(np.array([[load]])))
+    def look_up(self, load):
+        return tuple(int(one[0, 0]) for one in self.evidence.look_up(np.array([[load]])))
 
 
 made = OneHost
 
 
 def test_nothing_is_known_at_first_and_everything_may_be_tried():
-    assert made().known(0.5) == (-1, TOP)
+    assert made().look_up(0.5) == (-1, TOP)
 
 
 def test_what_held_at_more_load_holds_at_less():
     evidence = made(held=[(0.6, 4)] * 2)
-    assert evidence.known(0.3) == (4, TOP)
-    assert evidence.known(0.6) == (4, TOP)
-    assert evidence.known(0.9) == (-1, TOP), "says nothing of more load"
+    assert evidence.look_up(0.3) == (4, TOP)
+    assert evidence.look_up(0.6) == (4, TOP)
+    assert evidence.look_up(0.9) == (-1, TOP), "says nothing of more load"
 
 
 def test_one_window_is_not_enough():
-    assert made(held=[(0.6, 4)]).known(0.6)[0] == -1
+    assert made(held=[(0.6, 4)]).look_up(0.6)[0] == -1
 
 
 def test_what_missed_at_less_load_is_not_tried_at_more():
     evidence = made(held=[(0.6, 4)] * 2, missed=[(0.4, 5)])
-    assert evidence.known(0.6) == (4, 4)
-    assert evidence.known(0.2) == (4, TOP), "says nothing of less load"
+    assert evidence.look_up(0.6) == (4, 4)
+    assert evidence.look_up(0.2) == (4, TOP), "says nothing of less load"
 
 
 def test_a_miss_is_tried_again_after_a_while_and_what_held_is_still_known():
     evidence = made(held=[(0.6, 4)] * 2, missed=[(0.6, 5)])
     evidence.age(0.9 * MISSED_HALF_LIFE_SECONDS)
-    assert evidence.known(0.6) == (4, 4)
+    assert evidence.look_up(0.6) == (4, 4)
     evidence.age(0.2 * MISSED_HALF_LIFE_SECONDS)
-    assert evidence.known(0.6) == (4, TOP)
+    assert evidence.look_up(0.6) == (4, TOP)
     evidence.age(-MISSED_HALF_LIFE_SECONDS)  # a clock that was set back
-    assert evidence.known(0.6) == (4, TOP)
+    assert evidence.look_up(0.6) == (4, TOP)
     evidence.age(HELD_HALF_LIFE_SECONDS)
-    assert evidence.known(0.6)[0] == -1
+    assert evidence.look_up(0.6)[0] == -1
 
 
 def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
@@ -91,8 +91,8 @@ def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
         host.age(seconds)
         kept = made()
         kept.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))
-        assert kept.known(0.6) == host.known(0.6)
-        return host.known(0.6)[1] < 10
+        assert kept.look_up(0.6) == host.look_up(0.6)
+        return host.look_up(0.6)[1] < 10
 
     assert [barred(seconds, badly=False) for seconds in (500.0, 700.0, 3900.0)] == [True, False, False]
     assert [barred(seconds, badly=True) for seconds in (500.0, 700.0, 3900.0)] == [True, True, False]
@@ -113,7 +113,7 @@ def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it
     evidence = made(held=[(0.6, 4)] * 100_000)
     assert evidence.evidence.held.max() == MOST_COUNT
     misses = 0
-    while evidence.known(0.6)[0] == 4:
+    while evidence.look_up(0.6)[0] == 4:
         evidence.add_missed(0.6, 4)
         misses += 1
     assert misses <= 4
@@ -133,7 +133,7 @@ def test_a_miss_in_a_hundred_windows_changes_nothing():
         for _ in range(100):
             evidence.add_held(0.6, 4)
         evidence.add_missed(0.6, 4)
-        assert evidence.known(0.6)[0] == 4
+        assert evidence.look_up(0.6)[0] == 4
 
 
 windows = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, TOP)), max_size=40)
@@ -143,7 +143,7 @@ windows = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, TOP)), max_size
 def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
     evidence = made(held, missed)
     less, more = sorted((one, other))
-    assert all(np.less_equal(evidence.known(more), evidence.known(less)))
+    assert all(np.less_equal(evidence.look_up(more), evidence.look_up(less)))
 
 
 @given(windows, windows)
@@ -169,7 +169,7 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
     loads = np.array([[0.2, 0.9], [0.5, 1.5]])
     for place, single in enumerate(alone):
         assert together.plain(place) == single.plain()
-        single_known, known = single.known(loads[[place]]), together.known(loads)
+        single_known, known = single.look_up(loads[[place]]), together.look_up(loads)
         assert all(np.array_equal(mine[place], theirs[0]) for mine, theirs in zip(known, single_known, strict=True))
     together.forget(np.array([True, False]))
     assert together.plain(0)["cells"] == []
@@ -200,7 +200,7 @@ def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
     evidence = made(held=[(0.6, 4)] * 2)
     with pytest.raises(ValueError, match=r"."):
         evidence.evidence.restore_state(plain)
-    assert evidence.known(0.6)[0] == 4
+    assert evidence.look_up(0.6)[0] == 4
 
 
 @given(st.floats(allow_nan=False))
@@ -282,10 +282,10 @@ def test_what_the_lc_misses_by_itself_speaks_against_no_quota():
         host.add_held(0.5, 12)
         if window % 8 == 0:
             host.add_missed(0.5, 12)
-    assert host.known(0.5)[1] < 12
+    assert host.look_up(0.5)[1] < 12
     for window in range(100):
         host.evidence.add_alone(*((yes, no) if window % 8 else (no, yes)))
-    assert host.known(0.5)[1] >= 12
+    assert host.look_up(0.5)[1] >= 12
 
 
 def test_a_bad_miss_under_a_quota_counts_without_one_too():

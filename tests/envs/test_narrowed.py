@@ -7,7 +7,7 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, moved
+from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
 from rlctl.envs.experience import SafeLevelMemory, allocation_at, levels_reached
 from rlctl.envs.level_counts import TOP
 from tests.doubles.levels import level_of
@@ -32,7 +32,7 @@ def taught(held=(), missed=()):
 def asked(current, limits):
     """The level that each move leads to from here."""
     here = Allocations.same(current, 1) if isinstance(current, Allocation) else current
-    return levels_reached(moved(here, limits), limits).T
+    return levels_reached(apply_moves(here, limits), limits).T
 
 
 def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):

@@ -82,7 +82,7 @@ class Onlooker:
                 return None, False
             quota = group.cpu.quota().cpus if group.cpu else UNLIMITED
             effective = group.cpuset.effective() if group.cpuset else frozenset[int]()
-            ordered = group.freezer is not None and group.freezer.ordered()
+            ordered = group.freezer is not None and group.freezer.is_ordered()
             frozen = group.freezer is not None and group.freezer.frozen()
         except RlctlError:  # removed while it was looked at
             self._group = None

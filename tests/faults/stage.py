@@ -20,7 +20,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.process import read_task
 from rlctl.envs.testbed import leftovers
@@ -137,7 +137,7 @@ class Stage:
         """Settings that are nobody's defaults, to be found again at the end."""
         if self.be.cpu is not None:
             self.be.cpu.set_quota(ORIGINAL_QUOTA)
-            self.be.cpu.set_weight(BE_WEIGHTS[self._layout.mount(Controller.CPU).version])
+            self.be.cpu.set_weight(BE_WEIGHTS[self._layout.mount(CgroupController.CPU).version])
         self._give_all_cpus(self.be)
 
     def _give_all_cpus(self, group: Group) -> None:
@@ -181,14 +181,14 @@ class Stage:
     def let_escape(self) -> None:
         """Move one busy task of BE out of the groups that hold its CPU time, as a careless program might."""
         task = min(self.be.pids())
-        for controller in (Controller.CPU, Controller.FREEZER):
+        for controller in (CgroupController.CPU, CgroupController.FREEZER):
             (self._layout.mount(controller).path / "cgroup.procs").write_text(str(task))
 
     @staticmethod
     def lacks_escape() -> str:
         """Why no task can escape here and still count as BE's; empty if one can."""
         layout = Layout.detect()
-        together = layout.mount(Controller.FREEZER).path == layout.mount(Controller.CPUACCT).path
+        together = layout.mount(CgroupController.FREEZER).path == layout.mount(CgroupController.CPUACCT).path
         return "who leaves a group of cgroup v2 leaves its account too" if together else ""
 
     def free_be(self) -> None:

@@ -26,7 +26,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.host.probe import probe_machine
@@ -244,7 +244,7 @@ def _actuate(host: _Host, case: Case) -> str:
 def _strictly_read(host: _Host) -> Allocation:
     """The most that BE may use by the files as they are, taking nothing but what a kernel prints for a restriction."""
     cpu, cpuset, freezer = (
-        host.group.paths.get(one) for one in (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+        host.group.paths.get(one) for one in (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
     )
 
     def text(folder: Path | None, name: str) -> str:

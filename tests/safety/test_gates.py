@@ -153,6 +153,6 @@ def test_a_suspended_be_resumes_from_the_minimum(calm: Calm) -> None:
 
 
 def test_a_time_scale_divides_poll_and_cool_down(calm: Calm) -> None:
-    shield = Shield(load_profile("heracles").scaled(15.0), LIMITS)
+    shield = Shield(load_profile("heracles").scale_time(15.0), LIMITS)
     answers = [frozen(shield, calm(float(t), slack=-0.1 if t == 3 else 0.5)) for t in range(25)]
     assert answers == [False] * 3 + [True] * 20 + [False] * 2

@@ -38,7 +38,7 @@ class Fake:
     def obeys(self, seconds):
         return not self.deaf
 
-    def ended(self):
+    def exit_reason(self):
         return self.end
 
     def kill(self):
@@ -197,9 +197,9 @@ def test_a_program_that_is_no_watchdog_is_refused(tmp_path):
 def test_originals_put_back_behind_its_back_end_the_claim(bench, tmp_path):
     journal = tmp_path / "journal.jsonl"
     journal.write_text("")
-    assert bench.lease.lost() == ""
+    assert bench.lease.why_lost() == ""
     journal.rename(tmp_path / "journal.jsonl.restored")  # as `rlctl restore` does
-    assert "somebody put the originals back" in bench.lease.lost()
+    assert "somebody put the originals back" in bench.lease.why_lost()
 
 
 def test_a_journal_that_was_only_removed_is_no_reason_to_stop(bench, tmp_path):
@@ -207,9 +207,9 @@ def test_a_journal_that_was_only_removed_is_no_reason_to_stop(bench, tmp_path):
     journal = tmp_path / "journal.jsonl"
     journal.with_name("journal.jsonl.restored").write_text("of an earlier run")
     journal.write_text("")
-    assert bench.lease.lost() == ""
+    assert bench.lease.why_lost() == ""
     journal.unlink()
-    assert bench.lease.lost() == ""
+    assert bench.lease.why_lost() == ""
 
 
 def a_step(folder):

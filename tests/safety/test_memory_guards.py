@@ -18,7 +18,7 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.safety.many.shield import BatchShield
-from rlctl.safety.memory_guards import Level, MemoryBandwidthGuard, MemoryPressureGuard, Stalls
+from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard, PressureLevel, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.shield import Shield, _memory
 from rlctl.safety.trust import NEVER_THERE, Trust
@@ -96,9 +96,9 @@ def test_a_sensor_that_was_never_there_is_no_objection_and_one_that_is_lost_lets
 def test_without_a_group_of_its_own_the_hosts_pressure_counts() -> None:
     stalled = {"host_memory_pressure_ratio": 0.1}
     memory = PRESSURE.advance(PRESSURE.start(), seen(0.0, **stalled))
-    assert memory.level == Level.HOLD
+    assert memory.level == PressureLevel.HOLD
     own = seen(0.0, lc_memory_pressure_ratio=0.0, **stalled)
-    assert PRESSURE.advance(PRESSURE.start(), own).level == Level.NONE, "the LC itself waits for nothing"
+    assert PRESSURE.advance(PRESSURE.start(), own).level == PressureLevel.NONE, "the LC itself waits for nothing"
 
 
 def test_bad_news_is_believed_when_old_and_good_news_only_when_fresh() -> None:
@@ -165,7 +165,7 @@ def test_whatever_they_read_the_guards_bound_within_what_can_be_written(
         ):
             if bound is not None:
                 assert LIMITS.safe.at_most(bound.most)
-                assert bound.most.at_most(current) or memory.level >= Level.SHRINK
+                assert bound.most.at_most(current) or memory.level >= PressureLevel.SHRINK
         assert memory.high_ticks <= PRESSURE.after_ticks
         assert 0.0 <= memory.calm_seconds <= PRESSURE.calm_seconds
 

@@ -113,7 +113,7 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 def test_a_time_scale_changes_poll_and_cool_down_alone() -> None:
     real = load_profile("heracles")
-    scaled = real.scaled(15.0)
+    scaled = real.scale_time(15.0)
     assert (scaled.poll_seconds, scaled.cool_down_seconds) == (1.0, 20.0)
     same = {"poll_seconds": 15.0, "cool_down_seconds": 300.0}
     assert scaled.model_copy(update=same) == real
@@ -122,7 +122,7 @@ def test_a_time_scale_changes_poll_and_cool_down_alone() -> None:
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_impossible_time_scale_is_refused(scale: float) -> None:
     with pytest.raises(ConfigError, match="time scale"):
-        load_profile("heracles").scaled(scale)
+        load_profile("heracles").scale_time(scale)
 
 
 def test_the_digest_is_of_the_constants() -> None:

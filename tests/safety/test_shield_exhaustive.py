@@ -9,7 +9,7 @@ import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.safety.gates import Gate, LoadGate, SlackGate, Strikes
+from rlctl.safety.gates import GateMemory, LoadGate, SlackGate, Strikes
 from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
 from rlctl.safety.overrun import Excess, Overrun
 from rlctl.safety.profile import Profile, load_profile
@@ -60,7 +60,7 @@ def memories(profile: Profile) -> Iterator[tuple[dict[str, object], bool, int, f
         (False, True), range(profile.suspend_after_strikes + 1), lefts, (False, True)
     ):
         memory: dict[str, object] = {
-            "load-gate": Gate(closed, 0.5, polled, 0.0 if quiet else 0.05),
+            "load-gate": GateMemory(closed, 0.5, polled, 0.0 if quiet else 0.05),
             "slack-gate": Strikes(strikes, 0.0, left, 0.5, NOW - TICK, polled),
             "slack-floor": SeenSlack(0.5, polled),
             "slack-hold": SeenSlack(0.5, polled),

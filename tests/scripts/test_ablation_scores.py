@@ -33,7 +33,7 @@ def folder(make_bundle, tmp_path_factory):
 @pytest.mark.parametrize(("condition", "suffix"), [(CONDITIONS[0], ""), (CONDITIONS[-1], "-bare")])
 def test_a_bundle_scores_as_in_the_benchmark(folder, scenario, condition, suffix):
     name = f"{folder}{suffix}"
-    profile = load_profile(DEFAULT).scaled(scenario.time_scale)
+    profile = load_profile(DEFAULT).scale_time(scenario.time_scale)
     outcome = run_sim(SimPlan(scenario, scenario.host(), (name,), SEEDS, profile))
     ours, theirs = scores_of(folder, condition, [scenario], SEEDS), of_outcomes([outcome], name)
     for metric in METRICS:

@@ -17,7 +17,7 @@ from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.seeds import Kind, evaluation, kind_of
+from rlctl.envs.sim.seeds import SeedKind, evaluation, kind_of
 from rlctl.safety.profile import load_profile
 from scripts.studies.search_space import Range, Space, load_search, spaces
 from scripts.studies.tuning import as_yaml, budget_of, plans_of, task_count, tune
@@ -150,7 +150,7 @@ def test_all_get_the_same_budget(monkeypatch):
     per_manager = {key: len(tried) for key, tried in runs.items() if key[0] != "frozen"}
     assert set(per_manager.values()) == {5 * 2}
     assert len(per_manager) == len(SEARCHED) * 2
-    assert {kind_of(seed) for tried in runs.values() for seed, _ in tried} == {Kind.TRAINING}
+    assert {kind_of(seed) for tried in runs.values() for seed, _ in tried} == {SeedKind.TRAINING}
     published = SPACES["parties"].published
     assert [options for _, options in runs["parties", "noisy"][:2]] == [published, published]
 
@@ -234,7 +234,7 @@ def test_a_slip_in_a_file_is_told_with_its_name(mine):
 
 def test_what_ships_was_searched_with_one_budget_and_can_be_run():
     tuned = load_tuned(SHIPPED)
-    assert {kind_of(seed) for seed in tuned.budget.seeds} == {Kind.TRAINING}
+    assert {kind_of(seed) for seed in tuned.budget.seeds} == {SeedKind.TRAINING}
     assert set(tuned.managers) == set(SPACES)
     for name in tuned.managers:
         for scenario in tuned.scenarios:

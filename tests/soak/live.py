@@ -20,7 +20,7 @@ from typing import Any
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
@@ -121,7 +121,7 @@ class _Bed:
         self.folder = self._janitor.make_folder()
         top, be = self._group(stack, self.name), self._group(stack, f"{self.name}-be")
         if top.cpu and be.cpu:
-            top.cpu.set_weight(TOP_WEIGHT[self._layout.mount(Controller.CPU).version])
+            top.cpu.set_weight(TOP_WEIGHT[self._layout.mount(CgroupController.CPU).version])
             be.cpu.set_weight(Weight.MINIMUM)
         for number in (1, 2):
             self._start_be(stack, number)

@@ -21,7 +21,7 @@ from rlctl.envs.actions import MOVES_VERSION
 from rlctl.envs.errors import ConfigError, PermissionMissing, require_installed
 from rlctl.envs.observation import LAGS, VERSION
 from rlctl.envs.workload import Weight
-from rlctl.envs.yaml_edge import Strict, validated
+from rlctl.envs.yaml_edge import Strict, validate
 
 TERMS = ("qos", "severity", "be_work", "reconfiguration", "override")
 """Columns of `reward_terms`, the parts of `rlctl.envs.reward.RewardTerms`."""
@@ -152,7 +152,7 @@ def read_origin(place: Place) -> Origin:
         raise ConfigError("cannot be read; export it again from its sources", file) from error
     if not isinstance(said, dict) or KEY not in said:
         raise ConfigError("is no dataset of rlctl's: its metadata do not say what its numbers mean", file)
-    origin = validated(Origin, said[KEY], file)
+    origin = validate(Origin, said[KEY], file)
     here = (VERSION, MOVES_VERSION, LAGS)
     if (origin.observation_version, origin.moves_version, origin.lags) != here:
         raise ConfigError(

@@ -22,7 +22,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from rlctl.agents.training.recipe import Recipe, linear
 from rlctl.envs.errors import ConfigError, meant
-from rlctl.envs.yaml_edge import Lines, Strict, configs_folder, load_yaml, validated
+from rlctl.envs.yaml_edge import Lines, Strict, configs_folder, load_yaml, validate
 from rlctl.safety.profile import Profile, load_profile
 
 T = TypeVar("T", bound=Recipe)
@@ -188,7 +188,7 @@ class Space:
     def recipe(self, base: T, values: Values) -> T:
         """A recipe with a trial's values; ConfigError where they do not go together."""
         own = {name: value for name, value in values.items() if not name.startswith(SHIELD)}
-        return validated(type(base), base.model_dump() | own, "the trial")
+        return validate(type(base), base.model_dump() | own, "the trial")
 
     def margins(self, values: Values) -> dict[str, float]:
         """A trial's margins by their names in a profile."""
@@ -200,7 +200,7 @@ class Space:
         if self.profile is None or margins == self.margins(self.base):
             return None
         tuned = {**self.profile.model_dump(), **margins, "name": f"{self.profile.name}-tuned"}
-        return validated(Profile, tuned, "the trial's shield")
+        return validate(Profile, tuned, "the trial's shield")
 
 
 def _is_whole(value: Any) -> bool:
@@ -234,7 +234,7 @@ def load_space(algorithm: str, recipe: Recipe, path: Path | None = None) -> Spac
     if path is None and not source.is_file():
         raise ConfigError(f"no space ships for {algorithm}; give --space FILE")
     data, lines = load_yaml(source)
-    return space_of(validated(SpaceFile, data, source, lines), algorithm, recipe, source, lines)
+    return space_of(validate(SpaceFile, data, source, lines), algorithm, recipe, source, lines)
 
 
 def space_of(
@@ -276,7 +276,7 @@ def _check_recipe(draws: Mapping[str, Draw], recipe: Recipe, name: Path | str, l
             raise ConfigError(f"unknown hyperparameter '{key}'" + meant(key, sorted(known), "known are"), name, line)
         # Probed are the ends of a range, and all of a choice.
         for value in draw.choice or (draw.value(end, whole=_is_whole(plain[key])) for end in draw.ends):
-            validated(type(recipe), {**plain, key: value}, name, {(key,): line} if line else None)
+            validate(type(recipe), {**plain, key: value}, name, {(key,): line} if line else None)
 
 
 def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str, lines: Lines) -> None:
@@ -304,4 +304,4 @@ def _check_margins(draws: Mapping[str, Draw], profile: Profile, name: Path | str
             constants |= {
                 k.removeprefix(SHIELD): v for k, v in _in_order({SHIELD + key: float(value)}, profile).items()
             }
-            validated(Profile, constants, name, {(key,): line} if line else None)
+            validate(Profile, constants, name, {(key,): line} if line else None)

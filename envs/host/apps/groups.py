@@ -9,7 +9,7 @@ from pathlib import Path
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 
 # BE's group where nobody names another.
 PARENT = "rlctl-be"
@@ -29,14 +29,14 @@ def make_group(layout: Layout, parent: str, name: str, knobs: Knobs) -> Group:
         CgroupBusy: It is there already, or the group above holds processes of its own (v2).
         PermissionMissing: Not root.
     """
-    above, memory = parent.strip("/"), layout.mounts.get(Controller.MEMORY)
+    above, memory = parent.strip("/"), layout.mounts.get(CgroupController.MEMORY)
     try:
         Group.open(layout, above, knobs)
     except CgroupGone:
-        Group.create(layout, above, knobs, also=(Controller.MEMORY,))
+        Group.create(layout, above, knobs, also=(CgroupController.MEMORY,))
     # Nothing is made on the way where the group above has no part: nobody would know to remove it.
     holds_memory = memory is not None and (memory.path / above).is_dir()
-    return Group.create(layout, f"{above}/{name}", knobs, also=(Controller.MEMORY,) if holds_memory else ())
+    return Group.create(layout, f"{above}/{name}", knobs, also=(CgroupController.MEMORY,) if holds_memory else ())
 
 
 def move_all(source: Group, target: Group) -> None:

@@ -18,7 +18,7 @@ from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.members import RESTRICTING
 from rlctl.envs.host.cgroup.parse import child_groups, cpu_set
 from rlctl.envs.host.events import Events
@@ -222,7 +222,7 @@ class Population:
     def _remember(self, group: Group, *, ours: bool) -> None:
         """Journal a group's originals. One of ours, or with a copy of the CPUs above, has those that are above it."""
         files = list(group.knob_files(*RESTRICTING))
-        if (memory := group.paths.get(Controller.MEMORY)) is not None:
+        if (memory := group.paths.get(CgroupController.MEMORY)) is not None:
             files += [memory / name for name in _MEMORY_FILES if (memory / name).exists()]
         instead = {}
         if group.cpuset is not None and (cpus := group.cpuset.cpus()):

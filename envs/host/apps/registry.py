@@ -18,7 +18,7 @@ from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.process import PROC, start_time
-from rlctl.envs.yaml_edge import validated
+from rlctl.envs.yaml_edge import validate
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def _load(path: Path) -> Registration | None:
         raise ConfigError(f"cannot be read: {error.strerror}", path) from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_MAY_WRITE:
         raise PermissionMissing(f"{path}: others than root may write it: it does not count; chown root, chmod 644")
-    registration = validated(Registration, _parse(content, path), path)
+    registration = validate(Registration, _parse(content, path), path)
     if path.name != f"{registration.key}{_SUFFIX}" or ".." in Path(registration.group).parts:
         raise ConfigError(f"is not the registration of {registration.key}", path)
     return registration

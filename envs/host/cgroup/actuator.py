@@ -18,8 +18,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.members import RESTRICTING, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.cgroup.state import Seen, Settings, in_words
-from rlctl.envs.host.cgroup.steps import Outcome, Step, carry_out, plan
+from rlctl.envs.host.cgroup.state import GroupReading, Settings, in_words
+from rlctl.envs.host.cgroup.steps import PlanOutcome, WriteStep, carry_out, plan
 from rlctl.envs.host.cgroup.weights import effective_share, set_above
 from rlctl.envs.workload import Weight
 
@@ -107,12 +107,12 @@ class BeActuator:
         """What is in force now; a knob that cannot be read counts as wide open."""
         return self._in_force(self._members.look(self.groups))
 
-    def plan(self, allocation: Allocation) -> list[Step]:
+    def plan(self, allocation: Allocation) -> list[WriteStep]:
         """The steps that `apply` would take now; nothing is written."""
         seen = self._members.look(self.groups)
         target = self.limits.clip(allocation)
         share = self._division.share(target.quota_cpus, len(seen))
-        return plan(seen, self._wanted(target, share, seen), self._settle_seconds)
+        return plan(seen, self._targets(target, share, seen), self._settle_seconds)
 
     def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
         """Write what differs, read back, and return what is in force.
@@ -140,7 +140,7 @@ class BeActuator:
         )
         self._division.wanted_cpus = target.quota_cpus
         share = self._division.share(target.quota_cpus, len(seen))
-        wanted = self._wanted(target, share, seen)
+        wanted = self._targets(target, share, seen)
         # A quota above an ancestor's has no effect: told once, or the operator looks for it in vain.
         self._report_ceilings(share, seen, wanted)
         steps = plan(seen, wanted, self._settle_seconds)
@@ -169,7 +169,7 @@ class BeActuator:
         fresh = self._members.take(groups)
         seen = self._members.look(fresh) if fresh else {}
         share = self._division.share(self.limits.min_quota_cpus, max(len(self.groups), 1))
-        wanted = self._wanted(self.limits.safe, share, seen)
+        wanted = self._targets(self.limits.safe, share, seen)
         steps = plan(seen, wanted, self._settle_seconds)
         outcome = carry_out(steps)
         self._read_back(seen, wanted, steps, outcome)
@@ -186,7 +186,7 @@ class BeActuator:
             CgroupError: A write failed, or there is no cpu.idle; the other groups were tried.
         """
         self._weight = weight
-        _raise_first(Outcome(), self._weigh(self.groups))
+        _raise_first(PlanOutcome(), self._weigh(self.groups))
         self._members.require_any()
         self._weigh_above()
 
@@ -273,7 +273,7 @@ class BeActuator:
             log.info("BE group %s: CPU weight %s, was %s", group.name, in_words(native), in_words(before))
         return native
 
-    def _wanted(self, target: Allocation, share: Quota, seen: Mapping[Group, Seen]) -> dict[Group, Settings]:
+    def _targets(self, target: Allocation, share: Quota, seen: Mapping[Group, GroupReading]) -> dict[Group, Settings]:
         """What each group may have: its part of the target, within what other programs claim."""
         wanted = {}
         for group, now in seen.items():
@@ -288,15 +288,21 @@ class BeActuator:
         return wanted
 
     def _read_back(
-        self, seen: dict[Group, Seen], wanted: Mapping[Group, Settings], steps: Sequence[Step], outcome: Outcome
-    ) -> dict[Group, Seen]:
+        self,
+        seen: dict[Group, GroupReading],
+        wanted: Mapping[Group, Settings],
+        steps: Sequence[WriteStep],
+        outcome: PlanOutcome,
+    ) -> dict[Group, GroupReading]:
         """What the groups have after some steps; remembers it, to know what other programs write from now on."""
         known, failed = self._members.known, outcome.failed_groups
         for group, gone in outcome.gone.items():
             self._members.drop(group, gone)
         # A quota or a weight is in force when its file reads back; of CPUs and freezes only the kernel's answer counts.
         unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | failed
-        unsure |= self._reduced() - seen.keys()  # what is left of a group that was whole when it was last looked at
+        unsure |= (
+            self._report_reduced() - seen.keys()
+        )  # what is left of a group that was whole when it was last looked at
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
         if unsure:
@@ -312,13 +318,15 @@ class BeActuator:
         self._members.let_go()
         return seen
 
-    def _in_force(self, seen: Mapping[Group, Seen]) -> Allocation:
-        return self._division.in_force(seen, self._reduced())
+    def _in_force(self, seen: Mapping[Group, GroupReading]) -> Allocation:
+        return self._division.in_force(seen, self._report_reduced())
 
-    def _reduced(self) -> set[Group]:
+    def _report_reduced(self) -> set[Group]:
         return {group for group, member in self._members.known.items() if member.lost is not None}
 
-    def _report_ceilings(self, share: Quota, seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings]) -> None:
+    def _report_ceilings(
+        self, share: Quota, seen: Mapping[Group, GroupReading], wanted: Mapping[Group, Settings]
+    ) -> None:
         """Report once that a group above is tighter than what BE could have; siblings are reported together."""
         # The tightest quota on the way to the root is enforced, and CPUs are those that all above have too.
         for group, now in seen.items():
@@ -337,7 +345,7 @@ class BeActuator:
             )
 
 
-def _raise_first(outcome: Outcome, more: Sequence[RlctlError]) -> None:
+def _raise_first(outcome: PlanOutcome, more: Sequence[RlctlError]) -> None:
     errors = [*(error for _, error in outcome.failed), *more]
     if errors:
         if len(errors) > 1:

@@ -9,7 +9,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.members import Member
 from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.state import Seen, Settings
+from rlctl.envs.host.cgroup.state import GroupReading, Settings
 
 ROUNDED = 1.001
 """Quotas that differ by less are one."""
@@ -29,7 +29,7 @@ class Division:
         # Evenly, as PRM divides the budget among its tasks.
         return Quota.of_cpus(quota_cpus / groups, self._period_us)
 
-    def part(self, target: Allocation, share: Quota, group: Group, member: Member, seen: Seen) -> Settings:
+    def part(self, target: Allocation, share: Quota, group: Group, member: Member, seen: GroupReading) -> Settings:
         """A group's part of the target, below its ancestors."""
         # No part above the ancestors' quota: v1 refuses it with EINVAL, and with it every larger allocation
         # (Documentation/scheduler/sched-bwc.rst, "Hierarchical considerations").
@@ -44,7 +44,7 @@ class Division:
             member.weight,
         )
 
-    def safe_part(self, group: Group, member: Member, seen: Mapping[Group, Seen]) -> Settings:
+    def safe_part(self, group: Group, member: Member, seen: Mapping[Group, GroupReading]) -> Settings:
         """What rlctl's own watchdog leaves in a group when this process hangs: no other program's claim."""
         safe, now = self.limits.safe, seen[group].settings
         part = self.part(safe, self.share(safe.quota_cpus, len(seen)), group, member, seen[group])
@@ -57,7 +57,7 @@ class Division:
         lost, full = member.lost or (), self.limits.cpus
         return ("quota" in lost and target.quota_cpus < full) or ("cpus" in lost and target.cpuset_cpus < full)
 
-    def in_force(self, seen: Mapping[Group, Seen], reduced: Collection[Group]) -> Allocation:
+    def in_force(self, seen: Mapping[Group, GroupReading], reduced: Collection[Group]) -> Allocation:
         """The most that BE could use: the sum of the quotas, the CPUs of any group, frozen only if all groups are.
 
         Args:
@@ -70,7 +70,7 @@ class Division:
         highest = max(self._prefix(now.effective) for now in counted)
         return Allocation(self._quota_cpus(counted, len(seen)), highest, all(now.frozen for now in counted))
 
-    def _quota_cpus(self, seen: Sequence[Seen], groups: int) -> float:
+    def _quota_cpus(self, seen: Sequence[GroupReading], groups: int) -> float:
         """The sum of the quotas; one that is in force as wanted is the quota wanted, without its rounding.
 
         But for so many groups that each has the kernel's least quota, and they more together than is wanted.

@@ -221,7 +221,7 @@ class FreezerDriver(ABC):
         self.freezer_files = (self._order,)
 
     @abstractmethod
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether this group itself, not just an ancestor, has the order to freeze."""
 
     @abstractmethod

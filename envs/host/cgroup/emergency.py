@@ -106,7 +106,7 @@ def emergency_plan(
         for cpuset in reversed(group.cpuset.family() if group.cpuset else ()):
             if cpuset is group.cpuset or cpuset.cpus():
                 cpuset.set_cpus(cpus)
-    plan = EmergencyPlan(((*freeze, *map(_stopped, freeze)), kernel.take_steps()))
+    plan = EmergencyPlan(((*freeze, *map(_stop_tasks, freeze)), kernel.take_steps()))
     cpusets = [group.using(knobs).cpuset for group in there]
     knobs.remember(plan.paths, ChainMap(*[cpuset.originals_below() for cpuset in cpusets if cpuset is not None]))
     return plan
@@ -160,7 +160,7 @@ class _RecordingKernel:
         """Nothing is open here."""
 
 
-def _stopped(order: EmergencyWrite) -> EmergencyWrite:
+def _stop_tasks(order: EmergencyWrite) -> EmergencyWrite:
     """The order once more until all tasks stand still; v1 needs that for tasks that were forked meanwhile."""
     probe, wanted = _STOPPED[order.path.name]
     return replace(order, probe=probe, wanted=wanted)

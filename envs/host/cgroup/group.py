@@ -13,7 +13,7 @@ from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejecte
 from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal, refusing
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
 from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
@@ -27,7 +27,13 @@ KILLED_AT_ONCE = 100
 
 REMOVE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
-USED = (Controller.CPU, Controller.CPUACCT, Controller.CPUSET, Controller.FREEZER, Controller.PRESSURE)
+USED = (
+    CgroupController.CPU,
+    CgroupController.CPUACCT,
+    CgroupController.CPUSET,
+    CgroupController.FREEZER,
+    CgroupController.PRESSURE,
+)
 
 
 class Group:
@@ -42,7 +48,7 @@ class Group:
         cpu, cpuset, freezer: Drivers of its controllers; None where no hierarchy has them.
     """
 
-    def __init__(self, name: str, paths: Mapping[Controller, Path], layout: Layout, knobs: Knobs) -> None:
+    def __init__(self, name: str, paths: Mapping[CgroupController, Path], layout: Layout, knobs: Knobs) -> None:
         self.name = name
         self.paths = dict(paths)
         self.layout = layout
@@ -53,7 +59,7 @@ class Group:
         self._bind()
 
     @classmethod
-    def create(cls, layout: Layout, name: str, knobs: Knobs, also: Collection[Controller] = ()) -> Group:
+    def create(cls, layout: Layout, name: str, knobs: Knobs, also: Collection[CgroupController] = ()) -> Group:
         """Make a group in every hierarchy that rlctl uses, ready to take tasks.
 
         Args:
@@ -135,7 +141,7 @@ class Group:
     @property
     def directories(self) -> tuple[Path, ...]:
         """Its distinct directories; that of the CPU controller first."""
-        return tuple(dict.fromkeys(self.paths[one] for one in Controller if one in self.paths))
+        return tuple(dict.fromkeys(self.paths[one] for one in CgroupController if one in self.paths))
 
     def relatives(self) -> Iterator[Path]:
         """Its directories, those above them, and those of the groups within it."""
@@ -168,7 +174,7 @@ class Group:
         with refusing(self.directories[0], "find it", group=True):
             return tuple(self._knobs.kernel.identity(directory) for directory in self.directories)
 
-    def part(self, controller: Controller) -> tuple[Mount, Path]:
+    def part(self, controller: CgroupController) -> tuple[Mount, Path]:
         """The hierarchy of a controller, and this group's directory in it."""
         if (mount := self.layout.mounts.get(controller)) is None:
             raise CgroupError(f"cgroup {controller}: {self.layout.missing[controller]}")
@@ -179,12 +185,12 @@ class Group:
     @property
     def usage_file(self) -> Path | None:
         """`cpuacct.usage` or `cpu.stat`, for sensors."""
-        return self._file(Controller.CPUACCT, "cpuacct.usage", "cpu.stat")
+        return self._file(CgroupController.CPUACCT, "cpuacct.usage", "cpu.stat")
 
     @property
     def pressure_file(self) -> Path | None:
         """The group's `cpu.pressure`, for sensors."""
-        return self._file(Controller.PRESSURE, "cpu.pressure", "cpu.pressure")
+        return self._file(CgroupController.PRESSURE, "cpu.pressure", "cpu.pressure")
 
     @property
     def procs_file(self) -> Path:
@@ -258,7 +264,7 @@ class Group:
         """
         if not isinstance(self.freezer, FreezerV1):
             return 0
-        directory = self.paths[Controller.FREEZER]
+        directory = self.paths[CgroupController.FREEZER]
         # Attaching thaws a task whose new group is not frozen (kernel/cgroup/legacy_freezer.c, freezer_attach).
         pids = list(self._pids_in(directory))
         for pid in pids[first : first + KILLED_AT_ONCE]:
@@ -294,11 +300,14 @@ class Group:
         for controller, path in self.paths.items():
             mount = self.layout.mounts[controller]
             first = mount.version == 1
-            if controller is Controller.CPU and (path / ("cpu.shares" if first else "cpu.weight")).exists():
+            if controller is CgroupController.CPU and (path / ("cpu.shares" if first else "cpu.weight")).exists():
                 self.cpu = (CpuV1 if first else CpuV2)(self._knobs, path, mount.path)
-            elif controller is Controller.CPUSET and (path / "cpuset.cpus").exists():
+            elif controller is CgroupController.CPUSET and (path / "cpuset.cpus").exists():
                 self.cpuset = (CpusetV1 if first else CpusetV2)(self._knobs, path)
-            elif controller is Controller.FREEZER and (path / ("freezer.state" if first else "cgroup.freeze")).exists():
+            elif (
+                controller is CgroupController.FREEZER
+                and (path / ("freezer.state" if first else "cgroup.freeze")).exists()
+            ):
                 self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
 
     def _pids(self) -> list[frozenset[int]]:
@@ -314,7 +323,7 @@ class Group:
                 if group == directory:
                     raise
 
-    def _file(self, controller: Controller, in_v1: str, in_v2: str) -> Path | None:
+    def _file(self, controller: CgroupController, in_v1: str, in_v2: str) -> Path | None:
         if controller not in self.paths:
             return None
         return self.paths[controller] / (in_v1 if self.layout.mounts[controller].version == 1 else in_v2)

@@ -94,7 +94,7 @@ class Recorded:
         return self.boot_id == boot or bool(self.entries and not self.boot_id)
 
 
-def refused(path: Path, error: OSError) -> RlctlError:
+def state_error(path: Path, error: OSError) -> RlctlError:
     """The errno of a state directory, or of a file in it, in the user's words; by whichever option it is named."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return PermissionMissing(f"{path}: {error.strerror}: run as root, or name another state directory")
@@ -124,7 +124,7 @@ def load(state_dir: Path) -> Recorded:
     except (FileNotFoundError, NotADirectoryError):
         return Recorded()
     except OSError as error:
-        raise refused(state_dir / JOURNAL, error) from None
+        raise state_error(state_dir / JOURNAL, error) from None
     # A line that has no end was torn by a crash; the kernel file it is about was not written yet.
     whole = content[: content.rfind(b"\n") + 1]
     lines = whole.splitlines()
@@ -255,7 +255,7 @@ class StateLock:
         try:
             self._file: int | None = _lock_file(state_dir, writable=writable)
         except OSError as error:
-            raise refused(path, error) from error
+            raise state_error(path, error) from error
         deadline = time.monotonic() + LOCK_SECONDS
         while not _try_lock(self._file):
             if time.monotonic() > deadline:
@@ -269,7 +269,7 @@ class StateLock:
         except OSError as error:
             if writable:
                 self.close()
-                raise refused(path, error) from error
+                raise state_error(path, error) from error
 
     def close(self) -> None:
         """Let another process have it. Idempotent."""
@@ -319,7 +319,7 @@ class Journal:
         try:
             state_dir.mkdir(0o755, parents=True, exist_ok=True)
         except OSError as error:
-            raise refused(state_dir, error) from error
+            raise state_error(state_dir, error) from error
         journal = cls(state_dir, _lock=StateLock(state_dir))
         try:
             journal._begin(boot_id(proc))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
-from rlctl.envs.host.mounted import mounted
+from rlctl.envs.host.mounted import list_mounts
 
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""
@@ -169,7 +169,7 @@ def _content(file: int) -> str:
 
 def group_devices() -> frozenset[int]:
     """Device numbers of the mounted file systems whose files are control groups or resctrl classes."""
-    return frozenset(one.device for one in mounted(*GROUP_SYSTEMS))
+    return frozenset(one.device for one in list_mounts(*GROUP_SYSTEMS))
 
 
 def whereabouts(kernel: Kernel, directory: Path, identity: Identity) -> Path | None:

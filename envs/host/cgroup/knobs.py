@@ -67,7 +67,7 @@ class Knobs:
             return ()
 
     @contextlib.contextmanager
-    def given(self, texts: Mapping[Path, str]) -> Iterator[None]:
+    def answer_from(self, texts: Mapping[Path, str]) -> Iterator[None]:
         """Meanwhile `read` answers what was just read, rather than reading it again."""
         self._given = texts
         try:

@@ -15,12 +15,12 @@ from pathlib import Path
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.mounted import mounted
+from rlctl.envs.host.mounted import list_mounts
 
 SYS_CGROUP = Path("/sys/fs/cgroup")
 
 
-class Controller(StrEnum):
+class CgroupController(StrEnum):
     """What rlctl wants of control groups."""
 
     CPU = "cpu"
@@ -34,21 +34,21 @@ class Controller(StrEnum):
     @property
     def v1_name(self) -> str:
         """What cgroup v1 calls it."""
-        return "blkio" if self is Controller.IO else str(self)
+        return "blkio" if self is CgroupController.IO else str(self)
 
 
 _DISABLES = {
-    Controller.CPU: "BE's quota and weight",
-    Controller.CPUSET: "BE's cpuset",
-    Controller.FREEZER: "freezing BE",
-    Controller.CPUACCT: "CPU use of LC and BE",
-    Controller.MEMORY: "memory protection of the LC and memory limits of BE",
-    Controller.IO: "BE's share of the disks",
-    Controller.PRESSURE: "pressure of LC and BE",
+    CgroupController.CPU: "BE's quota and weight",
+    CgroupController.CPUSET: "BE's cpuset",
+    CgroupController.FREEZER: "freezing BE",
+    CgroupController.CPUACCT: "CPU use of LC and BE",
+    CgroupController.MEMORY: "memory protection of the LC and memory limits of BE",
+    CgroupController.IO: "BE's share of the disks",
+    CgroupController.PRESSURE: "pressure of LC and BE",
 }
 
-_V2_CONTROLLERS = frozenset({Controller.CPU, Controller.CPUSET, Controller.MEMORY})
-_OPTIONAL = frozenset({Controller.MEMORY, Controller.IO, Controller.PRESSURE})
+_V2_CONTROLLERS = frozenset({CgroupController.CPU, CgroupController.CPUSET, CgroupController.MEMORY})
+_OPTIONAL = frozenset({CgroupController.MEMORY, CgroupController.IO, CgroupController.PRESSURE})
 _V2_ONLY = "cpu.weight, memory.low and memory.high, delegation to a user; v1 does the rest"
 
 
@@ -65,12 +65,12 @@ class Mount:
 class Layout:
     """The control groups of one host, and why those are missing that there are not."""
 
-    mounts: Mapping[Controller, Mount]
-    missing: Mapping[Controller, str]
+    mounts: Mapping[CgroupController, Mount]
+    missing: Mapping[CgroupController, str]
 
-    def of_services(self) -> Iterator[tuple[Controller, Mount]]:
+    def of_services(self) -> Iterator[tuple[CgroupController, Mount]]:
         """Not v1's blkio: systemd leaves services in their slice's group there, which is not theirs alone."""
-        return (one for one in self.mounts.items() if one[0] is not Controller.IO or one[1].version == 2)
+        return (one for one in self.mounts.items() if one[0] is not CgroupController.IO or one[1].version == 2)
 
     @classmethod
     def detect(cls, root: Path = SYS_CGROUP, proc: Path = Path("/proc")) -> Layout:
@@ -79,23 +79,23 @@ class Layout:
         first: dict[str, Mount] = {}
         for name, mount in _hierarchies(proc, root):
             first.setdefault(name, mount)
-        served = {name: _served_by(name, first, proc) for name in Controller}
+        served = {name: _served_by(name, first, proc) for name in CgroupController}
         mounts = {name: mount for name, mount in served.items() if mount is not None}
         table = _v1_table(proc)
-        missing = {name: _why_missing(name, first, table) for name in Controller if name not in mounts}
+        missing = {name: _why_missing(name, first, table) for name in CgroupController if name not in mounts}
         return cls(mounts, missing)
 
     @property
     def kind(self) -> str:
         """v1, v2, hybrid or none, by the controllers that actuate."""
-        actuators = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+        actuators = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
         versions = {self.mounts[name].version for name in actuators if name in self.mounts}
         if not versions:
             return "none"
-        mounted = versions | ({2} if Controller.PRESSURE in self.mounts else set())
-        return "hybrid" if len(mounted) > 1 else f"v{versions.pop()}"
+        list_mounts = versions | ({2} if CgroupController.PRESSURE in self.mounts else set())
+        return "hybrid" if len(list_mounts) > 1 else f"v{versions.pop()}"
 
-    def mount(self, controller: Controller) -> Mount:
+    def mount(self, controller: CgroupController) -> Mount:
         """The mount that serves a controller. Raises HostError where there is none, with the reason."""
         if controller in self.mounts:
             return self.mounts[controller]
@@ -105,7 +105,7 @@ class Layout:
 
     def describe(self) -> tuple[Capability, ...]:
         """For `rlctl doctor`: each controller, where it is and whether groups can be made there."""
-        return (*(self._capability(name) for name in Controller), self._second_version())
+        return (*(self._capability(name) for name in CgroupController), self._second_version())
 
     def _second_version(self) -> Capability:
         """Whether cgroup2 serves what BE is restricted by; a v1 hierarchy that holds a controller keeps it."""
@@ -116,7 +116,7 @@ class Layout:
         reason = f"v1 holds {', '.join(with_v1)}: they cannot be moved while mounted there"
         return Capability("cgroup2 controllers", False, reason, _V2_ONLY)
 
-    def _capability(self, name: Controller) -> Capability:
+    def _capability(self, name: CgroupController) -> Capability:
         title, mount = f"cgroup {name}", self.mounts.get(name)
         if mount is None:
             return Capability(title, False, self.missing[name], _DISABLES[name])
@@ -128,7 +128,7 @@ class Layout:
 
 def _hierarchies(proc: Path, root: Path) -> Iterator[tuple[str, Mount]]:
     """Controller names (or `unified`) with their mounts, in mount order."""
-    for one in mounted("cgroup", "cgroup2", proc=proc):
+    for one in list_mounts("cgroup", "cgroup2", proc=proc):
         path = _below(one.path, root)
         if path is None or "\0" in str(path):
             continue
@@ -146,23 +146,23 @@ def _below(mount_point: Path, root: Path) -> Path | None:
     return mount_point if root == SYS_CGROUP else None
 
 
-def _served_by(name: Controller, first: Mapping[str, Mount], proc: Path) -> Mount | None:
+def _served_by(name: CgroupController, first: Mapping[str, Mount], proc: Path) -> Mount | None:
     # A controller is in one hierarchy at a time: one that v1 has is not in cgroup2 (cgroup-v2.rst, "Mounting").
     unified = first.get("unified")
-    if name is not Controller.PRESSURE and name.v1_name in first:
+    if name is not CgroupController.PRESSURE and name.v1_name in first:
         return first[name.v1_name]
     if unified is None:
         return None
-    if name is Controller.PRESSURE:
+    if name is CgroupController.PRESSURE:
         return unified if (proc / "pressure/cpu").exists() else None
     # Every v2 group can be frozen and has its CPU usage in cpu.stat: no file lists either (cgroup-v2.rst, "cpu.stat").
-    if name in (Controller.FREEZER, Controller.CPUACCT):
+    if name in (CgroupController.FREEZER, CgroupController.CPUACCT):
         return unified
     return unified if name in text_of(unified.path / "cgroup.controllers").split() else None
 
 
-def _why_missing(name: Controller, first: Mapping[str, Mount], table: Mapping[str, tuple[int, bool]]) -> str:
-    if name is Controller.PRESSURE:
+def _why_missing(name: CgroupController, first: Mapping[str, Mount], table: Mapping[str, tuple[int, bool]]) -> str:
+    if name is CgroupController.PRESSURE:
         return "no cgroup2 is mounted" if "unified" not in first else "this kernel measures none (boot with psi=1)"
     if not first:
         return "no control groups are mounted: mount -t cgroup2 cgroup2 /sys/fs/cgroup"

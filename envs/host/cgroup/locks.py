@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
-from rlctl.envs.errors import CgroupError, HostError, PermissionMissing, RlctlError, shown
+from rlctl.envs.errors import CgroupError, HostError, PermissionMissing, RlctlError, printable
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import load
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of, refusing
@@ -173,7 +173,7 @@ class Claims:
         there = read_mark(directory)
         # Where the state directory was moved its originals are ours.
         if there not in (None, self._state_dir.absolute()) and not holds(self._state_dir, directory):
-            named = shown(str(there))[:MOST_NAME]  # anybody who may write the group's directory has written it
+            named = printable(str(there))[:MOST_NAME]  # anybody who may write the group's directory has written it
             _log.warning("%s: %s has its originals no more: what it has now counts as them", directory, named)
         mark(directory, self._state_dir)
         self._marked.add(directory)

@@ -12,7 +12,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.state import Seen, Settings, ceiling_cpus, see
+from rlctl.envs.host.cgroup.state import GroupReading, Settings, ceiling_cpus, see
 
 # The knobs that hold BE back; their originals are journalled before the first tick.
 RESTRICTING = ("quota", "cpus", "frozen")
@@ -37,7 +37,7 @@ class Member:
     lost: frozenset[str] | None = None
     late: bool = False
     texts: tuple[str, ...] = ()
-    seen: Seen | None = None
+    seen: GroupReading | None = None
 
 
 class Members:
@@ -123,10 +123,10 @@ class Members:
         self._ownership.events.tell("group-reduced", f"BE group {group.name} was removed from a hierarchy: {what}")
         return rest
 
-    def look(self, groups: Iterable[Group]) -> dict[Group, Seen]:
+    def look(self, groups: Iterable[Group]) -> dict[Group, GroupReading]:
         """Read groups; one that vanished is dropped, and what is left of it is read in its place."""
         # Siblings share their ancestors' quotas: read once for all.
-        seen: dict[Group, Seen] = {}
+        seen: dict[Group, GroupReading] = {}
         ceilings: dict[str, float] = {}
         for group in groups:
             try:
@@ -137,7 +137,7 @@ class Members:
         self.require_any()
         return seen
 
-    def _see(self, group: Group, ceilings: dict[str, float]) -> Seen:
+    def _see(self, group: Group, ceilings: dict[str, float]) -> GroupReading:
         """Read one group; files that hold what they held at the last look mean the same, which spares most of it."""
         member = self.known[group]
         weighed, before = member.weight is not None, member.seen
@@ -146,12 +146,12 @@ class Members:
         with contextlib.suppress(RlctlError):  # of the ceiling: it is what `see` says of it
             if before and texts == member.texts and ceiling_cpus(group, ceilings) == before.ceiling_cpus:
                 return before
-        with self._knobs.given(dict(zip(files, texts, strict=False))):
+        with self._knobs.answer_from(dict(zip(files, texts, strict=False))):
             now = see(group, weighed=weighed, ceilings=ceilings)
         member.texts, member.seen = texts, now if texts and not now.errors else None
         return now
 
-    def notice_others(self, seen: dict[Group, Seen], safe_part: Callable[[Group], Settings]) -> None:
+    def notice_others(self, seen: dict[Group, GroupReading], safe_part: Callable[[Group], Settings]) -> None:
         """Find what differs from what we left: another program wrote it, or another group has taken the name.
 
         Args:
@@ -167,7 +167,7 @@ class Members:
             if not safe.changes(now):
                 continue
             try:
-                if self._replaced(group, member):
+                if self._is_replaced(group, member):
                     self._ownership.events.tell("group-replaced", f"BE group {group.name} was removed and made anew")
                 else:
                     self._ownership.compare(group, left, now, safe)
@@ -176,7 +176,7 @@ class Members:
                 del seen[group]
         self.require_any()
 
-    def _replaced(self, group: Group, member: Member) -> bool:
+    def _is_replaced(self, group: Group, member: Member) -> bool:
         """Whether another group has taken the name; it is ours from now on, with its own originals journalled."""
         identity = group.identity()
         if identity == member.identity:

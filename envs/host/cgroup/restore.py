@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupGone, shown
+from rlctl.envs.errors import CgroupGone, printable
 from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import (
     JOURNAL,
@@ -83,7 +83,7 @@ class RestoreReport:
             # One line for many: after months of groups that came and went there are hundreds.
             told = paths if len(paths) <= MOST_OF_A_REASON else paths[:1]
             more = f" (and {len(paths) - 1} more files)" if len(paths) > len(told) else ""
-            lines += [shown(f"{path}{more}: {why}") for path in told]
+            lines += [printable(f"{path}{more}: {why}") for path in told]
         return "\n".join(lines)
 
 

@@ -44,7 +44,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GroupReading:
     """What one group reads back.
 
     Attributes:
@@ -88,7 +88,7 @@ def in_words(value: Knob) -> str:
     return "idle" if value == IDLE else str(value)
 
 
-def see(group: Group, *, weighed: bool, ceilings: dict[str, float]) -> Seen:
+def see(group: Group, *, weighed: bool, ceilings: dict[str, float]) -> GroupReading:
     """Read one group, `Group.setting_files` and the ceiling; what cannot be read is taken for wide open.
 
     Args:
@@ -103,10 +103,10 @@ def see(group: Group, *, weighed: bool, ceilings: dict[str, float]) -> Seen:
     settings = Settings(
         _or(errors, None, lambda: _quota(cpu)) if cpu else None,
         _or(errors, None, cpuset.cpus) if cpuset else None,
-        _or(errors, None, freezer.ordered) if freezer else None,
+        _or(errors, None, freezer.is_ordered) if freezer else None,
         _or(errors, None, lambda: IDLE if cpu.idle() else cpu.weight()) if cpu and weighed else None,
     )
-    return Seen(
+    return GroupReading(
         settings,
         _or(errors, UNLIMITED, lambda: ceiling_cpus(group, ceilings)),
         _or(errors, frozenset(), cpuset.effective) if cpuset else frozenset(),

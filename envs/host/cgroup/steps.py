@@ -14,7 +14,7 @@ from enum import IntEnum
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.state import Knob, Seen, Settings, in_words
+from rlctl.envs.host.cgroup.state import GroupReading, Knob, Settings, in_words
 
 # How long a freeze may take before a tighter quota is written beneath it; most need less.
 # A task must run to reach the point where it stops, and one whose quota has run out does not run before the next
@@ -55,7 +55,7 @@ _SETTLED = frozenset({Turn.TIGHTEN_WEIGHT, Turn.TIGHTEN_QUOTA, Turn.WIDEN_QUOTA,
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WriteStep:
     """One write to a group, or the wait for what comes of it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlanOutcome:
     """What became of a plan.
 
     Attributes:
@@ -92,7 +92,7 @@ class Outcome:
         gone: Groups that vanished meanwhile, and how that showed.
     """
 
-    failed: list[tuple[Step, RlctlError]] = field(default_factory=list)
+    failed: list[tuple[WriteStep, RlctlError]] = field(default_factory=list)
     late: list[Group] = field(default_factory=list)
     gone: dict[Group, CgroupGone] = field(default_factory=dict)
 
@@ -102,20 +102,22 @@ class Outcome:
         return {step.group for step, _ in self.failed}
 
 
-def plan(seen: Mapping[Group, Seen], wanted: Mapping[Group, Settings], settle_seconds: float) -> list[Step]:
+def plan(
+    seen: Mapping[Group, GroupReading], wanted: Mapping[Group, Settings], settle_seconds: float
+) -> list[WriteStep]:
     """The steps that take every group from what it has to what it may have, in the order of their turns."""
     # Sorting keeps the order of equals: within a turn the groups have theirs.
     steps = [step for group, now in seen.items() for step in _steps_of(group, now, wanted[group], settle_seconds)]
     return sorted(steps, key=lambda step: step.turn)
 
 
-def carry_out(steps: Iterable[Step]) -> Outcome:
+def carry_out(steps: Iterable[WriteStep]) -> PlanOutcome:
     """Take steps in their order; one that fails does not keep the others from being tried.
 
     A group whose restriction failed or is yet to come is not given more, and one that vanished is left alone.
     """
     # All waits share one clock: forty slow groups must not add up to forty waits.
-    outcome, begun_seconds = Outcome(), time.monotonic()
+    outcome, begun_seconds = PlanOutcome(), time.monotonic()
     for step in steps:
         group = step.group
         if group in outcome.gone or (step.turn.growing and group in outcome.failed_groups.union(outcome.late)):
@@ -138,7 +140,7 @@ def carry_out(steps: Iterable[Step]) -> Outcome:
     return outcome
 
 
-def _freeze_or_thaw(step: Step, begun_seconds: float) -> bool:
+def _freeze_or_thaw(step: WriteStep, begun_seconds: float) -> bool:
     """False where the group is frozen later than it was waited for."""
     if (freezer := step.group.freezer) is None:
         return True
@@ -157,39 +159,39 @@ def _freeze_or_thaw(step: Step, begun_seconds: float) -> bool:
     return True
 
 
-def _steps_of(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
-    now, steps = seen.settings, list[Step]()
+def _steps_of(group: Group, seen: GroupReading, wanted: Settings, settle_seconds: float) -> list[WriteStep]:
+    now, steps = seen.settings, list[WriteStep]()
     if now == wanted and (seen.frozen or not wanted.frozen):
         return steps
     # What cannot be read may be wide open: it is tightened. What is wanted of a group is what it has a driver for.
     if wanted.quota is not None and now.quota != wanted.quota:
         turn = Turn.WIDEN_QUOTA if now.quota and wanted.quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
-        steps.append(Step(turn, group, "quota", wanted.quota))
+        steps.append(WriteStep(turn, group, "quota", wanted.quota))
     # CPUs that are exchanged for others, and an empty set (wide open), tighten: they may take some away.
     if wanted.cpus is not None and now.cpus != wanted.cpus:
         turn = Turn.WIDEN_CPUS if now.cpus and now.cpus < wanted.cpus else Turn.TIGHTEN_CPUS
-        steps.append(Step(turn, group, "cpus", wanted.cpus))
+        steps.append(WriteStep(turn, group, "cpus", wanted.cpus))
     if now.weight is not None and wanted.weight is not None and now.weight != wanted.weight:
         turn = Turn.WIDEN_WEIGHT if wanted.weight > now.weight else Turn.TIGHTEN_WEIGHT
-        steps.append(Step(turn, group, "weight", wanted.weight))
+        steps.append(WriteStep(turn, group, "weight", wanted.weight))
     if wanted.frozen is not None:
         steps += _freezer_steps(group, seen, wanted, settle_seconds)
     return steps
 
 
-def _freezer_steps(group: Group, seen: Seen, wanted: Settings, settle_seconds: float) -> list[Step]:
+def _freezer_steps(group: Group, seen: GroupReading, wanted: Settings, settle_seconds: float) -> list[WriteStep]:
     quota, ordered = wanted.quota, seen.settings.frozen
     if not wanted.frozen:
-        return [Step(Turn.THAW, group, "frozen", False, settle_seconds)] if ordered else []
+        return [WriteStep(Turn.THAW, group, "frozen", False, settle_seconds)] if ordered else []
     steps = []
     if not ordered:
-        steps.append(Step(Turn.FREEZE, group, "frozen", True))
-        steps.append(Step(Turn.HEAD_START, group, "frozen", True, HEAD_START_SECONDS))
+        steps.append(WriteStep(Turn.FREEZE, group, "frozen", True))
+        steps.append(WriteStep(Turn.HEAD_START, group, "frozen", True, HEAD_START_SECONDS))
         # A task that has used up its quota stops when the next period refills it (sched-bwc.rst, "Management").
         period_seconds = 0.0 if quota is None or quota.quota_us is None else quota.period_us * 1e-6
         throttled_seconds = min(PERIODS_TO_SETTLE * period_seconds, MOST_THROTTLED_SECONDS)
         seconds = HEAD_START_SECONDS + settle_seconds + throttled_seconds
-        steps.append(Step(Turn.SETTLE, group, "frozen", True, seconds))
+        steps.append(WriteStep(Turn.SETTLE, group, "frozen", True, seconds))
     elif not seen.frozen:  # it was waited for already, and a tick has more to do than to wait
-        steps.append(Step(Turn.SETTLE, group, "frozen", True, HEAD_START_SECONDS))
+        steps.append(WriteStep(Turn.SETTLE, group, "frozen", True, HEAD_START_SECONDS))
     return steps

@@ -252,7 +252,7 @@ class FreezerV1(FreezerDriver):
     orders = "THAWED", "FROZEN"
     waits_for_thaw = False
 
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether this group itself has the order to freeze."""
         # freezer.state shows FROZEN for an ancestor's order too (cgroup-v1/freezer-subsystem.rst).
         return self._knobs.read(self.state_path).strip() == "1"

@@ -78,7 +78,7 @@ class FreezerV2(FreezerDriver):
     orders = "0", "1"
     waits_for_thaw = True
 
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether this group itself has the order to freeze."""
         return number(self._knobs.read(self._order), self._order) == 1
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -144,7 +144,7 @@ class Reporter:
         if isinstance(figures.error_rps, float) and figures.error_rps > (1.0 - self.slo.quantile) * total:
             failed = f"{figures.error_rps:.4g} of {total:.4g} requests a second failed"
             return Missing(Why.FAILING, f"{self.source}: {failed}, {1.0 - self.slo.quantile:.3g} of them may")
-        tail = measured(figures.tail_seconds, LONGEST_SECONDS)
+        tail = parse_quantity(figures.tail_seconds, LONGEST_SECONDS)
         if isinstance(tail, Why):
             return Missing(tail, f"{self.source}: a tail latency of {figures.tail_seconds!r} s")
         return Quantile(tail, age_seconds, figures.samples, figures.window_seconds)
@@ -174,5 +174,5 @@ def _silence(figures: Figures) -> str:
 def _checked(number: float | Missing, most: float, age_seconds: float) -> Reading:
     if isinstance(number, Missing):
         return number
-    checked = measured(number, most)
+    checked = parse_quantity(number, most)
     return Missing(checked, f"{number!r}") if isinstance(checked, Why) else Value(checked, age_seconds)

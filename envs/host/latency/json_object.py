@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from rlctl.envs.host.decode import json_or_none, measured
+from rlctl.envs.host.decode import json_or_none, parse_quantity
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, MOST_RPS, UNKNOWN, Figures, TimeUnit
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.yaml_edge import Name, Strict
@@ -83,7 +83,7 @@ class FigureKeys(Strict):
         raw = lookup(document, key)
         if raw is None:
             return _lacking(key, document)
-        number = measured(raw, most / scale)
+        number = parse_quantity(raw, most / scale)
         return Missing(number, f"{key!r} is {str(raw)[:60]!r}") if isinstance(number, Why) else number * scale
 
 

@@ -13,7 +13,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.decode import all_measured, json_or_none, measured
+from rlctl.envs.host.decode import all_measured, json_or_none, parse_quantity
 from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, TimeUnit
 from rlctl.envs.host.latency.json_object import column, lookup, members
 from rlctl.envs.host.latency.window import Requests
@@ -78,7 +78,7 @@ class RequestKeys(Strict):
         if self.status is not None:
             raws = column(rows, self.status)
             if (statuses := all_measured(raws)) is None:
-                known = map(measured, raws)
+                known = map(parse_quantity, raws)
                 statuses = np.array([math.nan if isinstance(status, Why) else status for status in known])
             bad |= ~((statuses >= 100) & (statuses < FIRST_ERROR_STATUS))
         return int(bad.sum())
@@ -114,7 +114,7 @@ class JsonRequests(LineFormat):
         raws, most = column(rows, self._keys.latency), LONGEST_SECONDS / scale
         if (latencies := all_measured(raws, most)) is not None:  # all lines are sound, and cost a third
             return Requests((latencies * scale).tolist(), self._keys.failures(rows))
-        each = [measured(raw, most) for raw in raws]
+        each = [parse_quantity(raw, most) for raw in raws]
         known = [latency * scale for latency in each if not isinstance(latency, Why)]
         if not known:
             self.unfit = self._complaint(rows[0])
@@ -204,7 +204,7 @@ def _numbers(cells: Sequence[bytes]) -> list[float]:
     try:
         return list(map(float, cells))
     except ValueError:
-        return [math.nan if isinstance(number := measured(cell), Why) else number for cell in cells]
+        return [math.nan if isinstance(number := parse_quantity(cell), Why) else number for cell in cells]
 
 
 def _has_failed(status: bytes) -> bool:

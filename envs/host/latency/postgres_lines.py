@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import OrderedDict
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS
 from rlctl.envs.host.latency.json_object import lookup
 from rlctl.envs.host.latency.line_formats import LineFormat, documents
@@ -61,7 +61,7 @@ class PostgresLines(LineFormat):
                 malformed += 1
             elif found := _DURATION.match(message):
                 step = found[2] or _step(lookup(row, "ps"))
-                took = measured(found[1], LONGEST_SECONDS * 1e3)
+                took = parse_quantity(found[1], LONGEST_SECONDS * 1e3)
                 if not step or isinstance(took, Why):
                     malformed += 1
                 elif step in ("parse", "bind"):

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from pydantic import Field, model_validator
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures, TimeUnit
 from rlctl.envs.host.latency.histogram import Histogram, together
 from rlctl.envs.telemetry import Missing, Why
@@ -159,7 +159,7 @@ class PrometheusDigest:
                 or not self._names.labels.items() <= sample.labels.items()
             ):
                 continue
-            bound, count = _bound(sample.labels.get("le", "")), measured(sample.value)
+            bound, count = _bound(sample.labels.get("le", "")), parse_quantity(sample.value)
             series = buckets.setdefault(_labels(sample), {})
             if bound is not None and not isinstance(count, Why):
                 series[bound] = count
@@ -193,7 +193,7 @@ class PrometheusDigest:
                 re.fullmatch(pattern, sample.labels.get(key, "")) for key, pattern in self._names.error_labels.items()
             )
         ]
-        if any(isinstance(measured(sample.value), Why) for sample in chosen):
+        if any(isinstance(parse_quantity(sample.value), Why) for sample in chosen):
             return Missing(Why.MALFORMED, f"a count of {self._names.errors} is none")
         return {_labels(sample): Histogram(counts=(sample.value,)) for sample in chosen}
 
@@ -205,7 +205,7 @@ class PrometheusDigest:
         if name is None:
             return UNKNOWN
         ours = [sample.value for sample in samples if sample.name == name and self._may_be_ours(sample)]
-        values = [value for one in ours if not isinstance(value := measured(one), Why)]
+        values = [value for one in ours if not isinstance(value := parse_quantity(one), Why)]
         if not values:
             return Missing(Why.NO_DATA, f"no series of {name}")
         return max(values) if name == self._names.oldest else sum(values)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, ConfigError, RlctlError, shown
+from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, ConfigError, RlctlError, printable
 from rlctl.envs.host.cgroup.group import USED, Group, tree
 from rlctl.envs.host.cgroup.journal import Journal, StateLock
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
@@ -117,12 +117,12 @@ class _Work(Knobs):
         self.platform, self.wish, self.layout, self.made = platform, wish, layout, list[Path]()
         self.mover = Mover(kernel, proc, wish.choice)
         self._proc = proc
-        cpuset = layout.mount(Controller.CPUSET)
+        cpuset = layout.mount(CgroupController.CPUSET)
         if any(one.quota_cpus < len(one.cpus) for one in platform.clusters):
-            layout.mount(Controller.CPU)
+            layout.mount(CgroupController.CPU)
         limits = any(one.memory_bytes is not None for one in platform.clusters)
-        self.memory = layout.mount(Controller.MEMORY) if limits else None
-        self.moving = tuple(dict.fromkeys([cpuset, layout.mounts.get(Controller.CPU, cpuset)]))
+        self.memory = layout.mount(CgroupController.MEMORY) if limits else None
+        self.moving = tuple(dict.fromkeys([cpuset, layout.mounts.get(CgroupController.CPU, cpuset)]))
         used = [layout.mounts[one] for one in USED if one in layout.mounts]
         every = [*self.moving, *used, *([self.memory] if self.memory else [])]
         self.managing = tuple({mount.path: mount for mount in every}.values())
@@ -195,7 +195,7 @@ class _Work(Knobs):
         self.mover.prepare = self._prepare
         for mount in self.moving:
             self._make_host(mount, theirs)
-        there = [one for one in (Controller.CPUSET, Controller.CPU) if one in self.layout.mounts]
+        there = [one for one in (CgroupController.CPUSET, CgroupController.CPU) if one in self.layout.mounts]
         paths = {one: self.base(self.layout.mounts[one]) / HOST for one in there}
         host = Group(platform.host_group, paths, self.layout, self)
         self._set_cpuset(host, platform.host_cpus, platform.host_memory_nodes)
@@ -204,7 +204,7 @@ class _Work(Knobs):
             say(f"made {group} with CPU {format_cpus(cpus)}")
         self.move()
         for source, count in self.mover.moved.items():
-            say(f"moved {count} tasks out of {shown(str(source))}")
+            say(f"moved {count} tasks out of {printable(str(source))}")
 
     def make_group(self, group: Path) -> None:
         """First on disk, then in the kernel, then on disk how to know it again."""
@@ -241,7 +241,7 @@ class _Work(Knobs):
                 raise CgroupBusy(f"{base}: in v2 all tasks of a divided group have to go: {left.tid}: {left.why}")
         # Undo switches off what is switched on here and no more: what others share by then has their limits.
         mounts = self.layout.mounts
-        names = [str(one) for one in (Controller.CPU, Controller.CPUSET) if mounts.get(one) == mount]
+        names = [str(one) for one in (CgroupController.CPU, CgroupController.CPUSET) if mounts.get(one) == mount]
         names += ["memory"] if mount == self.memory else []
         for group in [*reversed(base.parents), base]:
             if group.is_relative_to(mount.path):
@@ -254,18 +254,18 @@ class _Work(Knobs):
         platform, layout = self.platform, self.layout
         mdev = self._create(platform.mdev_group, platform.mdev_cpus, platform.mdev_memory_nodes)
         if self.wish.exclusive:
-            self._make_exclusive(mdev.paths[Controller.CPUSET])
+            self._make_exclusive(mdev.paths[CgroupController.CPUSET])
         for cluster in platform.clusters:
             group = self._create(platform.cluster_group(cluster.name), cluster.cpus, cluster.memory_nodes)
             if group.cpu is not None and cluster.quota_cpus < len(cluster.cpus):
                 group.cpu.set_quota(Quota.of_cpus(cluster.quota_cpus))
             if cluster.memory_bytes is not None:
-                is_v2 = layout.mounts[Controller.MEMORY].version == 2
-                limit = group.paths[Controller.MEMORY] / ("memory.max" if is_v2 else "memory.limit_in_bytes")
+                is_v2 = layout.mounts[CgroupController.MEMORY].version == 2
+                limit = group.paths[CgroupController.MEMORY] / ("memory.max" if is_v2 else "memory.limit_in_bytes")
                 self.write(limit, str(cluster.memory_bytes))
 
     def _create(self, name: str, cpus: frozenset[int], nodes: frozenset[int]) -> Group:
-        memory = () if self.memory is None else (Controller.MEMORY,)
+        memory = () if self.memory is None else (CgroupController.MEMORY,)
         group = Group.create(self.layout, name, self, memory)
         self._set_cpuset(group, cpus, nodes)
         return group
@@ -274,7 +274,7 @@ class _Work(Knobs):
         if group.cpuset is None:
             raise CgroupError(f"{group.name}: has no cpuset: its parent shares none")
         if nodes:
-            self.write(group.paths[Controller.CPUSET] / "cpuset.mems", format_cpus(nodes))
+            self.write(group.paths[CgroupController.CPUSET] / "cpuset.mems", format_cpus(nodes))
         group.cpuset.set_cpus(cpus)
 
     def _make_exclusive(self, mdev: Path) -> None:

@@ -32,7 +32,7 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.record import HOST, MDEV
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
-from rlctl.envs.yaml_edge import Strict, load_yaml, shipped_or_own, validated
+from rlctl.envs.yaml_edge import Strict, load_yaml, shipped_or_own, validate
 
 # Name of the cluster when the managed device is not divided.
 WHOLE = "all"
@@ -95,7 +95,7 @@ def load_platform(
         return discover_platform(within=within, cpus=cpus, sys=sys)
     path = shipped_or_own(file, "platform", "platform")
     data, lines = load_yaml(path)
-    description = validated(PlatformFile, data, path, lines)
+    description = validate(PlatformFile, data, path, lines)
     for key, problem in _problems(description, frozenset(_topology(cpus, sys)), memory_nodes(sys)):
         above = next((key[:end] for end in range(len(key), 0, -1) if key[:end] in lines), ())
         raise ConfigError(f"{'.'.join(key)}: {problem}", path, lines.get(above))

@@ -13,7 +13,7 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, tasks_in
 from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.record import HOST, MDEV
@@ -76,7 +76,9 @@ def tasks_outside(
     Returns:
         Tasks beside the partitions, each with its reason; and other programs' groups with the number of their tasks.
     """
-    wanted = {layout.mounts[one].path for one in (Controller.CPUSET, Controller.CPU) if one in layout.mounts}
+    wanted = {
+        layout.mounts[one].path for one in (CgroupController.CPUSET, CgroupController.CPU) if one in layout.mounts
+    }
     left: list[Left] = []
     others: list[tuple[Path, int]] = []
     for mount, base in mounts.items():
@@ -92,7 +94,7 @@ def tasks_outside(
 
 
 def _row(group: Group, kernel: Kernel) -> Row:
-    cpuset, memory = group.paths.get(Controller.CPUSET, Path()), group.paths.get(Controller.MEMORY, Path())
+    cpuset, memory = group.paths.get(CgroupController.CPUSET, Path()), group.paths.get(CgroupController.MEMORY, Path())
     limit = _text(kernel, memory / "memory.max", memory / "memory.limit_in_bytes")
     lists = (_text(kernel, one / "cgroup.procs") for one in tree(kernel, group.directories[0]))
     return Row(

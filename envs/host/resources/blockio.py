@@ -20,7 +20,7 @@ from typing import Literal
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.decode import text_of
 
 MOST_BFQ_WEIGHT = 1000  # io.weight goes on to 10000
@@ -63,7 +63,7 @@ def set_io_weight(group: Group, knobs: Knobs, weight: int, sys: Path = Path("/sy
     Raises:
         CgroupError: No disk of this host heeds a weight; why, and the way out. Besides it, what `Knobs` raises.
     """
-    mount, folder = group.part(Controller.IO)
+    mount, folder = group.part(CgroupController.IO)
     first, qos = mount.version == 1, mount.path / "io.cost.qos"
     if not first and not (folder / "io.max").exists():
         way_out = f"write +io to {folder.parent / 'cgroup.subtree_control'}"
@@ -75,7 +75,7 @@ def set_io_weight(group: Group, knobs: Knobs, weight: int, sys: Path = Path("/sy
     if (folder / "io.weight").exists() and _ENABLED.search(text_of(qos)):
         wanted[folder / "io.weight"] = weight
     if not wanted:
-        raise CgroupError(_unheeded(sys, f" or enable io.cost in {qos}" if qos.exists() else ""))
+        raise CgroupError(_why_unheeded(sys, f" or enable io.cost in {qos}" if qos.exists() else ""))
     for path, number in wanted.items():
         knobs.write(path, str(number) if first else f"default {number}")
 
@@ -88,7 +88,7 @@ def limit_io(
     Raises:
         CgroupError: The kernel does not take it. Besides it, what `Knobs` raises.
     """
-    mount, folder = group.part(Controller.IO)
+    mount, folder = group.part(CgroupController.IO)
     first = mount.version == 1
     file = folder / (f"blkio.throttle.{direction}_bps_device" if first else "io.max")
     name = "" if first else f"{direction[0]}bps="
@@ -101,7 +101,7 @@ def limit_io(
     knobs.write(file, f"{disk.device} {name}{bytes_per_second}")
 
 
-def _unheeded(sys: Path, or_else: str) -> str:
+def _why_unheeded(sys: Path, or_else: str) -> str:
     all_disks = disks(sys)
     if not all_disks:
         return "this host has no disk of its own"

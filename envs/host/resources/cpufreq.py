@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.sensors.kernel_file import Gauge, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -70,7 +70,7 @@ class LcFrequency:
 def _guaranteed_hertz(folder: Path) -> float | None:
     for name, unit_hertz in _GUARANTEED:
         try:
-            value = measured((folder / name).read_text())
+            value = parse_quantity((folder / name).read_text())
         except OSError:
             continue
         if not isinstance(value, Why) and value > 0.0:

@@ -13,7 +13,7 @@ from rlctl.envs.telemetry import Missing, Reading, Value, Why
 _AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
 
 
-class HostMemory:
+class HostMemorySensor:
     """`memory_available_bytes`, and `host_memory_pressure_ratio` (PSI "some") for an LC without a cgroup2 group."""
 
     name = "host-memory"

@@ -21,7 +21,7 @@ from typing import Literal
 from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.locks import claim
 from rlctl.envs.host.cgroup.parse import child_groups, number
 
@@ -44,7 +44,7 @@ def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int |
         CgroupError: v1 has no such setting, the controller is not enabled for the group, the group cannot be
             brought down to it, or another rlctl has raised one above. Besides these, what `Knobs` raises.
     """
-    mount, folder = group.part(Controller.MEMORY)
+    mount, folder = group.part(CgroupController.MEMORY)
     if mount.version == 1 and setting not in _V1:
         raise CgroupError(f"{folder}: cgroup v1 protects no memory; limit BE instead, or boot with cgroup_no_v1=memory")
     file = folder / (f"memory.{setting}" if mount.version == 2 else _V1[setting])

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured, text_of
+from rlctl.envs.host.decode import parse_quantity, text_of
 from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, one_number
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -45,7 +45,7 @@ def rapl_zones(sys: Path = Path("/sys")) -> tuple[Zone, ...]:
             continue
         name, top = text_of(folder / "name"), folder.name.count(":") == 1
         kind = "package" if top and name.startswith("package") else "dram" if not top and name == "dram" else ""
-        range_joules = measured(text_of(folder / "max_energy_range_uj"))
+        range_joules = parse_quantity(text_of(folder / "max_energy_range_uj"))
         if kind and not isinstance(range_joules, Why) and range_joules > 0.0:
             found.append(Zone(folder, kind, range_joules * 1e-6, _limit_watts(folder) if top else None))
     return tuple(found)
@@ -135,7 +135,7 @@ def _limit_watts(folder: Path) -> float | None:
         if text_of(name) == "long_term":
             stem = name.name.removesuffix("name")
             for file in (f"{stem}max_power_uw", f"{stem}power_limit_uw"):
-                micro = measured(text_of(folder / file))
+                micro = parse_quantity(text_of(folder / file))
                 if not isinstance(micro, Why) and micro > 0.0:
                     return micro * 1e-6
     return None

@@ -25,7 +25,7 @@ from rlctl.envs.host.cgroup.locks import claim
 from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.mounted import mounted
+from rlctl.envs.host.mounted import list_mounts
 
 # AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0
@@ -193,4 +193,4 @@ def why_no_resctrl(sys: Path = Path("/sys"), proc: Path = Path("/proc")) -> str:
 
 def mount_options(proc: Path = Path("/proc")) -> frozenset[str]:
     """What resctrl was mounted with; empty when it is not."""
-    return frozenset(next((one.options for one in mounted("resctrl", proc=proc)), ()))
+    return frozenset(next((one.options for one in list_mounts("resctrl", proc=proc)), ()))

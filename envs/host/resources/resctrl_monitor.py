@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS
 from rlctl.envs.host.sensors.kernel_file import Gauge
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
@@ -146,7 +146,7 @@ _ABSENT = Missing(Why.NOT_CONFIGURED, "no class of its own: set resources.resctr
 
 def _bytes(content: bytes) -> float | Missing:
     """The kernel says `Unavailable` when no counter could be read, `Error` when the socket is offline."""
-    value = measured(content.strip())
+    value = parse_quantity(content.strip())
     return Missing(Why.NO_DATA, f"{content[:20]!r}") if isinstance(value, Why) else value
 
 

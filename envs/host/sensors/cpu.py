@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 
 from rlctl.envs.host.cgroup.kernel import identity_of
-from rlctl.envs.host.decode import measured
-from rlctl.envs.host.sensors.kernel_file import BEGAN_ANEW, G, Gauge, KernelFile, Rate, followed
+from rlctl.envs.host.decode import parse_quantity
+from rlctl.envs.host.sensors.kernel_file import BEGAN_ANEW, G, Gauge, KernelFile, Rate, follow_gauges
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def usage_seconds(content: bytes) -> float | Missing:
     # Nanoseconds in v1 (cgroup-v1/cpuacct.rst), microseconds in v2 (cgroup-v2.rst, "cpu.stat").
     table = _USAGE_USEC.search(content)
     number, unit_seconds = (table[1], 1e-6) if table else (content.strip(), 1e-9)
-    usage = measured(number)
+    usage = parse_quantity(number)
     if isinstance(usage, Why):
         return Missing(usage, f"no CPU usage in {content[:60]!r}")
     return usage * unit_seconds
@@ -106,8 +106,8 @@ class GroupCpus:
             gauge.rate(now_seconds)
             return gauge
 
-        (self._lc,) = followed((self._lc,), (lc,), lambda path: begin(Gauge(path, usage_seconds)))
-        self._be = followed(self._be, be, lambda path: begin(BeUsage(path)))
+        (self._lc,) = follow_gauges((self._lc,), (lc,), lambda path: begin(Gauge(path, usage_seconds)))
+        self._be = follow_gauges(self._be, be, lambda path: begin(BeUsage(path)))
 
     def close(self) -> None:
         """Close the groups' files."""

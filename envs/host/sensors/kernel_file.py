@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 Parse = Callable[[bytes], float | Missing]
@@ -129,7 +129,7 @@ def one_number(unit: float, what: str) -> Parse:
     """For a file that holds nothing but one number, in this SI unit."""
 
     def parse(content: bytes) -> float | Missing:
-        number = measured(content.strip())
+        number = parse_quantity(content.strip())
         return Missing(number, f"{content[:40]!r} is no {what}") if isinstance(number, Why) else number * unit
 
     return parse
@@ -161,7 +161,7 @@ class Gauge:
 G = TypeVar("G", bound=Gauge)
 
 
-def followed(gauges: Iterable[G], paths: Sequence[Path], make: Callable[[Path], G]) -> tuple[G, ...]:
+def follow_gauges(gauges: Iterable[G], paths: Sequence[Path], make: Callable[[Path], G]) -> tuple[G, ...]:
     """Gauges of these files from now on: those that there are, and new ones; the others are closed."""
     before = {gauge.path: gauge for gauge in gauges}
     after = tuple(before.pop(path) if path in before else make(path) for path in paths)

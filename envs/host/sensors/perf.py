@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
-from rlctl.envs.host.mounted import mounted
-from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler
+from rlctl.envs.host.mounted import list_mounts
+from rlctl.envs.host.sensors.perf_parse import Count, FrameAssembler, PerfInterval
 from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -39,7 +39,7 @@ _PATTERN_CHARACTERS = frozenset(",{}[]()|*+?^$;")  # perf takes a name with thes
 
 def perf_root(proc: Path = Path("/proc")) -> Path | None:
     """Where perf looks up cgroup names: the v1 hierarchy of perf_event if it is mounted, else the cgroup2 mount."""
-    mounts = list(mounted("cgroup", "cgroup2", proc=proc))
+    mounts = list(list_mounts("cgroup", "cgroup2", proc=proc))
     v1 = [one.path for one in mounts if one.kind == "cgroup" and "perf_event" in one.options]
     return next(iter([*v1, *(one.path for one in mounts if one.kind == "cgroup2")]), None)
 
@@ -141,7 +141,7 @@ class PerfSensor:
         self._keeper.stop(Missing(Why.GONE, "perf: closed"))
         self._absent = self._keeper.trouble
 
-    def _frames(self, now_seconds: float) -> list[Frame]:
+    def _frames(self, now_seconds: float) -> list[PerfInterval]:
         if self._absent is not None:
             return []
         if self._look():
@@ -152,7 +152,7 @@ class PerfSensor:
         frames = assembler.feed(self._keeper.read(now_seconds))
         return frames if starts == self._keeper.starts else []  # a new child has a new clock
 
-    def _leave_out(self, frame: Frame) -> None:
+    def _leave_out(self, frame: PerfInterval) -> None:
         """Start perf anew without the events that this host lacks, as each costs perf and every tick some time."""
         seen: dict[str, set[float | Why]] = {}
         for (_, event), count in frame.counts.items():
@@ -189,7 +189,7 @@ class PerfSensor:
             return trouble or Missing(Why.STALE, f"perf has been silent for {age_seconds:.1f} s", age_seconds)
         return None
 
-    def _readings(self, frames: Sequence[Frame]) -> dict[str, Reading]:
+    def _readings(self, frames: Sequence[PerfInterval]) -> dict[str, Reading]:
         readings: dict[str, Reading] = dict.fromkeys(self.provides, _LACKING)
         seconds = sum(frame.seconds for frame in frames)
         for (role, event), name in self._keys.items():
@@ -200,7 +200,7 @@ class PerfSensor:
         readings["cpi"] = _cpi(readings.get("lc_cycles", _NOT_WANTED), readings.get("lc_instructions", _NOT_WANTED))
         return readings
 
-    def _counts(self, frames: Sequence[Frame], role: str, event: str) -> list[Count]:
+    def _counts(self, frames: Sequence[PerfInterval], role: str, event: str) -> list[Count]:
         names = self._roles[role]
         by_frame = [[f.counts[name, event] for name in names if (name, event) in f.counts] for f in frames]
         return [sum(counts[1:], counts[0]) if counts else Count(Why.GONE) for counts in by_frame]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from rlctl.envs.host.decode import json_or_none, measured
+from rlctl.envs.host.decode import json_or_none, parse_quantity
 from rlctl.envs.telemetry import Why
 
 MOST_LINE_BYTES = 4096  # real ones are below 400
@@ -51,7 +51,7 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PerfInterval:
     """One interval of perf."""
 
     stamp_seconds: float
@@ -67,11 +67,11 @@ def parse_line(line: bytes) -> PerfLine | None:
     fields = json_or_none(text) if text.startswith("{") else _from_csv(text)
     if not isinstance(fields, dict):
         return None
-    stamp, running = measured(fields.get("interval")), measured(fields.get("pcnt-running"))
+    stamp, running = parse_quantity(fields.get("interval")), parse_quantity(fields.get("pcnt-running"))
     event, group, raw = fields.get("event"), fields.get("cgroup"), fields.get("counter-value")
     if isinstance(stamp, Why) or not (isinstance(event, str) and isinstance(group, str) and isinstance(raw, str)):
         return None
-    count: float | Why = _NO_NUMBER.get(raw.strip()) or measured(raw)
+    count: float | Why = _NO_NUMBER.get(raw.strip()) or parse_quantity(raw)
     if fields.get("unit") == "msec" and not isinstance(count, Why):
         count *= 1e-3
     return PerfLine(stamp, group, _plain(event), count, 1.0 if isinstance(running, Why) else running / 100.0)
@@ -102,29 +102,29 @@ class FrameAssembler:
     def __init__(self, expected: Collection[tuple[str, str]]) -> None:
         self._expected = frozenset(expected)
         self._partial = b""
-        self._frame: Frame | None = None
+        self._frame: PerfInterval | None = None
         self._closed_seconds = 0.0
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes) -> list[PerfInterval]:
         """Take what the pipe gave; returns the frames that it completed, oldest first."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > MOST_LINE_BYTES:
             self._partial = b""
-        done: list[Frame] = []
+        done: list[PerfInterval] = []
         for line in lines:
             parsed = parse_line(line)
             if parsed is not None and (parsed.group, parsed.event) in self._expected:
                 done += self._add(parsed)
         return done
 
-    def _add(self, line: PerfLine) -> list[Frame]:
-        done: list[Frame] = []
+    def _add(self, line: PerfLine) -> list[PerfInterval]:
+        done: list[PerfInterval] = []
         if self._frame is not None and line.stamp_seconds > self._frame.stamp_seconds:
             done.append(self._close(self._frame))
         if line.stamp_seconds <= self._closed_seconds:
             return done
         if self._frame is None:
-            self._frame = Frame(line.stamp_seconds, line.stamp_seconds - self._closed_seconds)
+            self._frame = PerfInterval(line.stamp_seconds, line.stamp_seconds - self._closed_seconds)
         counts, key = self._frame.counts, (line.group, line.event)
         count = Count(line.count, line.running_ratio)
         counts[key] = counts[key] + count if key in counts else count
@@ -132,6 +132,6 @@ class FrameAssembler:
             done.append(self._close(self._frame))
         return done
 
-    def _close(self, frame: Frame) -> Frame:
+    def _close(self, frame: PerfInterval) -> PerfInterval:
         self._frame, self._closed_seconds = None, frame.stamp_seconds
         return frame

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rlctl.envs.host.sensors.kernel_file import Gauge, followed
+from rlctl.envs.host.sensors.kernel_file import Gauge, follow_gauges
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 _SOME_TOTAL = re.compile(rb"^some .*\btotal=(\d{1,20})$", re.MULTILINE)  # us, a 64-bit counter
@@ -56,7 +56,9 @@ class Psi:
                 files = [group / f"{resource}.pressure" for group in groups]
                 gauges = self._gauges[name.format(role)]
                 # A ratio of time: nobody waits for more than a second per second.
-                self._gauges[name.format(role)] = followed(gauges, files, lambda file: Gauge(file, some_seconds, 1.0))
+                self._gauges[name.format(role)] = follow_gauges(
+                    gauges, files, lambda file: Gauge(file, some_seconds, 1.0)
+                )
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Shares of the time since the previous call, in [0, 1]; what is read in turn, since its previous turn."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, missing_because
 from rlctl.envs.telemetry import Missing, Reading, Why
 
@@ -19,7 +19,7 @@ def run_delay_seconds(content: bytes) -> float | Missing:
     """The second field of a schedstat file: ns spent runnable but not running, since the thread was born."""
     # Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat": time on the CPU, time waiting, both in ns.
     fields = content.split()
-    delay = measured(fields[1]) if len(fields) >= 2 else Why.MALFORMED
+    delay = parse_quantity(fields[1]) if len(fields) >= 2 else Why.MALFORMED
     if isinstance(delay, Why):
         return Missing(delay, f"no run delay in {content[:60]!r}")
     return delay * 1e-9

@@ -50,7 +50,7 @@ class Postgres(LcProgram):
 
     def load(self) -> GeneratorConfig:
         """One inserted row a request, committed when it is answered."""
-        return self._aimed(GeneratorConfig("postgres", query="INSERT INTO entries VALUES (1)"))
+        return self._aim_at_listener(GeneratorConfig("postgres", query="INSERT INTO entries VALUES (1)"))
 
     def _command(self, launcher: Launcher) -> list[str]:
         programs, user = Path(find_program("initdb", "postgresql")).resolve().parent, unprivileged_user()
@@ -60,12 +60,12 @@ class Postgres(LcProgram):
             launcher.folder.chmod(0o711)  # to be passed through
         data = (launcher.storage or folder) / "data"
         making = ("sh", "-c", INIT, "initdb", str(programs), str(data), str(SEGMENT_MEGABYTES))
-        init = launcher.start("initdb", [*_unprivileged(user), *making])
+        init = launcher.start("initdb", [*_as_user(user), *making])
         if (code := init.wait(INIT_SECONDS)) != os.EX_OK:
             raise TestbedError(f"initdb ended with code {code}: {init.tail()}")
         settings = SETTINGS | {"unix_socket_directories": str(folder)}
         server = [str(programs / "postgres"), "-D", str(data), *(f"--{key}={value}" for key, value in settings.items())]
-        return [*_unprivileged(user), *server]
+        return [*_as_user(user), *server]
 
 
 def unprivileged_user() -> str:
@@ -84,7 +84,7 @@ def unprivileged_user() -> str:
         ) from error
 
 
-def _unprivileged(user: str) -> tuple[str, ...]:
+def _as_user(user: str) -> tuple[str, ...]:
     """Put before a command, runs it as this user, in an IPC namespace of its own.
 
     The kernel removes the namespace with its last process, and with it the System V memory that a killed server leaves.

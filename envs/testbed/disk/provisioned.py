@@ -26,7 +26,7 @@ from typing import Self
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.resources.blockio import Disk, limit_io
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace, require_tools
@@ -67,7 +67,7 @@ class ProvisionedDisk:
     Args:
         megabytes: What LC and BE together may write, MB/s.
         holders: Starts the process that holds the namespace.
-        group: Holds LC and BE; made with `Controller.IO`.
+        group: Holds LC and BE; made with `CgroupController.IO`.
 
     Attributes:
         folder: On the disk, as who is `inside` sees it; everybody may write there.
@@ -81,8 +81,8 @@ class ProvisionedDisk:
 
     def __init__(self, megabytes: float, holders: Launcher, group: Group, knobs: Knobs) -> None:
         self._megabytes, self._holders = megabytes, holders
-        mount = group.layout.mount(Controller.IO)
-        self._joined = group.paths[Controller.IO] / "cgroup.procs" if mount.version == 1 else None
+        mount = group.layout.mount(CgroupController.IO)
+        self._joined = group.paths[CgroupController.IO] / "cgroup.procs" if mount.version == 1 else None
         self._group, self._knobs = group, knobs
         self._place = Namespace("namespace of the disk", "mount")
         self._stack = contextlib.ExitStack()
@@ -105,7 +105,7 @@ class ProvisionedDisk:
             making = ("mkfs.ext4", "-q", "-F", *FILE_SYSTEM, device)
             self._place.run([making, ("mount", "-o", "noatime", device, folder), ("chmod", "1777", folder)])
             seen_from_here = Path(f"/proc/{self._place.pid}/root{folder}")
-            self.volume = made.enter_context(loop_device(lambda: _filled(seen_from_here / "volume"), _DIRECT_IO))
+            self.volume = made.enter_context(loop_device(lambda: _fill_file(seen_from_here / "volume"), _DIRECT_IO))
             self._limit(disk, self._megabytes)
             self._stack = made.pop_all()
         return self
@@ -192,7 +192,7 @@ def _memory() -> int:
     return file
 
 
-def _filled(path: Path) -> int:
+def _fill_file(path: Path) -> int:
     """A new file whose blocks have all been written: the first write to one is work for the file system's journal."""
     with path.open("xb") as file:
         for _ in range(0, VOLUME_BYTES, PIECE_BYTES):

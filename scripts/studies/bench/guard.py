@@ -151,7 +151,7 @@ def controller(
 ) -> Controller:
     """A fixed quota behind the shield, or at 0 BE frozen, with the guard or without."""
     policy = catalogue.build("static", quota_ratio=quota_ratio) if quota_ratio else catalogue.build("frozen")
-    shield = Shield(load_profile(DEFAULT).scaled(scenario.time_scale), bed.plant.limits)
+    shield = Shield(load_profile(DEFAULT).scale_time(scenario.time_scale), bed.plant.limits)
     one = Controller(bed.plant, policy, shield, recorder)
     one.inner = guard
     return one

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rlctl.bench.interrupts import kept_at_signals
 from rlctl.commands import Command
-from rlctl.commands.arguments import named, number, positive, positive_int
+from rlctl.commands.arguments import number, positive, positive_int, require_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
@@ -119,7 +119,7 @@ def _mixes(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
             raise ConfigError("names no mixes", args.mix)
         return config, list(config.mixes)
     config = load_measure("mixes")
-    names = list(named("--mix", args.mix)) if args.mix else list(config.mixes)
+    names = list(require_names("--mix", args.mix)) if args.mix else list(config.mixes)
     for name in names:
         if name not in config.mixes:
             raise ConfigError(f"no mix {name!r}; there are {', '.join(config.mixes)}, or give a .yaml file")

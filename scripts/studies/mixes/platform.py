@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.partition.platform import MDEV, load_platform
 from rlctl.envs.host.topology import SYS, read_topology
@@ -66,5 +66,5 @@ def managed_ground(name: str, published_clusters: int, sys: Path = SYS) -> Groun
 
 def _stands(group: str) -> bool:
     """The partition is applied, and its CPUs can be had in it alone."""
-    mount = Layout.detect().mounts.get(Controller.CPUSET)
+    mount = Layout.detect().mounts.get(CgroupController.CPUSET)
     return mount is not None and (mount.path / group).is_dir()

@@ -19,7 +19,7 @@ from rlctl.envs.host.apps.launch import Place, adopt, forget
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
@@ -77,7 +77,7 @@ class Arena:
         """
         with contextlib.ExitStack() as stack:
             self._layout = Layout.detect()
-            for controller in (Controller.CPU, Controller.CPUSET):
+            for controller in (CgroupController.CPU, CgroupController.CPUSET):
                 self._layout.mount(controller)
             self._janitor = stack.enter_context(Janitor())
             self._top = self._group(stack, self._name)
@@ -139,7 +139,7 @@ class Arena:
 
     def _group(self, stack: contextlib.ExitStack, name: str) -> Group:
         knobs = stack.enter_context(contextlib.closing(Knobs(None)))
-        memory = (Controller.MEMORY,)  # as the applications have
+        memory = (CgroupController.MEMORY,)  # as the applications have
         return stack.enter_context(self._janitor.group(self._layout, name, knobs, memory))
 
     def _restrict(self, group: Group) -> None:

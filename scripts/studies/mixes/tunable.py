@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host import apps
-from rlctl.envs.testbed.compile import compiled
+from rlctl.envs.testbed.compile import compile_program
 
 TunableWorkload = Literal["datapar", "pipeline"]
 """`datapar` plays Bodytrack's part, `pipeline` Ferret's."""
@@ -54,7 +54,7 @@ def build_tunable(workload: TunableWorkload, cache: Path | None = None) -> Path:
     Raises:
         TestbedError: There is no compiler, it failed, or the cache cannot be written.
     """
-    return compiled(_FOLDER / f"{workload}.c", "-lm", "-pthread", headers=_HEADERS, cache=cache)
+    return compile_program(_FOLDER / f"{workload}.c", "-lm", "-pthread", headers=_HEADERS, cache=cache)
 
 
 def tunable_command(workload: TunableWorkload, work: int, threads: int, digest: str | None = None) -> list[str]:

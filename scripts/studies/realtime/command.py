@@ -11,7 +11,7 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.participants import refuse_models
-from rlctl.commands.arguments import listed, positive, positive_int
+from rlctl.commands.arguments import positive, positive_int, split_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError
@@ -93,7 +93,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     folder = args.folder or Path(tempfile.gettempdir())
     if not folder.is_dir():
         raise ConfigError("is no folder; name another --folder for the I/O load", folder)
-    profile = load_profile(args.shield).scaled(args.time_scale)
+    profile = load_profile(args.shield).scale_time(args.time_scale)
     quantile_ratio = args.quantile_percent / 100.0
     plan = Plan(
         conditions=tuple(map(Condition, _names(args.conditions, CONDITIONS, "--conditions"))),
@@ -116,7 +116,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 def _names(given: str, known: Sequence[str], option: str) -> tuple[str, ...]:
     if given == "all":
         return tuple(known)
-    names = tuple(dict.fromkeys(listed(given)))
+    names = tuple(dict.fromkeys(split_names(given)))
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"{option}: no {unknown[0]!r}; there are {', '.join(known)}")
     if not names:

@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.apply import apply
 from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.undo import defer_signals, undo
@@ -32,7 +32,9 @@ IO_SHARE = 10
 LOAD_WEIGHT = 100
 
 # What a BE that rlctl controls takes: all but memory and I/O.
-_BE = tuple(controller for controller in Controller if controller not in (Controller.MEMORY, Controller.IO))
+_BE = tuple(
+    controller for controller in CgroupController if controller not in (CgroupController.MEMORY, CgroupController.IO)
+)
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -46,17 +48,17 @@ class Condition(StrEnum):
     RLCTL = "rlctl"
 
     @property
-    def controllers(self) -> tuple[Controller, ...]:
+    def controllers(self) -> tuple[CgroupController, ...]:
         """What it cannot do without; no others are used, for each costs a little."""
         return _NEEDS[self]
 
 
 _NEEDS = {
     Condition.NONE: (),
-    Condition.CPUSET: (Controller.CPUSET,),
-    Condition.IO: (Controller.IO,),
-    Condition.CPUSET_IO: (Controller.CPUSET, Controller.IO),
-    Condition.RLCTL: (Controller.CPU, Controller.CPUSET, Controller.FREEZER),
+    Condition.CPUSET: (CgroupController.CPUSET,),
+    Condition.IO: (CgroupController.IO,),
+    Condition.CPUSET_IO: (CgroupController.CPUSET, CgroupController.IO),
+    Condition.RLCTL: (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER),
 }
 
 
@@ -113,7 +115,7 @@ class Rig:
         if condition is Condition.NONE:
             yield Places()
             return
-        divided = condition is not Condition.RLCTL and Controller.CPUSET in condition.controllers
+        divided = condition is not Condition.RLCTL and CgroupController.CPUSET in condition.controllers
         if divided and not self.other_cpus:
             raise ConfigError("a CPU of its own for the real-time task takes two CPUs; there is one")
         with contextlib.ExitStack() as stack:
@@ -126,7 +128,7 @@ class Rig:
                 rt.cpuset.set_cpus({self.rt_cpu})
             if divided:
                 remarks += self._divide_cpus(rt, load)
-            if Controller.IO in condition.controllers:
+            if CgroupController.IO in condition.controllers:
                 remarks += self._divide_io(rt, load)
             yield Places(rt, load, tuple(remarks))
 
@@ -158,10 +160,10 @@ class Rig:
             self.layout.mount(needed)
         used = _BE if condition is Condition.RLCTL else condition.controllers
         mounts = {one: self.layout.mounts[one] for one in used if one in self.layout.mounts}
-        cpu = self.layout.mounts.get(Controller.CPU)
+        cpu = self.layout.mounts.get(CgroupController.CPU)
         if real_time and cpu is not None and cpu.version == 1:
             mounts = {one: mount for one, mount in mounts.items() if mount.path != cpu.path}
-        also = [one for one in mounts if one is Controller.IO]
+        also = [one for one in mounts if one is CgroupController.IO]
         used_alone = replace(self.layout, mounts=mounts)
         return stack.enter_context(self.janitor.group(used_alone, f"rlctl-{name}-{os.getpid()}", self.knobs, also))
 
@@ -172,11 +174,11 @@ class Rig:
         if self.partition_state is not None:
             return  # its groups have these CPUs too
         try:
-            if self.layout.mount(Controller.CPUSET).version == 2:
-                self.knobs.write(rt.paths[Controller.CPUSET] / "cpuset.cpus.partition", "root")
+            if self.layout.mount(CgroupController.CPUSET).version == 2:
+                self.knobs.write(rt.paths[CgroupController.CPUSET] / "cpuset.cpus.partition", "root")
             else:
                 for group in (rt, load):
-                    self.knobs.write(group.paths[Controller.CPUSET] / "cpuset.cpu_exclusive", "1")
+                    self.knobs.write(group.paths[CgroupController.CPUSET] / "cpuset.cpu_exclusive", "1")
         except HostError as error:
             yield f"cpuset: not exclusive, as another group has these CPUs too: {error}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.envs.testbed.compile import compiled
+from rlctl.envs.testbed.compile import compile_program
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.workloads import Program
 
@@ -63,7 +63,13 @@ class RtLoad(Program):
         self._counter = launcher.folder / "rtload.counter"
         self._counter.unlink(missing_ok=True)
         where = [str(launcher.folder)] if self.load is Load.IO else []
-        return [str(compiled(SOURCE, "-pthread")), self.load, str(self.wanted_threads), str(self._counter), *where]
+        return [
+            str(compile_program(SOURCE, "-pthread")),
+            self.load,
+            str(self.wanted_threads),
+            str(self._counter),
+            *where,
+        ]
 
     def _read(self) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         try:

@@ -32,7 +32,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.generator import LoadGenerator
@@ -135,7 +135,7 @@ class Bed:
         )
         for group in (top, control):  # set apart from the rest of the host, as rlctl.slice sets rlctl apart
             if group.cpu:
-                group.cpu.set_weight(TOP_WEIGHT[self._layout.mount(Controller.CPU).version])
+                group.cpu.set_weight(TOP_WEIGHT[self._layout.mount(CgroupController.CPU).version])
         for group in (self.web, self.batch):
             if group.cpuset:
                 group.cpuset.set_cpus((0,))
@@ -355,7 +355,7 @@ def stall(tour: Tour, bed: Bed, service: Service) -> None:
     until(lambda: free(bed), "BE free again", service)
     time.sleep(AFTERWARDS_SECONDS)
     stale = says.partition("tail_latency_seconds: ")[2].partition("\n")[0]
-    tour.rows.append(judged("the latency source stalls", bed, at, end, bed.limits.safe, stale))
+    tour.rows.append(judge_row("the latency source stalls", bed, at, end, bed.limits.safe, stale))
 
 
 def garbage(tour: Tour, bed: Bed, service: Service) -> None:
@@ -368,7 +368,7 @@ def garbage(tour: Tour, bed: Bed, service: Service) -> None:
     until(lambda: "not reloaded" in service.said, "a word on the configuration", service)
     says = said(service, "not reloaded")
     time.sleep(AFTERWARDS_SECONDS)
-    tour.rows.append(judged("the configuration becomes garbage", bed, at, time.monotonic(), None, says[9:]))
+    tour.rows.append(judge_row("the configuration becomes garbage", bed, at, time.monotonic(), None, says[9:]))
     see("all stays as it was; now a right one, with another policy:")
     (OUT / "serve.yaml").write_text(configured(bed, SECOND_POLICY))
     print(f"   $ kill -HUP {service.pid}")
@@ -393,7 +393,7 @@ def kill_controller(tour: Tour, bed: Bed, service: Service) -> None:
     see("the watchdog took BE to the safe allocation, waited 8 s for a successor, and put everything back:")
     back = bed.back()
     tour.rows.append(
-        judged("SIGKILL to the controller", bed, at, end, bed.limits.safe, said(service, "originals back"), back)
+        judge_row("SIGKILL to the controller", bed, at, end, bed.limits.safe, said(service, "originals back"), back)
     )
     time.sleep(AFTERWARDS_SECONDS)
 
@@ -437,7 +437,7 @@ def free(bed: Bed) -> bool:
     return not found.frozen and found.quota_cpus >= FREE_CPUS
 
 
-def judged(
+def judge_row(
     what: str, bed: Bed, at: float, end: float, wanted: Allocation | None, says: str, back: bool | None = None
 ) -> Row:
     """When BE was where it had to be, and whether it was ever freer than the verdict in force."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlctl.agents.bounds.bound import Bound
+from rlctl.agents.bounds.bound import UpperBound
 from rlctl.agents.bounds.oracle import Oracle
 from rlctl.agents.bounds.oracle_model import OracleModel
 from rlctl.agents.catalogue import BOUNDS, NAMES, build, describe
@@ -70,7 +70,7 @@ def held(profile: HostProfile, window: Window) -> NDArray[np.bool_]:
 
 def run(
     profile: HostProfile,
-    kind: type[Bound] | Allocation,
+    kind: type[UpperBound] | Allocation,
     load: LoadModel = steps,
     ticks: int = TICKS,
     weight: Weight = Weight.MINIMUM,
@@ -85,7 +85,7 @@ def run(
 _RUNS: dict[tuple[object, ...], Run] = {}
 
 
-def _run(profile: HostProfile, kind: type[Bound] | Allocation, load: LoadModel, ticks: int, weight: Weight) -> Run:
+def _run(profile: HostProfile, kind: type[UpperBound] | Allocation, load: LoadModel, ticks: int, weight: Weight) -> Run:
     batch = begun(profile, load, ticks, weight)
     bound = None if isinstance(kind, Allocation) else kind(batch)
     windows, allocations = [], []
@@ -204,7 +204,7 @@ def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Oracle, OracleModel])
-def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[Bound]) -> None:
+def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[UpperBound]) -> None:
     first, second = run(THESIS, kind, ticks=20), _run(THESIS, kind, steps, 20, Weight.MINIMUM)
     assert first.allocations == second.allocations
     batch = SimBatch(THESIS, [SEEDS[2], SEEDS[0]], steps, 20, weight=Weight.MINIMUM)
@@ -223,7 +223,7 @@ def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
     for _ in range(10):
         batch.apply([Allocation(profile.be.threads, batch.limits.cpus)] * batch.count)
         batch.step()
-    choices: dict[type[Bound], list[list[Allocation]]] = {}
+    choices: dict[type[UpperBound], list[list[Allocation]]] = {}
     for kind, seeds in itertools.product((Oracle, OracleModel), (batch.hosts.seeds, batch.hosts.seeds + np.uint64(7))):
         other = copy.copy(batch)
         other.hosts = copy.copy(batch.hosts)

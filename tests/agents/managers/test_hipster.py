@@ -159,10 +159,10 @@ def test_a_configuration_that_a_shield_held_back_earns_nothing(tell: Tell) -> No
     policy.start(FIVE)
     first, second, third = ticks(tell, *[(0.5, 0.5)] * 3)
     asked, _ = policy.decide(first)
-    policy.judged(Verdict(FIVE.safe, asked))
+    policy.learn_ruling(Verdict(FIVE.safe, asked))
     asked, _ = policy.decide(second)
     assert not policy.values.any()
-    policy.judged(Verdict(asked, asked))
+    policy.learn_ruling(Verdict(asked, asked))
     policy.decide(third)
     assert np.count_nonzero(policy.values) == 1
 

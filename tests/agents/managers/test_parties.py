@@ -119,7 +119,7 @@ def test_what_a_shield_holds_back_is_not_judged_by_good_latency(
     got = []
     for number, tick in enumerate(samples(tell, *slacks)):
         asked, _ = policy.decide(tick)
-        policy.judged(Verdict(thesis_host.safe if number < overridden else asked, asked))
+        policy.learn_ruling(Verdict(thesis_host.safe if number < overridden else asked, asked))
         got.append(policy.be_cores)
     assert got == held
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
-from rlctl.agents.batch_runner import Seen
+from rlctl.agents.batch_runner import BatchObservation
 from rlctl.agents.managers.manager import Every
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.envs.observation import Observer
@@ -27,7 +27,7 @@ class Bed:
         self.hosts.step(self.current)
         self.readings = self.hosts.read()
         mask = self.shield.mask(self.readings, self.current) if masked else None
-        return Seen(self.readings, self.current, mask, self.hosts.telemetry)
+        return BatchObservation(self.readings, self.current, mask, self.hosts.telemetry)
 
     def apply(self, proposed, *, shielded):
         self.current = proposed

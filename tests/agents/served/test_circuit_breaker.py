@@ -22,7 +22,7 @@ def demote(breaker):
     for number in range(ALLOWED + 1):
         assert not breaker.demoted
         breaker.next("", busy=False)
-        breaker.failed(f"failure {number}")
+        breaker.record_failure(f"failure {number}")
     assert breaker.demoted
 
 
@@ -38,7 +38,7 @@ def test_failures_far_enough_apart_are_borne_for_ever():
     for number in range(1000):
         breaker.next("", busy=False)
         if number % 10 == 0:
-            breaker.failed("now and then")
+            breaker.record_failure("now and then")
     assert not breaker.demoted
 
 
@@ -46,9 +46,9 @@ def test_failures_far_enough_apart_are_borne_for_ever():
 def test_the_budget_is_a_share_of_time_whatever_the_tick_and_never_less_than_two(tick_seconds, borne):
     breaker = CircuitBreaker(BUDGETS, tick_seconds)
     for _ in range(borne):
-        breaker.failed("x")
+        breaker.record_failure("x")
     assert not breaker.demoted
-    breaker.failed("x")
+    breaker.record_failure("x")
     assert breaker.demoted
 
 
@@ -62,7 +62,7 @@ def test_after_the_hold_it_gets_another_try_with_a_clean_slate():
     assert not breaker.demoted
     assert breaker.ticks_to_retry == 0
     for _ in range(ALLOWED):
-        breaker.failed("x")
+        breaker.record_failure("x")
     assert not breaker.demoted
 
 
@@ -100,9 +100,9 @@ def test_the_shield_that_decides_more_often_than_the_policy_demotes_it():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     for _ in range(5):
         breaker.next("", busy=False)
-        breaker.overridden()
+        breaker.record_override()
     assert not breaker.demoted
-    breaker.overridden()
+    breaker.record_override()
     assert breaker.demoted == "6 of 10 ticks overridden by the shield"
 
 
@@ -131,7 +131,7 @@ def test_a_meter_counts_the_marked_ticks_of_its_window(marks, ticks, ratio):
             meter.mark(tick)
         count = sum(marks[max(tick - ticks, 0) : tick])
         assert meter.count(tick) == count
-        assert meter.exceeded(tick) == (count > int(ratio * ticks))
+        assert meter.is_exceeded(tick) == (count > int(ratio * ticks))
 
 
 @given(st.lists(st.sampled_from(["fail", "override", "strange", "busy", ""]), max_size=300))
@@ -140,9 +140,9 @@ def test_whatever_happens_there_is_always_a_way_back(events):
     for event in events:
         breaker.next("odd" if event == "strange" else "", event == "busy")
         if event == "fail" and not breaker.demoted:
-            breaker.failed("x")
+            breaker.record_failure("x")
         if event == "override" and not breaker.demoted:
-            breaker.overridden()
+            breaker.record_override()
         assert bool(breaker.demoted) == (breaker.ticks_to_retry > 0)
     pass_ticks(breaker, 35)
     assert not breaker.demoted

@@ -49,7 +49,7 @@ class Scripted(Policy):
     def unfamiliar(self, observation):
         return self.unlike
 
-    def judged(self, verdict):
+    def learn_ruling(self, verdict):
         self.overridden += verdict.overridden
 
     def act(self, observation):
@@ -102,9 +102,9 @@ def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
     assert chain.heuristic.acted == 5
     assert (chain.fallback.acting, chain.fallback.fallback, chain.fallback.note) == ("net", "", "net says so")
     assert not chain.fallback.breaker.demoted
-    chain.fallback.judged(Verdict(ASKED, ASKED))
+    chain.fallback.learn_ruling(Verdict(ASKED, ASKED))
     assert chain.heuristic.overridden == 1, "what it asked for was not done"
-    chain.fallback.judged(Verdict(SPARE, ASKED))
+    chain.fallback.learn_ruling(Verdict(SPARE, ASKED))
     assert chain.heuristic.overridden == 1
 
 
@@ -186,7 +186,7 @@ def test_a_shield_that_overrides_it_in_most_ticks_demotes_it(made):
     chain = made()
     for _ in range(3):
         assert chain.tick() == ASKED
-        chain.fallback.judged(Verdict(SPARE, ASKED))
+        chain.fallback.learn_ruling(Verdict(SPARE, ASKED))
     assert chain.tick() == SPARE
     assert chain.fallback.fallback == "3 of 4 ticks overridden by the shield"
 
@@ -196,7 +196,7 @@ def test_what_the_shield_makes_of_the_heuristic_is_not_held_against_the_policy(m
     chain.policy.answer = ValueError("no")
     chain.tick()
     for _ in range(10):
-        chain.fallback.judged(Verdict(LIMITS.safe, SPARE))
+        chain.fallback.learn_ruling(Verdict(LIMITS.safe, SPARE))
     chain.policy.answer = ASKED
     assert chain.tick() == ASKED
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rlctl.agents.served.worker import SWITCH_SECONDS, CallFailed, Worker
+from rlctl.agents.served.worker import SWITCH_SECONDS, AnswerThread, CallFailed
 from rlctl.envs.errors import MOST_CHARACTERS
 from tests.waiting import PATIENCE_SECONDS
 
@@ -16,7 +16,7 @@ PATIENT = 30.0
 
 @pytest.fixture
 def worker():
-    made = Worker("test")
+    made = AnswerThread("test")
     yield made
     made.close()
 
@@ -154,11 +154,11 @@ def test_a_forked_process_calls_in_a_thread_of_its_own(worker, hung):
 
 LEAVING = """
 import time
-from rlctl.agents.served.worker import CallFailed, Worker
+from rlctl.agents.served.worker import CallFailed, AnswerThread
 def loop():
     while True: {body}
 try:
-    Worker("hung").call(loop, 0.01)
+    AnswerThread("hung").call(loop, 0.01)
 except CallFailed as failure:
     print(failure)
 """

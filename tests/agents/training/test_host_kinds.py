@@ -9,7 +9,7 @@ from rlctl.agents.training.host_kinds import Group, dealt, first_seed, load_host
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.workload import Weight
 
 HOSTS = """kinds:
@@ -123,14 +123,14 @@ def test_seeds_are_for_training_and_no_two_runs_or_blocks_share_one():
     ends = sorted((first, first + count) for first, count in blocks)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
     assert ends[-1][1] <= validation_seed(0)
-    assert all(kind_of(first) is Kind.TRAINING for first, _ in ends)
+    assert all(kind_of(first) is SeedKind.TRAINING for first, _ in ends)
     for seed, count in ((1 << 20, 1), (-1, 1), (0, (1 << 14) + 1)):
         with pytest.raises(ConfigError):
             first_seed(seed, count)
 
 
 def test_validation_seeds_are_never_evaluation_seeds():
-    assert {kind_of(validation_seed(number)) for number in range(100)} == {Kind.TRAINING}
+    assert {kind_of(validation_seed(number)) for number in range(100)} == {SeedKind.TRAINING}
 
 
 def test_testbeds_with_fewer_hosts_than_there_are_kinds_have_them_all_together():

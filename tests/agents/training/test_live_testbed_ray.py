@@ -39,7 +39,7 @@ def plan():
     needs(programs=("nginx", "stress-ng", COMPILER))
     one = load_scenario("live-nginx")
     spec = replace(one.testbed(), knee_rps=(300.0, 100.0, 300.0))
-    safety = load_profile("responsive").scaled(one.time_scale)
+    safety = load_profile("responsive").scale_time(one.time_scale)
     return LiveTestbed(one.name, spec, one.trace, one.be.weight, safety, Bounds(), LAGS, seed=0)
 
 

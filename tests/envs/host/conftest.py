@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import RestoreReport, restore
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.needs import needs
@@ -103,7 +103,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
 
 def real_bench(folder: Path) -> Bench:
-    layout = needs(Controller.CPUACCT, cpus=2)
+    layout = needs(CgroupController.CPUACCT, cpus=2)
     return Bench(layout, KernelFiles(), Path("/proc"), folder / "state", None)
 
 

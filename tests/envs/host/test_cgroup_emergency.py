@@ -103,7 +103,7 @@ def test_making_a_plan_writes_nothing(bench):
     plan = emergency_plan([group], ORDER, LIMITS, knobs)
     assert plan.paths
     assert not bench.fake or len(bench.fake.writes) == written
-    assert not group.freezer.ordered()
+    assert not group.freezer.is_ordered()
 
 
 def test_a_group_that_vanished_is_left_out(bench):

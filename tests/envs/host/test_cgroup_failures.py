@@ -26,7 +26,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles, group_devices, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped
 from rlctl.envs.workload import Weight
@@ -326,10 +326,10 @@ def test_weights_of_groups_without_a_cpu_controller_are_nobodys(fake: Bench) -> 
 def test_a_threaded_group_hides_no_escape(fake, monkeypatch):
     """One of cgroup2 that tells no processes kept the escapes of all groups from being named."""
     group = fake.group()
-    threaded = group.paths[Controller.PRESSURE] / "cgroup.procs"
+    threaded = group.paths[CgroupController.PRESSURE] / "cgroup.procs"
     task = fake.task()
     Group.open(fake.layout, group.name, Knobs(None, fake.kernel)).attach(task)
-    (group.paths[Controller.CPU] / "cgroup.procs").write_text("")
+    (group.paths[CgroupController.CPU] / "cgroup.procs").write_text("")
     read = fake.kernel.read
 
     def refuse(path):

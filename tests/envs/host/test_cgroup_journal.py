@@ -16,10 +16,10 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREADABLE, Entry, Journal, load, refused
+from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREADABLE, Entry, Journal, load, state_error
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
@@ -198,11 +198,11 @@ def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_only_who_may_not_write_is_told_to_be_root() -> None:
-    denied = refused(Path("/var/lib/rlctl"), PermissionError(errno.EACCES, "Permission denied"))
+    denied = state_error(Path("/var/lib/rlctl"), PermissionError(errno.EACCES, "Permission denied"))
     assert isinstance(denied, PermissionMissing)
     assert str(denied) == "/var/lib/rlctl: Permission denied: run as root, or name another state directory"
-    assert refused(Path("/proc/nix"), FileNotFoundError(errno.ENOENT, "No such file or directory")).exit_code == 78
-    assert refused(Path("/full"), OSError(errno.ENOSPC, "No space left on device")).exit_code == 75
+    assert state_error(Path("/proc/nix"), FileNotFoundError(errno.ENOENT, "No such file or directory")).exit_code == 78
+    assert state_error(Path("/full"), OSError(errno.ENOSPC, "No space left on device")).exit_code == 75
 
 
 def reboot(bench: Bench) -> None:
@@ -375,7 +375,7 @@ def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
 
 @pytest.mark.parametrize("bench", ["v1", pytest.param("real", marks=pytest.mark.host)], indirect=True)
 def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(bench: Bench) -> None:
-    if bench.layout.mounts[Controller.CPU].version == 2:
+    if bench.layout.mounts[CgroupController.CPU].version == 2:
         pytest.skip("cgroup v2 lets no group be renamed")
     outer = bench.group()
     inner = bench.group(f"{outer.name}/inner")
@@ -393,7 +393,7 @@ def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(benc
     assert report.ok
     assert not report.skipped
     assert renamed.cpu.quota().quota_us is None
-    assert not renamed.freezer.ordered()
+    assert not renamed.freezer.is_ordered()
 
 
 @pytest.mark.parametrize("name", [JOURNAL, LOCK])

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 
 Bench = Any
 
@@ -43,10 +43,10 @@ SYSTEMD_HYBRID = """\
 def test_systemd_mounts_cpu_and_cpuacct_together(tmp_path: Path) -> None:
     layout = tree(tmp_path, SYSTEMD_HYBRID, **{"pressure/cpu": ""})
     assert layout.kind == "hybrid"
-    assert layout.mount(Controller.CPU) == layout.mount(Controller.CPUACCT)
-    assert layout.mount(Controller.CPU).path.name == "cpu,cpuacct"
-    assert layout.mount(Controller.FREEZER).path.name == "my freezer"
-    assert layout.mount(Controller.PRESSURE).version == 2
+    assert layout.mount(CgroupController.CPU) == layout.mount(CgroupController.CPUACCT)
+    assert layout.mount(CgroupController.CPU).path.name == "cpu,cpuacct"
+    assert layout.mount(CgroupController.FREEZER).path.name == "my freezer"
+    assert layout.mount(CgroupController.PRESSURE).version == 2
 
 
 V2 = "31 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -69,8 +69,8 @@ def test_controllers_may_be_split_between_versions(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup/unified/cgroup.controllers").write_text("cpu memory\n")
     mounts = SYSTEMD_HYBRID.replace("rw,cpu,cpuacct", "rw,pids")
     layout = tree(tmp_path, mounts)
-    assert layout.mount(Controller.CPU).version == 2
-    assert layout.mount(Controller.CPUSET).version == 1
+    assert layout.mount(CgroupController.CPU).version == 2
+    assert layout.mount(CgroupController.CPUSET).version == 1
     assert layout.kind == "hybrid"
 
 
@@ -85,9 +85,9 @@ def test_controllers_may_be_split_between_versions(tmp_path: Path) -> None:
 )
 def test_what_is_missing_is_said_with_the_reason(tmp_path: Path, table: str, reason: str) -> None:
     layout = v2(tmp_path, "cpu memory\n", cgroups="#subsys_name\thierarchy\tnum_cgroups\tenabled\n" + table)
-    assert reason in layout.missing[Controller.CPUSET]
+    assert reason in layout.missing[CgroupController.CPUSET]
     with pytest.raises(HostError, match=r"BE's cpuset"):
-        layout.mount(Controller.CPUSET)
+        layout.mount(CgroupController.CPUSET)
     told = {item.name: item for item in layout.describe()}
     assert not told["cgroup cpuset"].present
     assert told["cgroup cpu"].present
@@ -121,7 +121,7 @@ def test_no_mountinfo_breaks_it(tmp_path_factory: pytest.TempPathFactory, text: 
 
 
 def test_fake_hosts_have_everything(fake: Bench) -> None:
-    assert set(Controller) - set(fake.layout.mounts) <= {Controller.PRESSURE}
+    assert set(CgroupController) - set(fake.layout.mounts) <= {CgroupController.PRESSURE}
     assert fake.layout.kind in ("v1", "v2", "hybrid")
 
 

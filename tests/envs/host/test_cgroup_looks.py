@@ -15,7 +15,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.members import Members
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.state import Seen, see
+from rlctl.envs.host.cgroup.state import GroupReading, see
 from tests.doubles.cgroup_kernel import FakeKernel
 
 CONTENTS = (
@@ -34,7 +34,7 @@ CONTENTS = (
 )
 
 
-def told(seen: Seen) -> tuple[object, ...]:
+def told(seen: GroupReading) -> tuple[object, ...]:
     return seen.settings, seen.ceiling_cpus, seen.effective, seen.frozen, [str(error) for error in seen.errors]
 
 

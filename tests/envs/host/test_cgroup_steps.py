@@ -10,7 +10,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.steps import Step, Turn, carry_out
+from rlctl.envs.host.cgroup.steps import Turn, WriteStep, carry_out
 
 Bench = Any
 LIMITS = Limits(cpus=2)
@@ -58,8 +58,8 @@ def test_a_step_that_fails_is_named_and_its_group_is_not_given_more(fake: Bench)
     assert two.cpu is not None
     fake.fake.ignored = {"cpuset.cpus"}
     wide = Quota.of_cpus(1.5)
-    refused = Step(Turn.TIGHTEN_CPUS, one, "cpus", frozenset({1}))
-    outcome = carry_out([refused, *(Step(Turn.WIDEN_QUOTA, group, "quota", wide) for group in (one, two))])
+    refused = WriteStep(Turn.TIGHTEN_CPUS, one, "cpus", frozenset({1}))
+    outcome = carry_out([refused, *(WriteStep(Turn.WIDEN_QUOTA, group, "quota", wide) for group in (one, two))])
     ((failed, error),) = outcome.failed
     assert failed is refused
     assert isinstance(error, CgroupError)
@@ -72,7 +72,7 @@ def test_a_group_that_vanishes_amid_the_steps_is_left_alone(fake: Bench) -> None
     assert two.cpu is not None
     one.remove()
     quota = Quota.of_cpus(0.5)
-    outcome = carry_out([Step(Turn.TIGHTEN_QUOTA, group, "quota", quota) for group in (one, one, two)])
+    outcome = carry_out([WriteStep(Turn.TIGHTEN_QUOTA, group, "quota", quota) for group in (one, one, two)])
     assert list(outcome.gone) == [one]
     assert outcome.failed == []
     assert two.cpu.quota() == quota

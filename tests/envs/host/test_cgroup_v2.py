@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupBusy, CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.topology import cpu_order
-from rlctl.serve.workloads import uncontrolled, within_reach
+from rlctl.serve.workloads import why_uncontrolled, within_reach
 from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.host, pytest.mark.cgroup2]
@@ -61,10 +61,10 @@ def test_a_group_whose_parent_shares_no_controllers_is_frozen_only_until_it_does
     bare = Group.open(v2.layout, inner, v2.knobs())
     assert (bare.cpu, bare.cpuset) == (None, None)
     assert actuator(v2, bare).apply(LIMITS.safe).frozen
-    assert f"write +cpuset to {folder(outer)}/cgroup.subtree_control" in uncontrolled(bare, v2.layout)
+    assert f"write +cpuset to {folder(outer)}/cgroup.subtree_control" in why_uncontrolled(bare, v2.layout)
     (folder(outer) / "cgroup.subtree_control").write_text("+cpu +cpuset")
     whole = Group.open(v2.layout, inner, v2.knobs())
-    assert uncontrolled(whole, v2.layout) == ""
+    assert why_uncontrolled(whole, v2.layout) == ""
     assert actuator(v2, whole).apply(HALF) == HALF
     assert v2.restore().ok
 

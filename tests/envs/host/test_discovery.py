@@ -13,7 +13,7 @@ import pytest
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.discovery import (
     ByCgroup,
     ByContainer,
@@ -40,7 +40,7 @@ def v2(tmp_path: Path) -> Layout:
     """All controllers in one cgroup2 tree."""
     (tmp_path / "cgroup").mkdir()
     mount = Mount(tmp_path / "cgroup", 2)
-    return Layout(dict.fromkeys((Controller.CPU, Controller.CPUSET, Controller.FREEZER), mount), {})
+    return Layout(dict.fromkeys((CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER), mount), {})
 
 
 @pytest.fixture
@@ -51,11 +51,17 @@ def v1(tmp_path: Path) -> Layout:
     cpu, cpuset, unified = (Mount(tmp_path / "cgroup" / name, v) for name, v in (
         ("cpu,cpuacct", 1), ("cpuset", 1), ("unified", 2)))  # fmt: skip
     return Layout(
-        {Controller.CPU: cpu, Controller.CPUACCT: cpu, Controller.CPUSET: cpuset, Controller.PRESSURE: unified}, {}
+        {
+            CgroupController.CPU: cpu,
+            CgroupController.CPUACCT: cpu,
+            CgroupController.CPUSET: cpuset,
+            CgroupController.PRESSURE: unified,
+        },
+        {},
     )
 
 
-def root(layout: Layout, controller: Controller = Controller.CPU) -> Path:
+def root(layout: Layout, controller: CgroupController = CgroupController.CPU) -> Path:
     return layout.mounts[controller].path
 
 
@@ -96,7 +102,7 @@ def test_a_unit_of_a_users_own_manager_is_not_the_service_of_its_name(
 
 def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     make_groups(root(v1), {"jobs/batch": [5]})
-    make_groups(root(v1, Controller.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
+    make_groups(root(v1, CgroupController.CPUSET), {"jobs/batch": [5, 6], "other": [7]})
     found = discover(ByCgroup(path="/jobs/batch"), v1)
     assert found == ("/jobs/batch",)
     assert pids(found, v1) == {5, 6}
@@ -105,8 +111,8 @@ def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
 
 def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
     """systemd leaves services in their slice's group there: to bound that one would bound all of them."""
-    layout = Layout({**v1.mounts, Controller.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
-    make_groups(root(layout, Controller.IO), {"system.slice": [5]})
+    layout = Layout({**v1.mounts, CgroupController.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
+    make_groups(root(layout, CgroupController.IO), {"system.slice": [5]})
     make_groups(root(layout), {"system.slice/web.service": [5]})
     (tmp_path / "proc/5").mkdir(parents=True)
     (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice/web.service\n")
@@ -114,7 +120,7 @@ def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1
     assert found.directories == (root(layout) / "system.slice/web.service",)
     (tmp_path / "proc/5/cgroup").write_text("7:blkio:/system.slice\n2:cpu,cpuacct:/system.slice\n")
     found = Group.of_process(layout, 5, Knobs(None), tmp_path / "proc")
-    assert found.directories == (root(layout) / "system.slice", root(layout, Controller.IO) / "system.slice")
+    assert found.directories == (root(layout) / "system.slice", root(layout, CgroupController.IO) / "system.slice")
 
 
 def test_globs_take_the_outermost_of_nested_groups(v2: Layout) -> None:

@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
@@ -183,7 +183,7 @@ def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_th
     late = [run.make(f"batch-{number}") for number in range(1, 11)]
 
     def met() -> int:
-        return sum(group.freezer.ordered() for group in late)
+        return sum(group.freezer.is_ordered() for group in late)
 
     run.host._deadline = -math.inf
     for _ in range(2):
@@ -214,7 +214,7 @@ def test_who_appears_is_safe_before_it_has_a_share(fake: Bench, monkeypatch: pyt
     late = run.make("batch-2")
     run.host.follow()
     assert late.freezer is not None
-    assert late.freezer.ordered()
+    assert late.freezer.is_ordered()
     assert quota_cpus(late) <= LIMITS.min_quota_cpus
 
 
@@ -301,16 +301,16 @@ def read_only(*_: object) -> None:
 
 
 LOST = {
-    Controller.CPU: (Allocation(0.5, 1), True),
-    Controller.CPUSET: (Allocation(0.5, 1), True),
-    Controller.FREEZER: (LIMITS.safe, False),
+    CgroupController.CPU: (Allocation(0.5, 1), True),
+    CgroupController.CPUSET: (Allocation(0.5, 1), True),
+    CgroupController.FREEZER: (LIMITS.safe, False),
 }
 
 
 @pytest.mark.parametrize("fake", ["v1", "hybrid"], indirect=True)  # v2 has one hierarchy
 @pytest.mark.parametrize("controller", LOST)
 def test_a_group_that_is_removed_from_one_hierarchy_is_restricted_by_what_is_left(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch, controller: Controller
+    fake: Bench, monkeypatch: pytest.MonkeyPatch, controller: CgroupController
 ) -> None:
     """As systemd does with a v1 controller that nobody asks for any more: the tasks move up, out of the quota."""
     run = Run(fake, monkeypatch, "batch-1")
@@ -322,9 +322,9 @@ def test_a_group_that_is_removed_from_one_hierarchy_is_restricted_by_what_is_lef
     assert run.tick(asked) == (LIMITS.safe if frozen else asked.but(frozen=False))
     assert run.kinds() == ["group-reduced"]
     (rest,) = run.actuator.groups
-    assert rest.freezer is None or rest.freezer.ordered() is frozen
+    assert rest.freezer is None or rest.freezer.is_ordered() is frozen
     run.tick(LIMITS.full)
-    assert rest.freezer is None or not rest.freezer.ordered(), "with all of the host nothing is missing"
+    assert rest.freezer is None or not rest.freezer.is_ordered(), "with all of the host nothing is missing"
     assert {path.parent for path in run.plans[-1].paths} <= set(rest.directories)
     fake.kernel.make_group(group.paths[controller])
     for _ in range(3):  # each look is at another hierarchy

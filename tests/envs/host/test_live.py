@@ -125,7 +125,7 @@ class Divider:
         if self.why:
             raise RuntimeError(self.why)
 
-    def regrouped(self):
+    def pop_regrouped(self):
         return True
 
 
@@ -224,7 +224,9 @@ def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
     """A hold before the period is over must not pass for a BE that had nothing all the time."""
     telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
     held, begun = [], []
-    learner = SimpleNamespace(see=lambda *_, be_held, window_seconds: held.append(be_held), contradiction=lambda _: "")
+    learner = SimpleNamespace(
+        observe=lambda *_, be_held, window_seconds: held.append(be_held), contradiction=lambda _: ""
+    )
     group, knobs, _ = be
     lc = Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(**telemetry),), learner)
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)

@@ -20,7 +20,7 @@ from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import CgroupError, CgroupRejected
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
-from rlctl.envs.host.cgroup.layout import Controller
+from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.partition.apply import Applied, Wish, apply
 from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
@@ -154,7 +154,7 @@ def test_the_managed_part_is_as_described(divided: Divided) -> None:
     assert half.cpu is not None
     assert half.cpu.quota().cpus == 0.5
     limit = "memory.max" if divided.bench.layout.kind == "v2" else "memory.limit_in_bytes"
-    assert (half.paths[Controller.MEMORY] / limit).read_text() == f"{64 << 20}\n"
+    assert (half.paths[CgroupController.MEMORY] / limit).read_text() == f"{64 << 20}\n"
     assert half.freezer is not None, "the shield freezes what runs there"
     divided.bench.close_journal()
     undone = divided.undo()

@@ -16,7 +16,7 @@ from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Mount
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from tests.waiting import PATIENCE_SECONDS
@@ -53,16 +53,16 @@ def own_group(bench: Bench, mount: Mount) -> Iterator[Path]:
 @pytest.fixture
 def folder(bench: Bench) -> Iterator[Path]:
     """A group of the test's own in the io hierarchy."""
-    if Controller.IO not in bench.layout.mounts:
-        pytest.skip(f"cgroup io: {bench.layout.missing[Controller.IO]}")
-    with own_group(bench, bench.layout.mounts[Controller.IO]) as path:
+    if CgroupController.IO not in bench.layout.mounts:
+        pytest.skip(f"cgroup io: {bench.layout.missing[CgroupController.IO]}")
+    with own_group(bench, bench.layout.mounts[CgroupController.IO]) as path:
         yield path
 
 
 def at(bench: Bench, folder: Path) -> tuple[Group, Knobs]:
     """A group in one hierarchy, and what writes to it."""
     knobs = bench.knobs()
-    return Group("own", {Controller.IO: folder}, bench.layout, knobs), knobs
+    return Group("own", {CgroupController.IO: folder}, bench.layout, knobs), knobs
 
 
 def text_of(folder: Path) -> dict[str, str]:
@@ -100,7 +100,7 @@ def test_a_weight_is_written_where_bfq_schedules_and_goes_back(bench: Bench, fol
 
 
 def test_io_cost_heeds_a_weight_where_it_is_enabled(fake: Bench, tmp_path: Path) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
     (mount.path / "io.cost.qos").write_text("254:0 enable=1 ctrl=auto\n")
@@ -115,7 +115,7 @@ def test_io_cost_heeds_a_weight_where_it_is_enabled(fake: Bench, tmp_path: Path)
 
 @pytest.mark.host
 def test_this_kernels_own_weight_file_takes_one_and_has_it_back(real: Bench) -> None:
-    mount = real.layout.mounts.get(Controller.IO)
+    mount = real.layout.mounts.get(CgroupController.IO)
     if mount is None:
         pytest.skip("no io controller")
     with own_group(real, mount) as folder:
@@ -147,7 +147,7 @@ def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) ->
 
 
 def test_a_tighter_limit_of_bes_own_is_not_loosened_and_that_of_one_disk_is_no_others(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     name, limits = "io.max", "rbps=max wbps={} riops=max wiops=max"
     if mount.version == 1:
         name, limits = "blkio.throttle.write_bps_device", "{}"
@@ -162,7 +162,7 @@ def test_a_tighter_limit_of_bes_own_is_not_loosened_and_that_of_one_disk_is_no_o
 
 
 def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder:
@@ -178,7 +178,7 @@ def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
 
 
 def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder:
@@ -196,7 +196,7 @@ def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: 
 
 
 def test_the_only_disk_with_limits_may_be_detached_before_they_are_put_back(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     name = "io.max" if mount.version == 2 else "blkio.throttle.read_bps_device"
     with own_group(fake, mount) as folder:
         before = "8:0 rbps=5 wbps=max riops=max wiops=max\n" if mount.version == 2 else "8:0 5\n"
@@ -235,7 +235,7 @@ def test_whatever_was_limited_writing_line_by_line_ends_at_the_original(
 
 
 def test_a_group_whose_parent_shares_no_io_says_what_to_write(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.IO]
+    mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
     fake.kernel.make_group(mount.path / "bare")

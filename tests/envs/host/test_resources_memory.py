@@ -18,7 +18,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Mount
 from rlctl.envs.host.resources.memory import set_memory
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry
@@ -41,9 +41,9 @@ def text_of(group: Path) -> dict[str, str]:
 @pytest.fixture
 def mount(bench: Bench) -> Mount:
     """The memory hierarchy."""
-    if Controller.MEMORY not in bench.layout.mounts:
-        pytest.skip(f"cgroup memory: {bench.layout.missing[Controller.MEMORY]}")
-    found: Mount = bench.layout.mounts[Controller.MEMORY]
+    if CgroupController.MEMORY not in bench.layout.mounts:
+        pytest.skip(f"cgroup memory: {bench.layout.missing[CgroupController.MEMORY]}")
+    found: Mount = bench.layout.mounts[CgroupController.MEMORY]
     return found
 
 
@@ -83,7 +83,7 @@ def remove(kernel: Any, group: Path) -> None:
 
 
 def group_at(bench: Bench, folder: Path, knobs: Knobs) -> Group:
-    return Group(folder.name, {Controller.MEMORY: folder}, bench.layout, knobs)
+    return Group(folder.name, {CgroupController.MEMORY: folder}, bench.layout, knobs)
 
 
 def test_be_is_bounded_and_the_bounds_go_back(bench: Bench, mount: Mount, folder: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
 
 
 def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.MEMORY]
+    mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder:
@@ -148,7 +148,7 @@ def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
 
 def test_a_group_above_that_another_rlctl_has_raised_is_left_alone(fake: Bench) -> None:
     """Whichever of the two ended first would take the other's LC its protection."""
-    mount = fake.layout.mounts[Controller.MEMORY]
+    mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder, (folder.parent / "memory.low").open() as others:
@@ -167,7 +167,7 @@ def test_a_group_above_that_another_rlctl_has_raised_is_left_alone(fake: Bench) 
 
 
 def test_what_an_lc_keeps_of_its_own_is_not_lowered(fake: Bench) -> None:
-    mount = fake.layout.mounts[Controller.MEMORY]
+    mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
         return
     with own_group(fake, mount) as folder:
@@ -182,7 +182,7 @@ def test_what_an_lc_keeps_of_its_own_is_not_lowered(fake: Bench) -> None:
 
 def test_a_tighter_limit_of_bes_own_is_not_loosened_and_may_be_risen_to(fake: Bench) -> None:
     """A container's 512 MB once became 8 GB, until the end of the run, which the kernel then ended it for."""
-    mount = fake.layout.mounts[Controller.MEMORY]
+    mount = fake.layout.mounts[CgroupController.MEMORY]
     name = "memory.limit_in_bytes" if mount.version == 1 else "memory.max"
     with own_group(fake, mount) as folder:
         (folder / name).write_text(f"{64 * MIB}\n")
@@ -193,7 +193,7 @@ def test_a_tighter_limit_of_bes_own_is_not_loosened_and_may_be_risen_to(fake: Be
 
 
 def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
-    mount, knobs = fake.layout.mounts[Controller.MEMORY], fake.knobs()
+    mount, knobs = fake.layout.mounts[CgroupController.MEMORY], fake.knobs()
     if mount.version == 1:
         bare = Group("bare", {}, fake.layout, knobs)
         with pytest.raises(CgroupError, match="bare has no group in the memory hierarchy"):
@@ -250,8 +250,8 @@ while True:
 @pytest.mark.host
 def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(real: Bench, tmp_path: Path) -> None:
     """A limited group of the test's own; PSI is that of a cgroup2 group with the same process."""
-    unified = real.layout.mounts.get(Controller.PRESSURE)
-    mount = real.layout.mounts.get(Controller.MEMORY)
+    unified = real.layout.mounts.get(CgroupController.PRESSURE)
+    mount = real.layout.mounts.get(CgroupController.MEMORY)
     if unified is None or mount is None:
         pytest.skip("needs memory groups, and PSI of groups")
     with own_group(real, mount) as folder, contextlib.ExitStack() as leaving:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.host_memory import HostMemory
+from rlctl.envs.host.resources.host_memory import HostMemorySensor
 from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
 
@@ -180,7 +180,7 @@ SAID = """
 def test_free_memory_and_the_hosts_pressure(tmp_path: Path) -> None:
     put(tmp_path / "meminfo", "MemTotal:       16384 kB\nMemFree:         1024 kB\nMemAvailable:    2048 kB")
     put(tmp_path / "pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1000000\nfull avg10=0.00 total=0")
-    memory = HostMemory(tmp_path)
+    memory = HostMemorySensor(tmp_path)
     assert memory.read(0.0)["memory_available_bytes"] == Value(2048 * 1024.0)
     put(tmp_path / "pressure/memory", "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\nfull avg10=0.00 total=0")
     assert memory.read(2.0)["host_memory_pressure_ratio"] == Value(0.25)
@@ -189,14 +189,14 @@ def test_free_memory_and_the_hosts_pressure(tmp_path: Path) -> None:
 
 def test_a_kernel_without_psi_is_told_as_such(tmp_path: Path) -> None:
     put(tmp_path / "meminfo", "MemTotal: 1 kB")
-    found = HostMemory(tmp_path).read(0.0)
+    found = HostMemorySensor(tmp_path).read(0.0)
     assert {one.why for one in found.values() if isinstance(one, Missing)} == {Why.NOT_SUPPORTED}
-    assert len(found) == len(HostMemory.provides)
+    assert len(found) == len(HostMemorySensor.provides)
 
 
 @pytest.mark.host
 def test_this_host_has_memory() -> None:
-    memory = HostMemory()
+    memory = HostMemorySensor()
     found = memory.read(time.monotonic())["memory_available_bytes"]
     memory.close()
     assert isinstance(found, Value)

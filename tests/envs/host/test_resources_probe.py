@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.probe import probe_resources
 from tests.doubles.cgroup_kernel import FakeKernel
 
@@ -84,5 +84,5 @@ def test_this_host_is_told_in_full() -> None:
     found = {one.name: one for one in probe_resources(layout)}
     assert set(NAMES) <= set(found)
     assert all(one.reason for one in found.values())
-    version = layout.mounts[Controller.MEMORY].version if Controller.MEMORY in layout.mounts else 0
+    version = layout.mounts[CgroupController.MEMORY].version if CgroupController.MEMORY in layout.mounts else 0
     assert found["memory protection"].present == (version == 2)

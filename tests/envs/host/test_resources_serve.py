@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.resources.blockio import disks
 from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
@@ -32,7 +32,7 @@ SETTINGS_V1 = (
 @pytest.fixture
 def groups() -> Iterator[Layout]:
     """An LC and a BE group below one parent in all hierarchies, those of memory and disks among them."""
-    layout = needs(Controller.CPUACCT, Controller.MEMORY)
+    layout = needs(CgroupController.CPUACCT, CgroupController.MEMORY)
     with contextlib.ExitStack() as stack:
         for child in ("", "/lc", "/be"):
             group = Group.create(layout, NAME + child, Knobs(None))
@@ -47,7 +47,7 @@ def groups() -> Iterator[Layout]:
 
 def missing_folders(layout: Layout, name: str) -> Iterator[Path]:
     """Directories in hierarchies that `Group.create` makes none in; in v2 their controllers are switched on."""
-    for controller in (Controller.MEMORY, Controller.IO):
+    for controller in (CgroupController.MEMORY, CgroupController.IO):
         mount = layout.mounts.get(controller)
         if mount is None:
             continue
@@ -61,7 +61,9 @@ def missing_folders(layout: Layout, name: str) -> Iterator[Path]:
 
 
 def settings(layout: Layout) -> dict[str, str]:
-    folders = {layout.mounts[one].path for one in (Controller.MEMORY, Controller.IO) if one in layout.mounts}
+    folders = {
+        layout.mounts[one].path for one in (CgroupController.MEMORY, CgroupController.IO) if one in layout.mounts
+    }
     files = [
         folder / NAME / child / name
         for folder in folders
@@ -116,9 +118,9 @@ def test_memory_and_disks_are_bounded_while_it_runs_and_as_before_afterwards(
     be = {name: text for name, text in during.items() if "/be/" in name and text != before[name]}
     bounds = {f"{64 * MIB}\n", f"{128 * MIB}\n"}
     assert bounds <= set(be.values()), said
-    if Controller.IO in groups.mounts and disks():
+    if CgroupController.IO in groups.mounts and disks():
         assert any(str(MIB) in text for name, text in be.items() if "bps" in name or "io.max" in name), said
-    if groups.mounts[Controller.MEMORY].version == 1:
+    if groups.mounts[CgroupController.MEMORY].version == 1:
         assert "resources.lc_memory_low_bytes is not in effect" in said
         assert "cgroup v1 protects no memory" in said
     else:

@@ -32,7 +32,7 @@ def test_only_ticks_that_say_what_the_lc_did_are_compared() -> None:
     ticks, busy = 86_400, slice(41_400, 45_000)
     tail, ones = np.full(ticks, np.nan), np.ones(ticks)
     tail[busy] = 0.005
-    record = identify.Record(
+    record = identify.HostRecord(
         limits=Limits(cpus=2), tick_seconds=1.0, target_seconds=0.01, quantile_ratio=0.95, max_load_rps=100.0,
         own_cpus=0.0, weight=Weight.MINIMUM, offered_rps=10.0 * ones, tail_seconds=tail, lc_cpus=0.1 * ones,
         be_cpus=ones, quota_cpus=ones, cpuset_cpus=2.0 * ones, frozen=np.zeros(ticks, dtype=bool),

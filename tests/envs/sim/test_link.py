@@ -213,7 +213,7 @@ def test_credits_run_out_beside_a_full_link_and_refill_without_be() -> None:
 
 def test_a_trial_on_branched_hosts_leaves_the_credits_of_the_hosts_alone() -> None:
     hosts = made(*[LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6)] * 2)
-    branch = Hosts.branched(hosts)
+    branch = Hosts.branch_from(hosts)
     branch.step(rate_of(LINK, 0.3), order(1.0))
     assert (hosts._credit_bytes == 40e6).all()
     assert (branch._credit_bytes < 40e6).all()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.loads import from_config
-from rlctl.envs.sim.seeds import Kind, evaluation, kind_of, training
+from rlctl.envs.sim.seeds import SeedKind, evaluation, kind_of, training
 from rlctl.envs.testbed.traces import TraceError
 
 STAIRCASE = {"kind": "staircase", "low_ratio": 0.7778, "high_ratio": 1.0, "rungs": 15, "step_seconds": 200}
@@ -52,7 +52,7 @@ def test_training_never_sees_an_evaluation_seed():
     @given(st.integers(0, 2**62 - 1), st.integers(0, 2**62 - 1))
     def apart(one, other):
         assert training(one) != evaluation(other)
-        assert (kind_of(training(one)), kind_of(evaluation(other))) == (Kind.TRAINING, Kind.EVALUATION)
+        assert (kind_of(training(one)), kind_of(evaluation(other))) == (SeedKind.TRAINING, SeedKind.EVALUATION)
         assert 0 <= training(one) < 2**63 > evaluation(other)
 
     apart()

@@ -81,7 +81,7 @@ def test_episodes_differ_and_are_of_their_seed_s_kind():
     assert keys[:2] == keys[5:]
     assert len(set(keys[:5])) == 5
     kinds = [seeds.kind_of(key) for key in keys]
-    assert kinds == [seeds.Kind.TRAINING] * 3 + [seeds.Kind.EVALUATION] * 2 + [seeds.Kind.TRAINING] * 2
+    assert kinds == [seeds.SeedKind.TRAINING] * 3 + [seeds.SeedKind.EVALUATION] * 2 + [seeds.SeedKind.TRAINING] * 2
 
 
 @pytest.mark.parametrize("weight", [Weight.EQUAL, Weight.MINIMUM])

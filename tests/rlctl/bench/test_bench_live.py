@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.bench.scenarios import scenarios_folder
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.log.header import limits_in
 from rlctl.log.reader import read_log
 from rlctl.safety.profile import DEFAULT
@@ -100,7 +100,7 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
 @pytest.mark.host
 @pytest.mark.slow
 def test_what_no_weight_holds_a_cap_on_what_be_writes_does(scenario, tmp_path):
-    mount = Layout.detect().mounts.get(Controller.IO)
+    mount = Layout.detect().mounts.get(CgroupController.IO)
     if mount is None or not (mount.path / "blkio.throttle.write_bps_device").exists():
         pytest.skip("needs blkio of cgroup v1 with throttling, where it was tried")
     if not os.access("/dev/loop-control", os.W_OK):

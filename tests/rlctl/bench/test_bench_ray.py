@@ -65,7 +65,7 @@ def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path
 @pytest.mark.ray
 def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys):
     scenario = load_scenario("noisy").model_copy(update={"duration_seconds": 600.0})
-    shield = load_profile("responsive").scaled(scenario.time_scale)
+    shield = load_profile("responsive").scale_time(scenario.time_scale)
     plan = SimPlan(scenario, scenario.host(), ("greedy-shield", "prm-hybrid-tuned"), 6, shield)
     done = []
 

@@ -20,7 +20,7 @@ from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
 from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from tests.waiting import PATIENCE_SECONDS
@@ -28,7 +28,7 @@ from tests.waiting import PATIENCE_SECONDS
 
 def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
     one = load_scenario(scenario).model_copy(update={"duration_seconds": seconds, **changes})
-    return SimPlan(one, one.host(), managers, seeds, load_profile("responsive").scaled(one.time_scale))
+    return SimPlan(one, one.host(), managers, seeds, load_profile("responsive").scale_time(one.time_scale))
 
 
 def same(one, other):
@@ -116,7 +116,7 @@ def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
 def test_what_is_reported_comes_from_evaluation_seeds():
     tasks = plan("frozen").tasks(chunk=2)
     assert [len(task.seeds) for task in tasks] == [2, 2, 1]
-    assert {kind_of(seed) for task in tasks for seed in task.seeds} == {Kind.EVALUATION}
+    assert {kind_of(seed) for task in tasks for seed in task.seeds} == {SeedKind.EVALUATION}
 
 
 def test_weights_and_none_are_what_their_names_say():

@@ -10,7 +10,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.live_scenario import LcSection, LiveScenario
 from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
-from rlctl.bench.testbed import LivePlan, divided, with_levels
+from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
@@ -150,7 +150,7 @@ class Link:
 
     slo = SLO(0.01, 0.95, 2800.0)
 
-    def divided(self, resource, rate_ratio):
+    def divide_resource(self, resource, rate_ratio):
         return resource, rate_ratio
 
     def ceiling(self, law, period_seconds):
@@ -160,11 +160,11 @@ class Link:
 
 def test_heracles_holds_be_on_a_link_where_there_is_one():
     linked, other = load_scenario("live-network"), load_scenario("live-nginx")
-    assert divided("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
-    assert isinstance(divided("heracles", other, Link()), contextlib.nullcontext)
-    assert isinstance(divided("frozen", linked, Link()), contextlib.nullcontext)
-    assert divided("htb-wrong", linked, Link()) == ("link", pytest.approx(4 / 3))
-    assert divided("io-max", load_scenario("live-disk"), Link()) == ("disk", 1.0)
+    assert divide_resource("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
+    assert isinstance(divide_resource("heracles", other, Link()), contextlib.nullcontext)
+    assert isinstance(divide_resource("frozen", linked, Link()), contextlib.nullcontext)
+    assert divide_resource("htb-wrong", linked, Link()) == ("link", pytest.approx(4 / 3))
+    assert divide_resource("io-max", load_scenario("live-disk"), Link()) == ("disk", 1.0)
 
 
 @pytest.mark.parametrize(("swept_rps", "said"), [(2800.0, ""), (2400.0, "was swept with 2400 rps, here it is 2800")])

@@ -10,7 +10,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.quota_levels import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
-from rlctl.envs.sim.surface import Cell, Measured
+from rlctl.envs.sim.surface import Cell, MeasuredWindow
 from rlctl.envs.workload import Weight
 
 INF = math.inf
@@ -37,7 +37,7 @@ def test_most_quota_counts_and_of_equals_that_on_fewer_cpus():
 
 
 def cell(rate, quota, *tails, frozen=False):
-    windows = tuple(Measured(rate, tail, 0.5, 0.5) for tail in tails)
+    windows = tuple(MeasuredWindow(rate, tail, 0.5, 0.5) for tail in tails)
     return Cell("nginx", rate, frozen, 0.0, 1.0, 1.0, False, quota, 0.01, 1.0, windows)
 
 

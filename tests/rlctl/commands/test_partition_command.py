@@ -13,7 +13,7 @@ from rlctl.commands.partition import undone_in_words
 from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.record import FOLDER, Stage, group_entry, plan_entry, stage_entry
 from rlctl.envs.host.partition.undo import Undone
 from rlctl.envs.host.process import start_time
@@ -37,7 +37,8 @@ def recorded(state: Path, stage: Stage = Stage.BUILDING, proc: Path = Path("/pro
 
 
 needs_two_cpus = pytest.mark.skipif(
-    (os.cpu_count() or 1) < 2 or Controller.CPUSET not in Layout.detect().mounts, reason="needs two CPUs and cpusets"
+    (os.cpu_count() or 1) < 2 or CgroupController.CPUSET not in Layout.detect().mounts,
+    reason="needs two CPUs and cpusets",
 )
 
 

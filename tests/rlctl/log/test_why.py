@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlctl.cli import main
 from rlctl.config.serve import LogSection
-from rlctl.envs.errors import shown
+from rlctl.envs.errors import printable
 from rlctl.log.lookup import TickPlace, parse_moment
 from tests.examples import examples
 
@@ -184,7 +184,7 @@ def test_damage_is_told_on_stderr_with_file_and_line(capsys, recorded_run):
 
 
 def test_text_of_the_log_cannot_steer_the_terminal():
-    assert shown("\x1b[2Jgone\ud800\n") == "?[2Jgone??"
+    assert printable("\x1b[2Jgone\ud800\n") == "?[2Jgone??"
 
 
 values = st.recursive(

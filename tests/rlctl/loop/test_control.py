@@ -341,7 +341,7 @@ class FakeLease:
         self.renewed += 1
         self.safe = safe
 
-    def lost(self):
+    def why_lost(self):
         return self.gone
 
 

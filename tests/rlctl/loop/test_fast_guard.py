@@ -103,7 +103,7 @@ class People:
         most, self.most = self.most, None
         return most
 
-    def written(self, applied):
+    def note_written(self, applied):
         self.heard.append(applied)
 
 
@@ -179,7 +179,7 @@ def test_after_an_alarm_a_foreign_write_is_answered_with_the_safe_allocation(hal
 
 
 def a_lease(check="", lost=""):
-    return SimpleNamespace(check=lambda: check, lost=lambda: lost, renew=lambda **_: None)
+    return SimpleNamespace(check=lambda: check, why_lost=lambda: lost, renew=lambda **_: None)
 
 
 def test_a_verdict_that_the_watchdog_overruled_is_not_written_again(half):

@@ -93,7 +93,7 @@ def test_a_shadow_hears_the_ruling_on_each_of_its_proposals_and_the_end(recorded
     run = recorded_run()
     policy = always(lambda observation: run.plant.limits.full)
     heard, closed = [], []
-    policy.judged, policy.close = heard.append, lambda: closed.append(True)
+    policy.learn_ruling, policy.close = heard.append, lambda: closed.append(True)
     shadows = Shadows((policy,))
     said = [shadows.see(decision) for decision in decisions(run.go(20))]
     shadows.close()

@@ -19,7 +19,7 @@ from rlctl.envs.host.apps.launch import Place, adopt, release
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.serve.sharing import Sharing
 from tests.doubles.tick_logs import read_ticks
 from tests.needs import needs
@@ -131,10 +131,10 @@ watchdog: {{restore_after_seconds: 2}}
 
 @pytest.fixture
 def scene(tmp_path):
-    layout = needs(Controller.CPUACCT, cpus=2)
+    layout = needs(CgroupController.CPUACCT, cpus=2)
     name = f"rlctl-test-apps-{os.getpid()}"
     with contextlib.ExitStack() as stack:
-        top = Group.create(layout, name, Knobs(None), also=(Controller.MEMORY,))
+        top = Group.create(layout, name, Knobs(None), also=(CgroupController.MEMORY,))
         stack.callback(top.remove)
         lc = Group.create(layout, f"{name}/lc", Knobs(None))
         sleeper = subprocess.Popen(["sleep", "600"])
@@ -283,10 +283,10 @@ def knobs(groups):
 def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
-    be = Group.create(layout, f"{scene.name}/be", free, also=(Controller.MEMORY,))
+    be = Group.create(layout, f"{scene.name}/be", free, also=(CgroupController.MEMORY,))
     clusters = [Cluster(f"c{number}", frozenset({number}), 1.0) for number in range(2)]
     for cluster in clusters:
-        group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(Controller.MEMORY,))
+        group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(CgroupController.MEMORY,))
         group.cpuset.set_cpus(cluster.cpus)
     place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "state", free)
     description = Description(name="app", modes=(Mode(cpus=0.9, threads=1),))

@@ -15,7 +15,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
@@ -25,12 +25,12 @@ from rlctl.serve import workloads
 from rlctl.serve.announce import lacking, tell_absent
 from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.workloads import Workloads, uncontrolled
+from rlctl.serve.workloads import Workloads, why_uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.host import FakeHost
 from tests.waiting import until
 
-ACTUATORS = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+ACTUATORS = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def with_only(v1, *controllers):
 
 def test_a_be_group_with_a_quota_only_is_told_with_the_way_out(v1):
     layout, _ = v1
-    said = uncontrolled(with_only(v1, Controller.CPU), layout)
+    said = why_uncontrolled(with_only(v1, CgroupController.CPU), layout)
     assert said.startswith(
         "BE group /walk-be has no freezer and no cpuset group: "
         "BE cannot be suspended or confined to CPUs; the quota is all there is ("
@@ -70,7 +70,7 @@ def test_config_check_refuses_a_be_that_holds_the_lc(v1, be, code, serve_yaml, m
 
 
 def test_a_be_group_that_has_everything_is_not_mentioned(v1):
-    assert uncontrolled(with_only(v1, *ACTUATORS), v1[0]) == ""
+    assert why_uncontrolled(with_only(v1, *ACTUATORS), v1[0]) == ""
 
 
 def test_a_dry_run_does_not_claim_what_is_not_controlled():
@@ -82,13 +82,13 @@ def test_a_dry_run_does_not_claim_what_is_not_controlled():
 
 def test_groups_that_are_not_where_perf_looks_have_no_counters_and_the_log_says_so(v1, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(of_groups, "perf_root", lambda: tmp_path / "perf_event")
-    lc = with_only(v1, Controller.CPU)
+    lc = with_only(v1, CgroupController.CPU)
     assert of_groups.perf_sensors(lc, [lc], 1.0) == []
     assert "neither the LC nor BE has a group below" in caplog.text
 
 
 def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always, caplog):
-    lc = with_only(v1, Controller.CPU)
+    lc = with_only(v1, CgroupController.CPU)
     absent = absent_readings(lc, [lc], group_sensors(lc, [lc]), perf=False)
     assert absent["lc_cpus"] == "the LC has no cpuacct group"
     assert absent["lc_pressure_ratio"] == "the LC has no cgroup2 group"
@@ -117,10 +117,10 @@ def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1
     layout, knobs = v1
     for name in ("web", "batch"):
         Group.create(layout, name, knobs)
-    for controller in (Controller.CPUSET, Controller.FREEZER):
+    for controller in (CgroupController.CPUSET, CgroupController.FREEZER):
         shutil.rmtree(layout.mounts[controller].path / "batch")
-    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
-    root = layout.mounts[Controller.CPU].path.parent
+    shutil.rmtree(layout.mounts[CgroupController.CPUSET].path / "web")
+    root = layout.mounts[CgroupController.CPU].path.parent
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
     monkeypatch.setattr("rlctl.serve.build.os.access", lambda *_: False)
@@ -146,8 +146,8 @@ def found(serve_yaml, v1):
     layout, knobs = v1
     for name in ("web", "batch"):
         Group.create(layout, name, knobs)
-    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
-    (layout.mounts[Controller.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
+    shutil.rmtree(layout.mounts[CgroupController.CPUSET].path / "web")
+    (layout.mounts[CgroupController.CPU].path / "web/cgroup.procs").write_text(f"{os.getpid()}\n")
     return Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
 
 
@@ -188,7 +188,7 @@ def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monke
     layout, knobs = v1
     for name in ("web", "batch"):
         Group.create(layout, name, knobs)
-    shutil.rmtree(layout.mounts[Controller.CPUSET].path / "web")
+    shutil.rmtree(layout.mounts[CgroupController.CPUSET].path / "web")
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
     host = build_live(load_config(serve_yaml()), dry_run=True)
     assert (host.limits.exclusive_cpus, host.lc_cpus_known) == (0, False)
@@ -237,7 +237,7 @@ def test_who_fails_before_its_first_allocation_sets_no_be_of_a_predecessor_free(
 
 def restricted(layout, knobs, name):
     """A group as a crashed controller's watchdog holds it."""
-    group = Group.create(layout, name, Knobs(None, knobs.kernel), also=(Controller.MEMORY,)).using(knobs)
+    group = Group.create(layout, name, Knobs(None, knobs.kernel), also=(CgroupController.MEMORY,)).using(knobs)
     group.cpu.set_quota(Quota.of_cpus(0.5))
     group.freezer.order(True)
     return group
@@ -258,8 +258,8 @@ def test_a_group_that_is_be_no_more_is_freed_by_the_successor_of_a_crashed_contr
     (learned,) = host.learned
     host.close()
     assert learned.lc_cpus == 1.0, "of its own quota, not of the one that held it"
-    assert (web.freezer.ordered(), web.cpu.quota().quota_us) == (False, None)
-    assert (batch.freezer.ordered(), batch.cpu.quota().cpus) == (True, 0.5)
+    assert (web.freezer.is_ordered(), web.cpu.quota().quota_us) == (False, None)
+    assert (batch.freezer.is_ordered(), batch.cpu.quota().cpus) == (True, 0.5)
     kept = {entry.path.parent.name for entry in load(state).entries}
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 
@@ -270,13 +270,13 @@ def test_of_what_is_be_or_is_selected_to_be_nothing_is_freed_nor_what_protects_t
     with originals.journal as journal:
         knobs = Knobs(journal, kernel)
         groups = {name: restricted(layout, knobs, name) for name in ("web", "jobs", "jobs/1", "jobs/1/app", "jobs/2")}
-        low = groups["web"].paths[Controller.MEMORY] / "memory.low"
+        low = groups["web"].paths[CgroupController.MEMORY] / "memory.low"
         knobs.write(low, "4096")
         found = Workloads.find(load_config(serve_yaml("path: /batch", 'path: "/jobs/*"')), layout, knobs, make=False)
         ((workload, be),) = found.each_be
         originals.free_others(replace(found, each_be=[(workload, be[:1])]), kernel)  # the second one was not seen
     assert [one.name for one in be] == ["jobs/1", "jobs/2"]
-    assert [name for name, group in groups.items() if not group.freezer.ordered()] == ["web"]
+    assert [name for name, group in groups.items() if not group.freezer.is_ordered()] == ["web"]
     assert low.read_text() == "4096\n"
 
 
@@ -288,7 +288,7 @@ def test_what_was_written_beside_a_forced_restore_is_put_back_at_the_end(tmp_pat
     with _Originals(state) as originals:
         group = restricted(Layout.detect(kernel.root, kernel.proc), Knobs(originals.journal, kernel), "batch")
         assert restore(state, force=True).ok
-        assert not group.freezer.ordered()
+        assert not group.freezer.is_ordered()
         group.freezer.order(True)
-    assert not group.freezer.ordered()
+    assert not group.freezer.is_ordered()
     assert "the journal is gone" in caplog.text

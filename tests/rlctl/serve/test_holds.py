@@ -99,7 +99,7 @@ def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(lo
     until(lambda: holds._urgent)
     assert holds.urgent(LIMITS) == LIMITS.safe
     assert holds.urgent(LIMITS) is None, "once"
-    holds.written(LIMITS.safe)
+    holds.note_written(LIMITS.safe)
     paused.join()
     assert "frozen" in answers[0]
     assert "NOT" not in answers[0]
@@ -109,7 +109,7 @@ def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(lo
     limited = saying(do="limit", quota_cpus=0.5)
     until(lambda: holds._urgent)
     assert holds.urgent(LIMITS) == LIMITS.full.but(quota_cpus=0.5)
-    holds.written(LIMITS.safe)
+    holds.note_written(LIMITS.safe)
     limited.join()
     assert resumed.is_alive(), "what frees BE is in force with the next tick, whatever a look writes"
     while resumed.is_alive():

@@ -44,7 +44,7 @@ def running(command, **given):
 
 @contextlib.contextmanager
 def opened(latency):
-    source = latency_source(latency, GOAL, lambda: ())
+    source = latency_source(latency, GOAL)
     try:
         yield source
     finally:

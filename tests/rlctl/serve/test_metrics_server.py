@@ -384,7 +384,7 @@ def test_a_key_that_goes_while_it_is_read_leaves_the_old_one_and_the_peer_its_an
     exchange(now, certificate[0].read_text())
     exchange(key, certificate[1].read_text())
     server = serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=now, tls_key=key))
-    monkeypatch.setattr(rlctl.serve.metrics_server, "opened", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(rlctl.serve.metrics_server, "open_regular", lambda *_: contextlib.nullcontext())
     key.unlink()
     assert ask(server, tls=ssl.create_default_context(cafile=certificate[0]))[0] == 200
     assert "stay in effect" in caplog.text

@@ -47,7 +47,7 @@ def test_whoever_wants_to_know_is_told_with_an_exit_code(configured, capsys):
             Configuration(with_it, **words)
     running = Configuration(with_it)
     running.reload.set()
-    assert running.reloaded() is None, "at a reload the policy that decides goes on"
+    assert running.take_reload() is None, "at a reload the policy that decides goes on"
     assert main(["config", "check", str(with_it)]) == 78
     assert "damaged or replaced" in capsys.readouterr().err
     with pytest.raises(BundleError, match="damaged or replaced"):

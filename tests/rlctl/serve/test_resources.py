@@ -17,10 +17,10 @@ from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.host_memory import HostMemory
+from rlctl.envs.host.resources.host_memory import HostMemorySensor
 from rlctl.envs.host.resources.powercap import Rapl
 from rlctl.envs.host.resources.resctrl_monitor import ResctrlMonitor
 from rlctl.envs.host.sensors.psi import Psi
@@ -74,7 +74,7 @@ class Host:
 
     def group(self, name: str) -> Group:
         group = Group.create(self.layout, name, self.knobs)
-        for one in (Controller.MEMORY, Controller.IO):
+        for one in (CgroupController.MEMORY, CgroupController.IO):
             folder = self.layout.mounts[one].path / name
             if not folder.exists():
                 self.kernel.make_group(folder)
@@ -118,7 +118,7 @@ def test_several_lcs_below_one_parent_get_enough_of_it(host: Host) -> None:
     lcs = []
     for name in ("slice/web", "slice/cache"):
         host.kernel.make_group(host.kernel.root / name)
-        lcs.append(Group(name, {Controller.MEMORY: host.kernel.root / name}, host.layout, host.knobs))
+        lcs.append(Group(name, {CgroupController.MEMORY: host.kernel.root / name}, host.layout, host.knobs))
     for _ in range(2):
         section = ResourcesSection(lc_memory_low_bytes=2 * MIB)
         Caretaker(section, lambda: lcs, lambda: (), host.knobs).begin()
@@ -236,7 +236,7 @@ def test_every_host_tells_its_free_memory() -> None:
 
 def test_managers_and_guards_find_their_readings_under_the_names_they_ask_for() -> None:
     """One spelling apart and a loop would be off for ever, without a word."""
-    provided = {name for one in (HostMemory, Rapl, LcFrequency, ResctrlMonitor, Psi) for name in one.provides}
+    provided = {name for one in (HostMemorySensor, Rapl, LcFrequency, ResctrlMonitor, Psi) for name in one.provides}
     readings = {name: Value(0.5) for name in provided}
     assert Bandwidth.read(readings) == Bandwidth(0.5, 0.5)
     assert Power.read(readings) == Power(0.5, 0.5)

@@ -106,7 +106,7 @@ def test_a_policy_that_gives_no_usable_answer_is_told_before_it_matters(decide, 
     (line,) = told(logging.WARNING)
     assert line.endswith(said)
     assert chain.start(Host().limits) == Host().limits.safe
-    assert not chain.standing._failures.count(0), "a rehearsal is no failure"
+    assert not chain.breaker._failures.count(0), "a rehearsal is no failure"
     chain.close()
 
 

@@ -87,4 +87,4 @@ def test_be_runs_by_the_tasks_wake_ups_and_stands_still_without_them(task_and_lo
             process.wait(PATIENCE_SECONDS)
     assert process.returncode == 0
     assert places.load.freezer is not None
-    assert not places.load.freezer.ordered()
+    assert not places.load.freezer.is_ordered()

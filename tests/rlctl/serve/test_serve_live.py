@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.serve.control_socket import ask
 from tests.doubles.tick_logs import read_ticks
 from tests.needs import needs
@@ -33,7 +33,7 @@ KNOBS = {
 @pytest.fixture
 def groups():
     """An LC and a BE group below one parent, each with a sleeping process: the parent's name, BE's folders."""
-    layout = needs(Controller.CPUACCT, cpus=2)
+    layout = needs(CgroupController.CPUACCT, cpus=2)
     with contextlib.ExitStack() as stack:
         parent, lc, be = (stack.enter_context(a_group(layout, NAME + child)) for child in ("", "/lc", "/be"))
         for group in (lc, be):
@@ -171,11 +171,11 @@ def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path
     """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
     parent, folders = groups
     layout = Layout.detect()
-    if layout.mount(Controller.FREEZER).path == layout.mount(Controller.CPUACCT).path:
+    if layout.mount(CgroupController.FREEZER).path == layout.mount(CgroupController.CPUACCT).path:
         pytest.skip("cgroup v2: whoever leaves the group's freezer leaves its account of CPU time too")
     ticks = tmp_path / "log" / "ticks.jsonl"
     with a_busy_one(folders) as busy:
-        for controller in (Controller.CPU, Controller.FREEZER):
+        for controller in (CgroupController.CPU, CgroupController.FREEZER):
             (layout.mount(controller).path / "cgroup.procs").write_text(str(busy.pid))
         with served("--config", written(parent, tmp_path)) as process:
             until(lambda: any(overruns(ticks)), process)
@@ -559,7 +559,7 @@ def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
 
 
 def test_a_group_that_is_not_there_is_75_in_one_line(tmp_path):
-    needs(Controller.CPUACCT, cpus=2)
+    needs(CgroupController.CPUACCT, cpus=2)
     process = start("--config", written("rlctl-test-absent", tmp_path))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     last = err.splitlines()[-1]

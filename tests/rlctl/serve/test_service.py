@@ -159,7 +159,7 @@ class Watchdog:
     def close(self):
         self.log.append("watchdog released")
 
-    def lost(self):
+    def why_lost(self):
         return self._lost
 
     def check(self):

@@ -21,7 +21,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.process import start_time
 from rlctl.serve.sharing import Sharing
@@ -38,7 +38,7 @@ class Scene:
         self.kernel = FakeKernel(folder, kind, cpus=2)
         self.layout = Layout.detect(self.kernel.root, self.kernel.proc)
         self.free = Knobs(None, self.kernel)
-        self.parent = Group.create(self.layout, "be", self.free, also=(Controller.MEMORY,))
+        self.parent = Group.create(self.layout, "be", self.free, also=(CgroupController.MEMORY,))
         cpus = [frozenset({0, 1})] if clusters == 1 else [frozenset({number}) for number in range(clusters)]
         self.clusters = [Cluster(f"c{number}", one, float(len(one))) for number, one in enumerate(cpus)]
         self.state, self.now = folder / "state", 1000.0
@@ -111,11 +111,11 @@ def test_the_budget_is_divided_by_priority_and_who_finds_no_place_is_frozen(scen
     assert scene.quota("second") == pytest.approx(0.6)
     assert scene.tick(0.3).keys() == {first}
     assert scene.sharing.shares[second] is None
-    assert scene.group("second").freezer.ordered()
-    assert not scene.group("first").freezer.ordered()
+    assert scene.group("second").freezer.is_ordered()
+    assert not scene.group("first").freezer.is_ordered()
     assert scene.quota("first") == pytest.approx(0.3), "what is left goes to those that are placed"
     assert scene.tick(1.2).keys() == {first, second}
-    assert not scene.group("second").freezer.ordered()
+    assert not scene.group("second").freezer.is_ordered()
 
 
 def test_whoever_comes_or_goes_changes_the_shares_in_the_same_tick(scene):
@@ -191,7 +191,7 @@ def test_while_be_is_frozen_all_beneath_stays_as_it_is(scene):
     before = scene.tick(1.0)[first]
     scene.tick(0.01, cpuset=1, frozen=True)
     assert scene.sharing.shares == {first: before}
-    assert not scene.group("first").freezer.ordered()
+    assert not scene.group("first").freezer.is_ordered()
 
 
 def test_modes_are_told_by_file_and_tiny_changes_are_not(scene):
@@ -207,12 +207,12 @@ def test_modes_are_told_by_file_and_tiny_changes_are_not(scene):
 
 
 def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
-    if Controller.MEMORY not in scene.layout.mounts:
+    if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
     scene.come(
         "app", (Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29), Mode(cpus=2.0, threads=2, value=1.0))
     )
-    mount, folder = scene.group("app").part(Controller.MEMORY)
+    mount, folder = scene.group("app").part(CgroupController.MEMORY)
     limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
     before = limit.read_text().strip()
     scene.tick(0.6)
@@ -222,11 +222,11 @@ def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
 
 
 def test_a_limit_that_a_predecessor_left_does_not_stay_in_a_mode_without_one(scene):
-    if Controller.MEMORY not in scene.layout.mounts:
+    if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
     limited = Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29)
     key = scene.come("app", (limited, Mode(cpus=2.0, threads=2, value=1.0)))
-    mount, folder = scene.group("app").part(Controller.MEMORY)
+    mount, folder = scene.group("app").part(CgroupController.MEMORY)
     limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
     before = limit.read_text().strip()
     assert scene.tick(0.6)[key].mode == 0
@@ -255,7 +255,7 @@ def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
     scene.come("second", priority=1)
     before = {name: _knobs(group) for name, group in scene.groups.items()}
     scene.tick(0.3)
-    assert scene.group("second").freezer.ordered()
+    assert scene.group("second").freezer.is_ordered()
     assert scene.end().ok
     assert {name: _knobs(group) for name, group in scene.groups.items()} == before
 
@@ -274,7 +274,7 @@ def test_the_watchdogs_plan_reaches_the_children(scene):
     scene.come("first")
     scene.tick(1.0)
     files = {str(path) for path in scene.actuator.emergency_plan().paths}
-    if scene.layout.mounts[Controller.CPU].version == 1:  # in v2 the parent's quota binds whatever children have
+    if scene.layout.mounts[CgroupController.CPU].version == 1:  # in v2 the parent's quota binds whatever children have
         assert {str(file) for file in scene.group("first").knob_files("quota")} <= files
 
 
@@ -289,7 +289,7 @@ def two(request, tmp_path):
     found = Layout.detect(layout.root, layout.proc)
     free = Knobs(None, layout)
     for number in range(2):
-        group = Group.create(found, f"be/c{number}", free, also=(Controller.MEMORY,))
+        group = Group.create(found, f"be/c{number}", free, also=(CgroupController.MEMORY,))
         group.cpuset.set_cpus({number})
     Group.open(found, "be", free)
     made = TwoClusters(tmp_path, request.param)
@@ -317,7 +317,7 @@ def test_an_application_moves_to_the_cluster_that_has_room(two):
     group = Group.open(two.layout, f"be/c1/{moved}", two.free)
     assert group.pids()
     assert group.cpuset.effective() == {1}
-    assert two.sharing.regrouped(), "the watchdog needs another plan"
+    assert two.sharing.pop_regrouped(), "the watchdog needs another plan"
     two.tick(2.0)
     assert two.sharing.shares[moved].cluster == "c1"
     assert any(line.startswith("application-moved: ") for line in two.sharing._events.drain())
@@ -372,7 +372,7 @@ def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tm
             budget = chance.choice([UNLIMITED, chance.uniform(0.02, 2.0)])
             placed = scene.tick(budget, chance.choice([1, 2]))
             assert sum(one.cpus for one in placed.values()) <= min(budget, 2.0) + 1e-9
-            running = [name for name in scene.groups if not scene.group(name).freezer.ordered()]
+            running = [name for name in scene.groups if not scene.group(name).freezer.is_ordered()]
             assert sum(scene.quota(name) for name in running) <= min(budget, 2.0) + 1e-6
             assert not scene.sharing._complained
     finally:

@@ -76,7 +76,7 @@ class Scene:
 
     @property
     def free(self):
-        return not self.group.freezer.ordered() and self.group.cpu.quota().cpus > 1.0
+        return not self.group.freezer.is_ordered() and self.group.cpu.quota().cpus > 1.0
 
     def restore(self):
         words = [sys.executable, "-m", "rlctl", "restore", "--state", str(self.state)]

@@ -15,7 +15,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.envs.sim.seeds import Kind, kind_of
+from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import encode_line
 from rlctl.envs.workload import Weight
@@ -302,7 +302,7 @@ def test_recordings_take_training_seeds_and_lack_what_the_hosts_lack():
 
     scenario = load_scenario("two-core")
     grounds = [*grounds_of_scenarios([scenario], 3, SAFETY, 40.0), *grounds_of_hosts(load_hosts(), 20, seed=3)]
-    assert all(kind_of(seed) is Kind.TRAINING for one in grounds for seed in one.seeds)
+    assert all(kind_of(seed) is SeedKind.TRAINING for one in grounds for seed in one.seeds)
     assert grounds[0].ticks == 40
     blind = next(one for one in grounds if "cpi" in one.absent)
     found = record(replace(blind, ticks=20, seeds=blind.seeds[:1]), ["feedforward"], 0.0, seed=0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, moved
+from rlctl.envs.allocations import Allocations, apply_moves
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
@@ -115,7 +115,7 @@ def test_it_answers_as_the_shield_of_each_host_over_any_history(
     by_sensor = data.draw(st.booleans(), "some sensors are odd while others of the host are sound")
     dice = np.random.default_rng(data.draw(st.integers(0, 2**32), "seed"))
     ceiling = {"ceiling_ratio": data.draw(st.sampled_from([0.7, 1.0]))}
-    profile = profile.scaled(data.draw(st.sampled_from([1.0, 15.0]))).model_copy(update=ceiling)
+    profile = profile.scale_time(data.draw(st.sampled_from([1.0, 15.0]))).model_copy(update=ceiling)
     both = Both(profile, limits, HOSTS)
     current = [limits.safe] * HOSTS
 
@@ -177,7 +177,7 @@ def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unrul
     if unruly:
         host = host.but(missing_ratio=0.1, delay_ticks=2.0, tail_cv=0.5)
     batch = SimBatch(host, range(count), hashed_load, 300)
-    both = Both(profile.scaled(10.0), batch.limits, count)
+    both = Both(profile.scale_time(10.0), batch.limits, count)
     passed = 0
     for tick in range(300):
         batch.step()
@@ -202,7 +202,7 @@ def test_moves_ask_for_what_their_table_says() -> None:
     for limits in (Limits(cpus=4), Limits(cpus=36, levels=7), Limits(cpus=1, min_quota_cpus=0.5)):
         current = [limits.clip(drawn_allocation(dice)) for _ in range(200)]
         current += [limits.clip(Allocation(limits.quota_at(level), 1)) for level in range(limits.levels + 1)]
-        asked = moved(Allocations.of(current), limits)
+        asked = apply_moves(Allocations.of(current), limits)
         for row, move in enumerate(MOVES):
             expected = Allocations.of([move.of(one, limits) for one in current])
             assert np.array_equal(asked.quota_cpus[row], expected.quota_cpus), move.name

@@ -34,7 +34,7 @@ def test_each_host_is_ruled_by_its_own_size(name):
             mine = np.array([one == shield.limits for one in limits.each])
             assert np.array_equal(shield.mask(sensed, current)[mine], mask[mine])
             assert not shield.rule(sensed, current, proposed).differ(ruled)[mine].any()
-        assert not ruled.clipped(limits).differ(ruled).any()  # nobody need clip it again
+        assert not ruled.clip_to(limits).differ(ruled).any()  # nobody need clip it again
         current = ruled
     assert decided > HOSTS
 

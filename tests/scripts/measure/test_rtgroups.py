@@ -14,7 +14,7 @@ import pytest
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.undo import Undone
 from rlctl.envs.host.resources.blockio import Disk, disks
 from rlctl.envs.host.topology import read_topology
@@ -41,7 +41,7 @@ def rig(janitor: Janitor) -> Iterator[Rig]:
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Rig]:
     """A host without any control group, and with one CPU."""
-    layout = Layout({}, dict.fromkeys(Controller, "not mounted"))
+    layout = Layout({}, dict.fromkeys(CgroupController, "not mounted"))
     with Janitor(tmp_path / "state", keeper=False) as janitor:
         yield Rig(layout, Knobs(None), janitor, 0, ())
 
@@ -50,9 +50,9 @@ def needed(rig: Rig, condition: Condition) -> None:
     for controller in condition.controllers:
         if controller in rig.layout.missing:
             pytest.skip(f"cgroup {controller}: {rig.layout.missing[controller]}")
-    if Controller.CPUSET in condition.controllers and not rig.other_cpus:
+    if CgroupController.CPUSET in condition.controllers and not rig.other_cpus:
         pytest.skip("one CPU only")
-    if Controller.IO in condition.controllers and rig.disk is None:
+    if CgroupController.IO in condition.controllers and rig.disk is None:
         pytest.skip("no disk of this host's own")
 
 
@@ -93,7 +93,7 @@ def test_the_load_has_a_tenth_of_the_disk(rig: Rig) -> None:
     with rig.placed(Condition.IO) as places:
         assert rig.disk
         assert places.load
-        files = [places.load.paths[Controller.IO] / name for name in LIMITS]
+        files = [places.load.paths[CgroupController.IO] / name for name in LIMITS]
         text = " ".join(file.read_text() for file in files if file.exists())
         limited = f"{rig.disk.device} " in text and str(round(50e6 / IO_SHARE)) in text
         assert limited == any("instead the load may write" in remark for remark in places.remarks)
@@ -106,7 +106,7 @@ def test_rlctls_load_can_be_restricted_and_its_task_can_be_real_time(rig: Rig) -
         assert places.rt
         assert places.load
         assert all((places.load.cpu, places.load.cpuset, places.load.freezer))
-        if rig.layout.mounts[Controller.CPU].version == 1:  # RT_GROUP_SCHED
+        if rig.layout.mounts[CgroupController.CPU].version == 1:  # RT_GROUP_SCHED
             assert places.rt.cpu is None
         assert places.rt.cpuset
         assert places.rt.cpuset.effective() == {rig.rt_cpu}

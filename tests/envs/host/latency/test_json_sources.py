@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.decode import measured
+from rlctl.envs.host.decode import parse_quantity
 from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
 from rlctl.envs.host.latency.line_formats import JsonRequests, RequestKeys, documents
@@ -296,9 +296,9 @@ def test_lines_together_are_read_as_each_by_itself(rows: list[object], by_ok: bo
     assert together.rejected == sum(one.rejected for one in single)
     assert len(together.latencies) + together.rejected == len(rows)
     for row, one in zip(rows, single, strict=True):
-        known = measured(lookup(row, "latency_seconds"), LONGEST_SECONDS)
+        known = parse_quantity(lookup(row, "latency_seconds"), LONGEST_SECONDS)
         assert list(one.latencies) == ([] if isinstance(known, Why) else [known])
-        status = measured(lookup(row, "status"))
+        status = parse_quantity(lookup(row, "status"))
         failed = (by_ok and not lookup(row, "ok")) or (
             by_status and (isinstance(status, Why) or not 100 <= status < FIRST_ERROR_STATUS)
         )

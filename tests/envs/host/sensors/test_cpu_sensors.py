@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
 
@@ -208,7 +208,7 @@ def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:
 def test_a_death_shows_at_once_in_a_group(below: str) -> None:
     """The kernel keeps a v1 pid list for a second as long as the same open file is read again and again."""
     try:
-        group = Layout.detect().mount(Controller.CPU).path / f"rlctl-test-alive-{os.getpid()}"
+        group = Layout.detect().mount(CgroupController.CPU).path / f"rlctl-test-alive-{os.getpid()}"
         (group / below).mkdir(parents=True)
     except (HostError, OSError) as error:
         pytest.skip(f"cannot make a group: {error}")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.sensors.perf_parse import Count, Frame, FrameAssembler, parse_line
+from rlctl.envs.host.sensors.perf_parse import Count, FrameAssembler, PerfInterval, parse_line
 from rlctl.envs.telemetry import Why
 
 EVENTS = ("cycles", "instructions", "LLC-load-misses", "context-switches", "task-clock")
@@ -54,7 +54,7 @@ def test_interval_is_a_time_stamp_and_not_a_length(perf_output: Path) -> None:
 @given(st.lists(st.integers(1, 400), max_size=60))
 def test_however_the_pipe_cuts_it_the_frames_are_the_same(perf_output: Path, cuts: list[int]) -> None:
     whole = rest = (perf_output / "perf-6.1-software.jsonl").read_bytes()
-    assembler, frames = FrameAssembler(keys(SOFTWARE)), list[Frame]()
+    assembler, frames = FrameAssembler(keys(SOFTWARE)), list[PerfInterval]()
     for cut in cuts:
         frames += assembler.feed(rest[:cut])
         rest = rest[cut:]

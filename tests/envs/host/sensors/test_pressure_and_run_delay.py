@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.sensors.pressure import UNPRIVILEGED, LcWaits, PsiTrigger
 from rlctl.envs.host.sensors.psi import IN_TURN, Psi, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_delay_seconds
@@ -175,7 +175,7 @@ def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
 @pytest.mark.host
 def test_this_host_has_pressure_in_a_group_of_cgroup2() -> None:
     try:
-        group = Layout.detect().mount(Controller.PRESSURE).path / f"rlctl-test-psi-{os.getpid()}"
+        group = Layout.detect().mount(CgroupController.PRESSURE).path / f"rlctl-test-psi-{os.getpid()}"
         group.mkdir()
     except (HostError, OSError) as error:
         pytest.skip(f"cannot make a group: {error}")

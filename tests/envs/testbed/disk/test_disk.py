@@ -17,12 +17,12 @@ import pytest
 from rlctl.envs.errors import ConfigError, HostError, RlctlError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout, Mount
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.testbed import launch
 from rlctl.envs.testbed.disk import postgres as service
 from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.postgres import Postgres, unprivileged_user
-from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _filled, loop_device
+from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _fill_file, loop_device
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor, sweep
 from rlctl.envs.testbed.launch import Launcher, find_program
@@ -33,12 +33,12 @@ MEGABYTES = 20.0
 
 
 def group_on(path: Path, version: int) -> Group:
-    layout = Layout({Controller.IO: Mount(path, version)}, {})
-    return Group("bed", {Controller.IO: path}, layout, Knobs(None))
+    layout = Layout({CgroupController.IO: Mount(path, version)}, {})
+    return Group("bed", {CgroupController.IO: path}, layout, Knobs(None))
 
 
 def test_without_an_io_controller_the_disk_says_why(tmp_path: Path) -> None:
-    layout = Layout({}, {Controller.IO: "this kernel has no such controller"})
+    layout = Layout({}, {CgroupController.IO: "this kernel has no such controller"})
     with pytest.raises(HostError, match="cgroup io: this kernel has no such controller"):
         ProvisionedDisk(MEGABYTES, Launcher(tmp_path), Group("bed", {}, layout, Knobs(None)), Knobs(None))
 
@@ -82,7 +82,7 @@ def test_without_an_unprivileged_user_postgresql_cannot_run(monkeypatch: pytest.
 
 def lacking() -> str:
     """Why no disk can be provisioned here; empty where one can."""
-    mount = Layout.detect().mounts.get(Controller.IO)
+    mount = Layout.detect().mounts.get(CgroupController.IO)
     if os.geteuid() != 0 or not os.access("/dev/loop-control", os.W_OK):
         return "needs root and loop devices"
     if mount is None or mount.version != 1 or not (mount.path / "blkio.throttle.write_bps_device").exists():
@@ -99,7 +99,7 @@ def disk_group(janitor: Janitor) -> Iterator[Group]:
     """A group whose writes can be throttled."""
     if reason := lacking():
         pytest.skip(reason)
-    with janitor.group(Layout.detect(), f"rlctl-test-disk-{os.getpid()}", Knobs(None), (Controller.IO,)) as made:
+    with janitor.group(Layout.detect(), f"rlctl-test-disk-{os.getpid()}", Knobs(None), (CgroupController.IO,)) as made:
         yield made
 
 
@@ -169,7 +169,7 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
 @pytest.mark.slow
 @pytest.mark.host
 def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -> None:
-    with loop_device(lambda: _filled(launcher.folder / "volume"), 0) as volume:
+    with loop_device(lambda: _fill_file(launcher.folder / "volume"), 0) as volume:
         job = BulkWrite(1, Path("/dev", volume.name))
         job.start(launcher)
         job.ready()
