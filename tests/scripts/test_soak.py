@@ -61,7 +61,7 @@ def test_a_log_beyond_its_bound_fails(tmp_path, capsys):
     assert json.loads(output.read_text())["complaints"] == ["the tick log exceeded its bound"]
 
 
-@pytest.mark.parametrize("kind", ["v1", "v2", "hybrid"])
+@pytest.mark.parametrize("kind", ["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
 def test_a_file_of_a_removed_group_cannot_be_read_though_it_is_open(tmp_path, kind):
     host = FakeHost(tmp_path, kind, seed=1)
     group = host.be["be/batch-1"]

@@ -92,7 +92,10 @@ class Bench:
         self.kernel.close()
 
 
-KINDS = ["v1", "v2", "hybrid", pytest.param("real", marks=pytest.mark.host)]
+FAKES = ["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)]
+"""A hybrid host has v1's controllers, and a hierarchy without any."""
+
+KINDS = [*FAKES, pytest.param("real", marks=pytest.mark.host)]
 
 
 @pytest.fixture(params=KINDS)
@@ -112,7 +115,7 @@ def fake_bench(folder: Path, kind: str) -> Bench:
     return Bench(Layout.detect(fake.root, fake.proc), fake, fake.proc, folder / "state", fake)
 
 
-@pytest.fixture(params=["v1", "v2", "hybrid"])
+@pytest.fixture(params=FAKES)
 def fake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Only the fake kernels, for what no real one can be made to do."""
     made = fake_bench(tmp_path, request.param)

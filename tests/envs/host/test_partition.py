@@ -117,7 +117,7 @@ class Machine:
         return (root / group / name).read_text().strip()
 
 
-@pytest.fixture(params=["v1", "v2", "hybrid"])
+@pytest.fixture(params=["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
     """In memory where that is possible: every step waits for a disk."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:

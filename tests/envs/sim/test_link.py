@@ -219,7 +219,9 @@ def test_a_trial_on_branched_hosts_leaves_the_credits_of_the_hosts_alone() -> No
     assert (branch._credit_bytes < 40e6).all()
 
 
-@pytest.mark.parametrize("name", ["capped-link", "capped-link-credits", "capped-disk"])
+@pytest.mark.parametrize(
+    "name", ["capped-link", "capped-disk", pytest.param("capped-link-credits", marks=pytest.mark.slow)]
+)
 def test_weights_do_not_hold_the_shipped_scenarios_and_a_frozen_be_does(name: str) -> None:
     scenario = load_scenario(name)
 

@@ -97,7 +97,7 @@ class Scene:
         return restore(self.state, kernel=self.kernel, proc=self.kernel.proc, patience_seconds=0.1)
 
 
-@pytest.fixture(params=["v1", "v2", "hybrid"])
+@pytest.fixture(params=["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
 def scene(request, tmp_path):
     made = Scene(tmp_path, request.param)
     yield made
@@ -282,7 +282,7 @@ def _knobs(group):
     return {str(file): file.read_text() for file in group.knob_files("quota", "cpus", "frozen")}
 
 
-@pytest.fixture(params=["v1", "v2", "hybrid"])
+@pytest.fixture(params=["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
 def two(request, tmp_path):
     """Two clusters of one CPU, each with a group of its own."""
     layout = FakeKernel(tmp_path, request.param)
