@@ -55,6 +55,8 @@ def pytest_collection_finish(session):
                 with contextlib.suppress(ImportError):  # an extra that is not installed
                     importlib.import_module(module.name)
     live = any(item.get_closest_marker("host") for item in session.items)
+    if not live:  # no fake host loses power: what a crash leaves is tried by ends of processes
+        os.fsync = os.fdatasync = os.fstat
     if live and "PYTEST_XDIST_WORKER" in os.environ:  # one would wait for the other, before any test has begun
         raise pytest.UsageError("live tests run alone: leave them out by -m 'not host', or leave -n out")
     if live and not session.config.option.collectonly:  # not in a test, whose time is limited

@@ -5,6 +5,7 @@ import http.client
 import logging
 import os
 import socket
+import socketserver
 import ssl
 import subprocess
 import threading
@@ -29,6 +30,12 @@ from tests.waiting import PATIENCE_SECONDS
 SAFE = Limits(2).safe
 TOKEN = "0123456789abcdef0123456789abcdef"
 LOOPBACK = MetricsSection(listen="127.0.0.1:0")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A server that ends looks for it every 10 ms, not every half second."""
+    monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.01,))
 
 
 @pytest.fixture
