@@ -136,6 +136,38 @@ def test_a_miss_in_a_hundred_windows_changes_nothing():
         assert evidence.look_up(0.6)[0] == 4
 
 
+def share_known(every, missed, known, seconds=1200):
+    """How much of the second half of the time something is known, where one window in `every` is missed."""
+    host, ticks = OneHost(), []
+    for second in range(1, seconds + 1):
+        if second % every == 0:
+            missed(host)
+        else:
+            host.add_held(0.5, 8 if missed is miss_under_a_quota else TOP)
+        host.age(1.0)
+        ticks.append(known(host))
+    return sum(ticks[seconds // 2 :]) / (seconds // 2)
+
+
+def miss_under_a_quota(host):
+    host.add_missed(0.5, 8)
+
+
+def miss_beside_everything(host):
+    host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP]), apart=True)
+
+
+@pytest.mark.parametrize(("every", "share"), [(50, 1.0), (20, 0.0)])
+def test_level_holds_up_to_three_percent_missed(every, share):
+    assert share_known(every, miss_under_a_quota, lambda host: host.known(0.5)[0] == 8) == share
+
+
+@pytest.mark.parametrize(("every", "share"), [(25, 1.0), (10, 0.0)])
+def test_free_be_may_miss_six_percent(every, share):
+    known = share_known(every, miss_beside_everything, lambda host: host.evidence.free_holds(np.array([0.5]))[0])
+    assert known == share
+
+
 windows = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, TOP)), max_size=40)
 
 

@@ -78,6 +78,32 @@ def test_entries_are_on_disk_before_record_returns(tmp_path: Path) -> None:
         assert load(tmp_path).entries == (entry(),)
 
 
+def test_record_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure the originals are known: the content is flushed after it was written, before the return."""
+    write, flush, calls = os.pwrite, os.fdatasync, list[str]()
+    monkeypatch.setattr(os, "pwrite", lambda *args: calls.append("write") or write(*args))
+    monkeypatch.setattr(os, "fdatasync", lambda file: calls.append("flush") or flush(file))
+    with Journal.open(tmp_path) as journal:
+        calls.clear()
+        journal.record([entry()])
+        assert calls == ["write", "flush"]
+
+
+def test_held_originals_are_kept_once_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waited in memory for a full disk is as much the journal's as what came after it."""
+    with Journal.open(tmp_path) as journal:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pwrite", full)
+            journal.record([entry("cpu.max")], hold=True)
+        assert journal.held == [entry("cpu.max")]
+        journal.record([entry("cpu.weight", "100\n")], hold=True)
+        assert journal.held == []
+        assert journal.entries == [entry("cpu.max"), entry("cpu.weight", "100\n")]
+        (tmp_path / JOURNAL).unlink()
+        journal.defend()  # writes anew what it knows
+    assert load(tmp_path).entries == (entry("cpu.max"), entry("cpu.weight", "100\n"))
+
+
 def test_a_full_disk_stops_the_write_that_would_follow(tmp_path: Path, fake: Bench) -> None:
     group = fake.group()
     journal = fake.open_journal()
@@ -426,10 +452,11 @@ def test_restore_of_a_forged_journal_writes_nothing_else(tmp_path: Path) -> None
     assert victim.read_text() == "root"
 
 
-def test_a_directory_in_which_others_may_write_is_believed_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_in_which_others_may_write_is_believed_nothing(tmp_path: Path, mode: int) -> None:
     with Journal.open(tmp_path / "state") as journal:
         journal.record([entry()])
-    (tmp_path / "state").chmod(0o777)
+    (tmp_path / "state").chmod(mode)
     with pytest.raises(ConfigError, match="chmod go-w"):
         restore(tmp_path / "state", force=True)
     with pytest.raises(ConfigError, match="chmod go-w"):
