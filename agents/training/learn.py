@@ -266,8 +266,8 @@ class _Session(BaseCallback):
                 record(f"{prefix}/be_throughput_ratio", one.be_work / one.ticks)
                 record(f"{prefix}/shield_override_ratio", one.overridden / one.ticks)
         if self._tally:
-            for name, point in self._tally.curves().items():
-                record(f"rollouts/{name}", point)
+            for name in ("learned", "lost", "losses"):
+                record(f"rollouts/{name}", self._tally.total(name))
             self._tally.write(self._run.folder)
         self.model.dump_logs()
 
@@ -277,7 +277,7 @@ class _Session(BaseCallback):
         if rollouts is None:
             env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block)
             return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
-        from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
+        from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES
 
         assert self._tally is not None
         far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self._block, self._tally)

@@ -46,7 +46,7 @@ to its best one, and only with much slack; what does no better than the policy a
 
 With --ray the hosts are elsewhere: every node of the cluster that offers the resource `testbed` acts for the learner,
 and with --live those that also offer `live` run that scenario's testbed, behind the shield and within the same bounds.
-Nodes may join late, be slow, or die; what was lost with them, and what came too late to learn from, is counted.
+All act at once, and the learner waits for the slowest. Nodes may join late or die; what was lost with them is counted.
 
 With --offline it learns from a dataset alone (`rlctl dataset`), and touches no host: bc clones the dataset's best
 policy, cql learns from all of them. The round that is kept is the one with the best value on held-out episodes, or with

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import live_scenario
 from rlctl.envs.errors import ConfigError
@@ -100,7 +100,7 @@ def fine_tune(
     planned = replace(plan.testbed, lags=tuning.lags)
     outcome: Outcome | None = None
     try:
-        with contextlib.closing(LiveRunning(planned, lambda spec: testbed(spec, say))) as running:
+        with contextlib.closing(LiveWorker(planned, lambda spec: testbed(spec, say))) as running:
             outcome = tuning.run(running, watch)
     except KeyboardInterrupt:
         if outcome is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.observation import LAGS
 from rlctl.envs.plant import Plant
@@ -52,10 +52,10 @@ def running_on(
     bounds: Bounds = Bounds(),  # noqa: B008 - frozen
     lags: tuple[int, ...] = LAGS,
     safety: Profile | None = None,
-) -> LiveRunning:
+) -> LiveWorker:
     """The testbed of live-nginx at work on a bed."""
     one = load_scenario("live-nginx")
     plan = LiveTestbed(
         one.name, one.testbed(), one.trace, one.be.weight, safety or load_profile("responsive"), bounds, lags, seed=0
     )
-    return LiveRunning(plan, bed)
+    return LiveWorker(plan, bed)

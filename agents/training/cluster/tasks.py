@@ -11,8 +11,7 @@ import ray
 from ray import exceptions
 
 from rlctl.agents.served.network import first_line
-from rlctl.agents.training.cluster.actors import check_node, result_of
-from rlctl.agents.training.cluster.nodes import Cluster, Version, our_version, told_by
+from rlctl.agents.training.cluster.nodes import Cluster, Version, check_version, our_version, told_by
 from rlctl.envs.errors import ConfigError, HostError, RlctlError
 
 RETRIES = 3
@@ -33,6 +32,10 @@ LOST = (
     exceptions.ObjectLostError,  # it was done, and its result went with the node
 )
 """What Ray raises when a worker or its node went away, and not the function failed."""
+
+ALIVE_CHILDREN = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Environment of workers on a live host. Ray kills a worker's children otherwise: the keeper too, which is there to
+clear up after it."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -84,6 +87,22 @@ def map_tasks(
                 yield place, result
     finally:
         _cancel(list(running))
+
+
+@functools.cache
+def check_node(drivers: Version) -> None:
+    """On the node, which may have joined after the check of all: ConfigError where the driver's rlctl is another."""
+    check_version(ray.util.get_node_ip_address(), our_version(), drivers)
+
+
+def result_of(reference: Any) -> Any:
+    """What a task returned; an RlctlError that it raised is raised as it was, and any other as Ray's RayTaskError."""
+    try:
+        return ray.get(reference)
+    except exceptions.RayTaskError as error:
+        if isinstance(error.cause, RlctlError):
+            raise error.cause from None
+        raise
 
 
 def _checked(drivers: Version, function: Callable[[Item], Result], item: Item) -> Result:

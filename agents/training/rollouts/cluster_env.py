@@ -3,14 +3,16 @@
     with connected("auto") as cluster:
         result = learn(run, rollouts=Rollouts(cluster))
 
-Testbeds answer when they can, with whole segments (`segment_env`).
+All testbeds act at once by the newest policy, one call each, and the learner waits for all of them, as for the
+EnvRunners of RLlib. One that dies is left out of the sample and begun anew; nodes may join at any time. While none is
+lost, the same seed and the same testbeds give the same numbers.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,120 +21,18 @@ import ray
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.host_groups import Counts, Happened
 from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, dealt, first_seed, present
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
-from rlctl.agents.training.rollouts.segment_env import SegmentEnv
-from rlctl.agents.training.rollouts.segments import Orders, Segment, steps_for
+from rlctl.agents.training.rollouts.learners import SampledHosts
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
+from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
+from rlctl.agents.training.rollouts.sample import Orders, Sample, join_samples
 from rlctl.agents.training.rollouts.tally import SIMULATED, Tally
-from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
-from rlctl.agents.training.rollouts.worker import SimRunning
-from rlctl.envs.errors import ConfigError
+from rlctl.agents.training.rollouts.worker import SimWorker
+from rlctl.envs.errors import ConfigError, HostError
 
 WAIT_SECONDS = 300.0
-"""Without anything from any testbed after which a run ends."""
-
-MOST_BEHIND = 1
-"""Versions that the policy may have gone on since a segment was asked for, for PPO to learn from it."""
-
-LATE_RATIO, LATE_SECONDS = 2.0, 1.0
-"""A testbed is late when it takes that many times as long as the first of its rollout or, live, as its ticks; and never
-before so long."""
-
-LEAST_SHARE = 0.5
-"""Of a rollout: with so much of it nobody waits for those who are late."""
+"""Without any testbed after which a run ends, and without an answer from one after which it is left out."""
 
 POLL_SECONDS = 0.5
-
-
-class ClusterEnv(SegmentEnv):
-    """The testbeds of a cluster; a rollout counts as `num_envs` hosts, however many there are."""
-
-    def __init__(self, testbeds: Testbeds, num_envs: int, lags: Sequence[int], kinds: Sequence[str]) -> None:
-        self._testbeds, self.tally = testbeds, testbeds.tally
-        self.kinds = list(kinds)
-        self._clear()
-        super().__init__(num_envs, lags)
-
-    def publish(self, policy: bytes) -> None:
-        """Let the next version of the policy, a weights.npz, act in what is asked for from now on."""
-        super().publish(ray.put(policy))
-
-    def rollout(self, wanted: int, most_steps: int, *, masked: bool) -> Iterator[Segment | None]:
-        """Segments of this version and those not far behind.
-
-        Those who are late are not waited for once half of it is there; what they send later is for the next rollout, or
-        stale.
-        """
-        begun, first, got = time.monotonic(), None, 0
-        while got < wanted:
-            late_at = begun + max(LATE_RATIO * (first - begun), LATE_SECONDS) if first else float("inf")
-            asked = [one for one in self._testbeds if one.orders and one.orders.version == self.version]
-            on_time = [one for one in asked if self._is_on_time(one, late_at)]
-            if asked and not on_time and got >= LEAST_SHARE * wanted:
-                return
-            missing = wanted - got - sum(one.expected for one in on_time)
-            hosts = sum(one.ready.count for one in self._testbeds if one.idle and one.ready)
-            if missing > 0 and hosts:
-                self._ask(Orders(self.version, steps_for(missing, hosts, most_steps), masked=masked))
-            before = got
-            for one in self._testbeds.arrivals(POLL_SECONDS):
-                if not self._note(one, MOST_BEHIND):  # as in `stream`, not before it is asked for
-                    first, got = first or time.monotonic(), got + one.segment.size
-                    yield one.segment
-            if got == before:
-                yield None
-
-    def stream(self, wanted: int, steps: int, epsilon: float) -> Iterator[Segment | None]:
-        """Whatever comes; nobody stands still meanwhile."""
-        got, orders = 0, Orders(self.version, steps, epsilon)
-        while got < wanted:
-            self._ask(orders)
-            before = got
-            for one in self._testbeds.arrivals(POLL_SECONDS):
-                self._note(one, None)  # not before it is asked for: whoever stops learns from none of the others
-                got += one.segment.size
-                yield one.segment
-            if got == before:
-                yield None
-        self._ask(orders)
-
-    def take_counts(self) -> Counts:
-        """What happened since the last call, by kind."""
-        happened = [self._happened.get(name, Happened()) for name in self.kinds]
-        counts = Counts(happened, self._rewards, self._steps)
-        self._clear()
-        return counts
-
-    def close(self) -> None:
-        """End all testbeds; live ones put back what they changed."""
-        self._testbeds.close()
-
-    @staticmethod
-    def _is_on_time(one: Testbed, late_at: float) -> bool:
-        assert one.orders
-        assert one.ready
-        ticks = LATE_RATIO * one.orders.steps * one.ready.tick_seconds
-        return time.monotonic() < (one.asked_at + ticks + LATE_SECONDS if ticks else late_at)
-
-    def _ask(self, orders: Orders) -> None:
-        for one in self._testbeds:
-            if one.idle:
-                self._testbeds.ask(one, orders, self._policy)
-
-    def _note(self, one: Arrival, most_behind: int | None) -> bool:
-        """Count a segment; True when it is stale."""
-        segment, behind = one.segment, self.version - one.segment.version
-        stale = most_behind is not None and behind > most_behind
-        self.tally.came(one.testbed.name, segment.size, behind, one.age_seconds, stale=stale)
-        for name, counts in segment.happened.items():
-            self._happened[name] = self._happened.get(name, Happened()) + counts
-        self._rewards += segment.episode_rewards
-        self._steps += segment.episode_steps
-        return stale
-
-    def _clear(self) -> None:
-        self._happened: dict[str, Happened] = {}
-        self._rewards: list[float] = []
-        self._steps: list[float] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +58,110 @@ class Rollouts:
             number = next(begun)
             draws = hash((seed, block, number)) & 0xFFFFFFFF
             if live is not None and place < node.resources.get(LIVE, 0.0):
-                return Planned(live.name, partial(LiveRunning, replace(live, seed=draws)), draws, live=True)
+                return Planned(live.name, partial(LiveWorker, replace(live, seed=draws)), live=True)
             part = part_of.setdefault((node.id, place), len(part_of)) % testbeds  # of one that comes back the same
-            own, first = tuple(parts[part]), nth_seed(seed, share, block, number)
-            simulated = partial(SimRunning, own, tuple(lags), first)
-            return Planned(SIMULATED, simulated, draws)
+            first = nth_seed(seed, share, block, number)
+            return Planned(SIMULATED, partial(SimWorker, tuple(parts[part]), tuple(lags), first, draws))
 
         kinds = [kind.name for kind, _ in present(hosts, share * testbeds)] + ([live.name] if live else [])
-        return ClusterEnv(Testbeds(self.cluster, plan, tally, self.wait_seconds, self.say), count, lags, kinds)
+        made = ClusterEnv(Runners(self.cluster, plan, self.say), count, lags, kinds, tally)
+        made.wait_seconds, made.say = self.wait_seconds, self.say
+        return made
 
     def _simulated(self) -> int:
         """Testbeds of now that simulate."""
         each = [node.resources for node in self.cluster.nodes]
         taken = [offered.get(LIVE, 0.0) if self.live else 0.0 for offered in each]
         return sum(int(max(offered.get(TESTBED, 0.0) - live, 0.0)) for offered, live in zip(each, taken, strict=True))
+
+
+class ClusterEnv(SampledHosts):
+    """The testbeds of a cluster; a sample counts as one of `num_envs` hosts, however many there are."""
+
+    wait_seconds = WAIT_SECONDS
+    say: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def __init__(
+        self, runners: Runners, num_envs: int, lags: Sequence[int], kinds: Sequence[str], tally: Tally
+    ) -> None:
+        self._runners, self.kinds, self.tally = runners, list(kinds), tally
+        self._has_begun = False
+        self._taken: list[Sample] = []
+        super().__init__(num_envs, lags)
+
+    def sample(
+        self, policy: bytes, orders: Orders, wanted: int = 0, going_on: Callable[[], bool] = lambda: True
+    ) -> Sample | None:
+        """What all testbeds of now do, but for those that are lost meanwhile; HostError where none is left."""
+        reference, parts = ray.put(policy), list[Sample]()
+        while not parts:
+            if (asked := self._gather(going_on)) is None:
+                return None
+            steps = max(orders.steps, -(-wanted // sum(one.count for one in asked)))
+            for one in asked:
+                self._runners.ask(one, replace(orders, steps=steps), reference)
+            if (came := self._receive(asked, steps, going_on)) is None:
+                return None
+            parts = came
+        self._taken.append(made := join_samples(parts))
+        return made
+
+    def take_counts(self) -> Counts:
+        """What happened since the last call, by kind."""
+        taken, self._taken = self._taken, []
+        happened = [sum((one.happened.get(name, Happened()) for one in taken), Happened()) for name in self.kinds]
+        rewards = [reward for one in taken for reward in one.episode_rewards]
+        return Counts(happened, rewards, [steps for one in taken for steps in one.episode_steps])
+
+    def close(self) -> None:
+        """End all testbeds; live ones put back what they changed."""
+        self._runners.close()
+
+    def _gather(self, going_on: Callable[[], bool]) -> list[Runner] | None:
+        """Whoever can be asked; the first time all of them, so that it is the same each time."""
+        begun, told, runners = time.monotonic(), False, self._runners
+        runners.look()
+        runners.arrivals(0.0)
+        while not (idle := runners.idle) or not (self._has_begun or all(one.count for one in runners.all)):
+            runners.arrivals(POLL_SECONDS)
+            if not going_on():
+                return None
+            if time.monotonic() - begun > self.wait_seconds:
+                raise HostError(
+                    f"no testbed has delivered anything for {self.wait_seconds:.0f} s; see that nodes with "
+                    f"`{TESTBED}` run" + (f" ({runners.why})" if runners.why else "")
+                )
+            if not told and not runners.all:
+                told = True
+                self.say(f"no node offers `{TESTBED}`: waiting up to {self.wait_seconds:g} s for one")
+            runners.look()
+        self._has_begun = True
+        return idle
+
+    def _receive(self, asked: Sequence[Runner], steps: int, going_on: Callable[[], bool]) -> list[Sample] | None:
+        """Their samples, in their order; those that are lost, or do not answer, are counted and left out."""
+        parts: dict[Runner, Sample | Lost] = {}
+        patience = self.wait_seconds + 2.0 * steps * max(one.tick_seconds for one in asked)
+        begun = time.monotonic()
+        while waiting := [one for one in asked if one not in parts]:
+            parts |= {one: came for one, came in self._runners.arrivals(POLL_SECONDS) if one in waiting}
+            if not going_on():
+                return None
+            if time.monotonic() - begun > patience:
+                for one in (late for late in waiting if late not in parts):
+                    self._runners.drop(one, f"it has not answered for {patience:.0f} s")
+                    parts[one] = Lost("")
+        for one in asked:
+            self._count(one, parts[one], steps * one.count)
+        return [part for one in asked if isinstance(part := parts[one], Sample)]
+
+    def _count(self, one: Runner, came: Sample | Lost, wanted: int) -> None:
+        tally = self.tally.of(one.name, one.planned.kind)
+        if isinstance(came, Sample):
+            tally.learned += came.size
+        else:
+            tally.losses += 1
+            tally.lost += wanted
 
 
 def nth_seed(seed: int, count: int, block: int, number: int) -> int:

@@ -1,7 +1,7 @@
 """Fine-tuning of a trained policy on one live testbed, behind the shield and within bounds of exploration.
 
     tuning = FineTuning(FineTuningTask(init=Path("best_model.zip"), folder=Path("runs/live/1"), timesteps=600))
-    with contextlib.closing(LiveRunning(testbed)) as running:      # a LiveTestbed with the lags of `tuning`
+    with contextlib.closing(LiveWorker(testbed)) as running:       # a LiveTestbed with the lags of `tuning`
         outcome = tuning.run(running)
     bundle = tuning.export(outcome, "live")
 
@@ -30,10 +30,9 @@ from rlctl.agents.training.algorithms import head_of, save, share_gradients
 from rlctl.agents.training.export import export as export_model
 from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.live.bounded import Bounds, Step
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning
-from rlctl.agents.training.rollouts.segment_env import OneHost, SegmentEnv
-from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES
-from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, OneHost
+from rlctl.agents.training.rollouts.live_testbed import LiveWorker
+from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
 from rlctl.envs.errors import RlctlError
 
@@ -162,7 +161,7 @@ class FineTuning:
         folder.mkdir(parents=True, exist_ok=True)
         files.note_origin(folder, task.arguments, task.command)
 
-    def run(self, running: LiveRunning, watch: Callable[[str], None] = lambda _: None) -> Outcome:
+    def run(self, running: LiveWorker, watch: Callable[[str], None] = lambda _: None) -> Outcome:
         """Measure, learn, measure again.
 
         An error of the host or Ctrl-C after the first measurement ends it early, and is told in the outcome. The policy
@@ -217,7 +216,7 @@ class FineTuning:
         return out
 
 
-def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks: int) -> Any:
+def _learner(initial: Any, env: OneHost, task: FineTuningTask, rollout_ticks: int) -> Any:
     """A learner with the weights of a model, its network and its discount, that learns slowly.
 
     PPO goes on as MaskablePPO: it needs the probabilities of its own distribution, which is then the policy's,
@@ -257,11 +256,9 @@ def _learner(initial: Any, env: SegmentEnv, task: FineTuningTask, rollout_ticks:
 class _Session:
     """The phases of a fine-tuning, on the host."""
 
-    def __init__(self, tuning: FineTuning, running: LiveRunning, record: TextIO, watch: Callable[[str], None]) -> None:
+    def __init__(self, tuning: FineTuning, running: LiveWorker, record: TextIO, watch: Callable[[str], None]) -> None:
         self._task, self._running, self._record, self._watch = tuning.task, running, record, watch
-        worker = Worker(lambda: running, tuning.task.seed)
-        worker.begin()
-        self._env = OneHost(worker, tuning.lags)
+        self._env = OneHost(running, tuning.lags)
         self._count, self._each, rollout = rounds_of(tuning.task.timesteps)
         self.learner = _learner(tuning.model, self._env, tuning.task, rollout)
         self.phases: list[Phase] = []
@@ -289,8 +286,8 @@ class _Session:
     def _measured(self, name: str) -> Phase:
         """The policy as it is served: its best move alone."""
         phase = self._begin(name, exploring=False)
-        self._env.publish(weights_of(self.learner))
-        self._env.segment(self._task.evaluation_ticks, epsilon=0.0)
+        self._env.budget = ticks = self._task.evaluation_ticks
+        self._env.sample(weights_of(self.learner), Orders(ticks, epsilon=0.0))
         return phase
 
     def _learn(self, number: int) -> None:

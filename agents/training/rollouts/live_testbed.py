@@ -1,7 +1,7 @@
 """A live testbed that acts for a learner, behind its shield and within the bounds of exploration (`live.bounded`).
 
 A learner that is busy asks for nothing for a while. BE must not go on unattended then, under what was right when the
-last segment ended: after two control periods it is suspended, and the next segment begins anew.
+last sample ended: after two control periods it is suspended, and the next sample begins anew.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.many.learned import Logits
-from rlctl.agents.training.host_groups import Happened, Stepped
+from rlctl.agents.training.host_groups import Counts, Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
-from rlctl.agents.training.rollouts.segments import Orders
+from rlctl.agents.training.rollouts.sample import Orders
+from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.errors import HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -32,7 +33,7 @@ from rlctl.safety.wrapper import ShieldedEnv
 log = logging.getLogger(__name__)
 
 UNATTENDED_TICKS = 2
-"""Control periods after which BE is suspended when nobody asks for a segment."""
+"""Control periods after which BE is suspended when nobody asks for a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class LiveTestbed:
     seed: int
 
 
-class LiveRunning:
-    """A testbed at work, its host within the bounds of exploration; `note` is called with each step that is taken.
+class LiveWorker(Worker):
+    """Acts on a testbed, its host within the bounds of exploration; `note` is called with each step that is taken.
 
     To start services, load and BE takes about a minute; where that fails, HostError, and nothing of it stays.
     """
@@ -60,7 +61,8 @@ class LiveRunning:
     def __init__(
         self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[Testbed]] = Testbed
     ) -> None:
-        self._name, self._trace, self._orders = plan.name, plan.trace, Orders(0, 1)
+        super().__init__(plan.seed)
+        self.kinds, self._trace = [plan.name], plan.trace
         self.tick_seconds = plan.spec.tick_seconds
         self.note: Callable[[Step], None] = lambda _: None
         self._seen: NDArray[np.float32] | None = None
@@ -81,42 +83,44 @@ class LiveRunning:
             self._stack = stack.pop_all()
 
     def restart(self) -> None:
-        """Let the load begin anew; the next segment begins with BE at the safe allocation."""
+        """Let the load begin anew; the next sample begins with BE at the safe allocation."""
         self._bed.follow(self._trace)
         self._seen = None
 
-    def go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
+    def close(self) -> None:
+        """End BE, services and load, and remove their groups. Idempotent."""
+        self._stack.close()
+
+    def _go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - simulated ones need it
         """From where it stands, or anew where nobody looked after it meanwhile."""
-        self._orders, self.host.logits = orders, logits
+        self.host.logits = logits
         if self._attended.take() or self._seen is None:
             self._seen, _ = self.host.reset()
         return self._seen[np.newaxis]
 
-    def epsilon(self) -> float | None:
+    def _epsilon(self, orders: Orders) -> float | None:
         """Off-policy any of the allowed moves, of which there is mostly one; else by the policy's distribution."""
-        return None if self._orders.epsilon is None else 1.0
+        return None if orders.epsilon is None else 1.0
 
-    def allowed(self) -> NDArray[np.bool_] | None:
-        """Moves within the bounds, shape (1, moves)."""
+    def _mask(self, orders: Orders) -> NDArray[np.bool_] | None:  # noqa: ARG002 - the bounds always hold
         return self.host.action_masks()[np.newaxis]
 
-    def step(self, moves: NDArray[np.int64]) -> tuple[Stepped, NDArray[np.int64]]:
-        """One control period. Off-policy the executed move is learned from, without what it cost to ask for another."""
+    def _step(self, moves: NDArray[np.int64], orders: Orders) -> tuple[Stepped, NDArray[np.int64]]:
+        """Off-policy the executed move is learned from, without what it cost to ask for another."""
         self._seen, reward, _, _, info = self.host.step(int(moves[0]))
         actions = moves
-        if self._orders.epsilon is not None:
+        if orders.epsilon is not None:
             actions = np.array([info["executed_move"]], np.int64)
             reward -= info["reward"]["override"]
         nothing = np.zeros((0, len(self._seen)), np.float32)
         stepped = Stepped(self._seen[np.newaxis], np.array([reward], np.float32), np.zeros(1, np.bool_), nothing)
         return stepped, actions
 
-    def stand_still(self) -> None:
-        """Nobody may come back for a while."""
+    def _stand_still(self) -> None:
         self._attended.leave()
 
-    def happened(self) -> tuple[Mapping[str, Happened], Sequence[float], Sequence[float]]:
-        """Sums over the steps since; a live host has no episodes."""
+    def _take_counts(self) -> Counts:
+        """A live host has no episodes."""
         steps, self._steps[:] = tuple(self._steps), ()
         counts = Happened(
             ticks=float(len(steps)),
@@ -124,11 +128,7 @@ class LiveRunning:
             be_work=sum(one.be_work_ratio for one in steps if one.held),
             overridden=float(sum(one.overridden for one in steps)),
         )
-        return {self._name: counts}, (), ()
-
-    def close(self) -> None:
-        """End BE, services and load, and remove their groups."""
-        self._stack.close()
+        return Counts([counts], (), ())
 
     def _noted(self, step: Step) -> None:
         self._steps.append(step)
@@ -138,7 +138,7 @@ class LiveRunning:
         plant = self._bed.plant
         try:
             plant.apply(plant.limits.safe)
-        except HostError as error:  # the next segment finds it and tells the learner
+        except HostError as error:  # the next sample finds it and tells the learner
             log.warning("BE could not be suspended: %s", error)
 
     def _stop_be(self) -> None:

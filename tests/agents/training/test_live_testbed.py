@@ -8,8 +8,7 @@ import pytest
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.served.network import as_file
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.segments import Orders
-from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
@@ -28,9 +27,8 @@ def begun():
 
     def begin(plant, bounds=Bounds(1.0, 0.0)):  # noqa: B008 - frozen
         bed = Bed(plant)
-        worker = Worker(lambda: running_on(bed, bounds, LAGS), seed=1)
+        worker = running_on(bed, bounds, LAGS)
         stack.callback(worker.close)
-        worker.begin()
         return worker, bed
 
     yield begin
@@ -47,32 +45,31 @@ def prefers(linear, name):
 def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun, linear):
     worker, bed = begun(FakePlant(LIMITS, loads=(0.2,)))
     policy = prefers(linear, "quota-11%")
-    one = worker.segment(Orders(4, 40, epsilon=0.05), policy)
-    assert one.observations.shape[:2] == (41, 1)
+    one = worker.sample(Orders(40, epsilon=0.05), policy)
+    assert one.observations.shape[:2] == (40, 1)
     assert not one.dones.any()
     assert one.happened["live-nginx"].ticks == 40
     assert 1 < len(set(one.actions.flatten())) <= 6  # the best move, its neighbours, and keeping
     assert bed.diary == ["up", "settle", "start BE", "load"]
-    assert worker.segment(Orders(5, 4), policy).log_probs.shape == (4, 1)
+    assert worker.sample(Orders(4), policy).size == 4
 
 
-def test_without_slack_there_is_one_move_whose_probability_is_one(begun, linear):
+def test_without_slack_there_is_one_move(begun, linear):
     worker, _ = begun(FakePlant(LIMITS, loads=(0.2,)), Bounds(0.0, 0.0))
-    one = worker.segment(Orders(1, 10, masked=True), prefers(linear, "quota-11%"))
+    one = worker.sample(Orders(10, masked=True), prefers(linear, "quota-11%"))
     assert (one.masks.sum(axis=2) == 1).all()
-    assert not one.log_probs.any()
 
 
 def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, linear):
     plant = FakePlant(LIMITS, loads=(0.2,), tick_seconds=0.01)
     worker, _ = begun(plant)
     policy, steps = prefers(linear, "quota-11%"), []
-    worker._running.note = steps.append
-    worker.segment(Orders(1, 10), policy)
-    until(lambda: worker._running._attended._acted)
+    worker.note = steps.append
+    worker.sample(Orders(10), policy)
+    until(lambda: worker._attended._acted)
     assert plant.current == LIMITS.safe
     ticks = plant.ticks
-    worker.segment(Orders(2, 3), policy)
+    worker.sample(Orders(3), policy)
     assert plant.ticks < ticks + 3  # its reset counts from 0
     assert [place for place, one in enumerate(steps) if one.begins] == [0, 10], "a dataset cuts its episodes there"
 
@@ -86,7 +83,7 @@ def test_closing_ends_be_and_a_host_that_fails_says_so(begun, linear):
 
     plant.apply = gone
     with pytest.raises(HostError, match="is gone"):
-        worker.segment(Orders(1, 3), prefers(linear, "quota-11%"))
+        worker.sample(Orders(3), prefers(linear, "quota-11%"))
     worker.close()
     worker.close()
     assert bed.diary[-2:] == ["stop BE", "gone"]

@@ -16,17 +16,16 @@ from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.served.network import as_file
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning, LiveTestbed
-from rlctl.agents.training.rollouts.segments import Orders
-from rlctl.agents.training.rollouts.tally import Tally
-from rlctl.agents.training.rollouts.testbeds import Planned, Testbeds
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
+from rlctl.agents.training.rollouts.runners import Lost, Planned, Runners
+from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed import leftovers
 from rlctl.safety.profile import load_profile
 from tests.needs import COMPILER, needs
-from tests.waiting import PATIENCE_SECONDS, until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.host, pytest.mark.ray, pytest.mark.slow]
 
@@ -57,23 +56,24 @@ def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
 
     def planned(found, _):
         assert "live" in found.resources
-        return Planned(plan.name, partial(LiveRunning, plan), 1, live=True)
+        return Planned(plan.name, partial(LiveWorker, plan), live=True)
 
     with connected(ray_processes.address) as cluster:
-        beds = Testbeds(cluster, planned, Tally(), PATIENCE_SECONDS, said.append)
+        beds = Runners(cluster, planned, said.append)
         size = ObservationTable.here(LAGS).size
         policy = ray.put(as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES)))))
-        until(lambda: beds.arrivals(0.5) or list(beds) or said)
-        assert list(beds), said
-        (one,) = beds
-        beds.ask(one, Orders(1, 5, epsilon=0.1), policy)
+        beds.look()
+        until(lambda: beds.arrivals(0.5) or beds.idle or said)
+        assert beds.idle, said
+        (one,) = beds.idle
+        beds.ask(one, Orders(5, epsilon=0.1), policy)
         until(lambda: came.extend(beds.arrivals(0.5)) or came)
-        assert came[0].segment.happened[plan.name].ticks == came[0].segment.size == 5
+        assert came[0][1].happened[plan.name].ticks == came[0][1].size == 5
         ours = groups() - others
         pids = leftovers.members(ours)
         assert ours
         assert pids
-        beds.ask(one, Orders(1, 20, epsilon=0.1), policy)
+        beds.ask(one, Orders(20, epsilon=0.1), policy)
         yield SimpleNamespace(all=beds, one=one, node=node, said=said)
         ray.shutdown()  # the learner is gone
     until(lambda: not groups() & ours)
@@ -84,8 +84,9 @@ def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
 
 def test_nothing_is_left_when_its_node_dies(bed, ray_processes):
     ray_processes.crash(bed.node)
-    until(lambda: bed.all.arrivals(0.5) or bed.all.tally.total("losses"))
-    assert bed.all.tally.total("lost") == 20
+    came = []
+    until(lambda: came.extend(bed.all.arrivals(0.5)) or came)
+    assert isinstance(came[0][1], Lost)
     assert f"testbed {bed.one.name} is lost" in bed.said[-1]
 
 

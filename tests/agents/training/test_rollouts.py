@@ -1,6 +1,6 @@
-"""Training on testbeds that are slow, come late, leave and die: first come, first served, and everything counted."""
+"""Training on testbeds that come late, leave and die: all that are there act at once, and everything is counted."""
 
-from functools import partial
+import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,92 +12,95 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[dist
 import torch
 from gymnasium.spaces import Box, Discrete
 from stable_baselines3.common.buffers import ReplayBuffer
+from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.cluster.nodes import Node
-from rlctl.agents.training.host_kinds import load_hosts
+from rlctl.agents.training.host_kinds import Group, load_hosts, present
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.rollouts import cluster_env as rollouts
-from rlctl.agents.training.rollouts import testbeds
+from rlctl.agents.training.rollouts import cluster_env, runners
 from rlctl.agents.training.rollouts.cluster_env import ClusterEnv, Rollouts, nth_seed
-from rlctl.agents.training.rollouts.segment_learners import ROLLOUT_CLASSES, extend
-from rlctl.agents.training.rollouts.segments import Orders, Transitions
+from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
+from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
+from rlctl.agents.training.rollouts.sample import Sample
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
-from rlctl.agents.training.rollouts.testbeds import Arrival, Planned, Testbed, Testbeds
-from rlctl.agents.training.rollouts.worker import Ready, SimRunning, Worker
+from rlctl.agents.training.rollouts.worker import SimWorker
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.bench.scenarios import load_scenario
-from rlctl.envs.errors import ConfigError, HostError
+from rlctl.envs.errors import ConfigError, HostError, PolicyError
 
 pytestmark = pytest.mark.train
 
 HOSTS, LAGS = load_hosts(), (1, 0)
 
 
-class Scripted:
-    """Testbeds in this process; each delivers only after so many looks, or never."""
+class Here:
+    """Runners in this process; each is lost at one of its samples, or never."""
 
-    def __init__(self, *patience, count=6, lags=LAGS, tally=None):
-        self.tally, self.clock, self._policy = Tally() if tally is None else tally, 0.0, {}
-        self._all, self._left, self._patience = [], {}, dict(enumerate(patience))
-        for number, _ in enumerate(patience):
-            worker = Worker(partial(SimRunning, groups(count), lags, nth_seed(0, count, 0, number)), number)
-            one = Testbed(f"t{number}", "simulated", "n", number, False, worker, worker.begin())
-            self._all.append(one)
-            self.tally.of(one.name, one.kind)
+    def __init__(self, *lost_at, count=6, lags=LAGS):
+        self.all, self.why, self._asked, self._lost_at = [], "", [], {}
+        for number, at in enumerate(lost_at):
+            worker = SimWorker(groups(count), lags, nth_seed(0, count, 0, number), number)
+            one = Runner(f"t{number}", Planned("simulated", None), ("n", number), worker, count)
+            self.all.append(one)
+            self._lost_at[one] = at
 
-    def __iter__(self):
-        return iter(self._all)
+    @property
+    def idle(self):
+        return list(self.all)
+
+    def look(self):
+        pass
 
     def ask(self, one, orders, policy):
-        one.orders, one.asked_at = orders, self.clock
-        self._policy[one.place], self._left[one.place] = policy, self._patience[one.place]
+        self._asked.append((one, orders, policy))
 
     def arrivals(self, _):
-        came, self.clock = [], self.clock + 1.0
-        for one in self._all:
-            if one.orders is None:
-                continue
-            if self._left[one.place] == 0:
-                segment = one.actor.segment(one.orders, self._policy[one.place])
-                one.orders = None
-                came.append(Arrival(one, segment, 0.0))
+        asked, self._asked = self._asked, []
+        came = []
+        for one, orders, policy in reversed(asked):  # in any order
+            self._lost_at[one] -= 1
+            if self._lost_at[one] == 0:
+                self.all.remove(one)
+                came.append((one, Lost("killed")))
             else:
-                self._left[one.place] -= 1
+                came.append((one, one.actor.sample(orders, policy)))
         return came
 
     def close(self):
-        for one in self._all:
+        for one in self.all:
             one.actor.close()
+
+
+NEVER = 10**6
 
 
 def groups(count):
     short = HOSTS.model_copy(update={"episode_steps": 10})
-    return tuple(rollouts.Group.of(kind, number, short) for kind, number in rollouts.present(HOSTS, count))
+    return tuple(Group.of(kind, number, short) for kind, number in present(HOSTS, count))
 
 
 @pytest.fixture
-def scripted(monkeypatch):
-    """An environment over scripted testbeds, and a learner on it."""
-    monkeypatch.setattr(rollouts.ray, "put", lambda policy: policy)
+def make_it(monkeypatch):
+    """Makes an environment over runners in this process, and a learner on it."""
+    monkeypatch.setattr(cluster_env.ray, "put", lambda policy: policy)
     envs = []
-    monkeypatch.setattr(rollouts, "time", SimpleNamespace(monotonic=lambda: envs[-1]._testbeds.clock))
 
-    def make_it(algorithm, *patience, **changes):
+    def make_one(algorithm, *lost_at, **changes):
         recipe, _ = load_recipe(algorithm).fitted(1000, None, 12)
         recipe = recipe.model_copy(update={"lags": LAGS, "batch_size": 48} | changes)
-        env = ClusterEnv(Scripted(*patience), 12, LAGS, [one.kind.name for one in groups(6)])
+        env = ClusterEnv(Here(*lost_at), 12, LAGS, [one.kind.name for one in groups(6)], Tally())
         envs.append(env)
         model = make(algorithm, recipe, env, lambda: 1.0, ROLLOUT_CLASSES)
         model._setup_learn(1000, None)
         model.set_logger(SimpleNamespace(record=lambda *_, **__: None))
         return model, env
 
-    yield make_it
+    yield make_one
     for env in envs:
         env.close()
 
@@ -120,44 +123,45 @@ def collected(model, env):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "maskable-ppo"])
-def test_a_rollout_has_the_probabilities_and_values_that_the_learner_would_have_had(algorithm, scripted):
-    model, env = scripted(algorithm, 0, 1, n_steps=12)
+def test_a_rollout_is_rated_as_the_learner_would(algorithm, make_it):
+    model, env = make_it(algorithm, NEVER, NEVER, n_steps=12)
     buffer = collected(model, env)
-    assert buffer.buffer_size == model.num_timesteps == 12 * 12
+    assert buffer.buffer_size * buffer.n_envs == model.num_timesteps == 12 * 12
     assert env.tally.total("learned") == 12 * 12
+    assert buffer.episode_starts[10].all(), "episodes of ten steps"
     data = next(buffer.get())
     masks = {"action_masks": data.action_masks} if algorithm == "maskable-ppo" else {}
     with torch.no_grad():
         values, log_probs, _ = model.policy.evaluate_actions(data.observations, data.actions.flatten().long(), **masks)
     torch.testing.assert_close(log_probs, data.old_log_prob, atol=1e-5, rtol=0.0)
-    torch.testing.assert_close(values.flatten(), data.old_values)
+    torch.testing.assert_close(values.flatten(), data.old_values, atol=1e-5, rtol=0.0)
     model.train()
     assert model._n_updates > 0
 
 
-@pytest.mark.slow
-def test_nobody_waits_for_a_testbed_that_is_late_and_what_it_sends_too_late_is_stale(scripted):
-    model, env = scripted("ppo", 0, 0, 40, n_steps=12)
-    sizes = [collected(model, env).buffer_size for _ in range(3)]
-    assert all(72 <= size <= 144 for size in sizes)
-    slow = env.tally.hosts["t2"]
-    assert slow.segments == 0
-    while not slow.segments:
-        collected(model, env)
-    assert slow.stale > 0
-    assert slow.learned == 0
-    assert slow.behind_most > rollouts.MOST_BEHIND
+def test_a_cut_off_episode_counts_its_last_value(make_it):
+    model, env = make_it("ppo", NEVER, NEVER, n_steps=10, batch_size=60)
+    samples, real = [], env.sample
+    env.sample = lambda *given: samples.append(real(*given)) or samples[-1]
+    buffer = collected(model, env)
+    with torch.no_grad():
+        last = model.policy.predict_values(torch.tensor(samples[0].next_observations[-1])).numpy()[:, 0]
+    assert samples[0].dones[-1].all()
+    np.testing.assert_allclose(buffer.rewards[-1], samples[0].rewards[-1] + model.gamma * last, atol=1e-5)
+    np.testing.assert_allclose(buffer.advantages[-1], buffer.rewards[-1] - buffer.values[-1], atol=1e-5)
+
+
+def test_the_rollout_of_a_lost_testbed_is_counted(make_it):
+    model, env = make_it("ppo", NEVER, 2, n_steps=12)
+    assert collected(model, env).n_envs == 12
+    assert collected(model, env).n_envs == 6
+    assert env.tally.hosts["t1"] == HostTally("simulated", learned=72, lost=72, losses=1)
+    assert collected(model, env).actions.size == 144, "the other one does its part from now on"
     assert env.tally.total("learned") == model.num_timesteps
 
 
-def test_one_testbed_alone_fills_a_rollout_in_several_segments(scripted):
-    model, env = scripted("ppo", 0, n_steps=12)
-    assert collected(model, env).buffer_size == 144
-    assert env.tally.hosts["t0"].segments == 2
-
-
-def test_dqn_keeps_what_any_version_did_and_makes_the_updates_of_its_recipe(scripted):
-    model, env = scripted("dqn", 0, 3, learning_starts=0, gradient_steps=4)
+def test_dqn_makes_the_updates_of_its_recipe(make_it):
+    model, env = make_it("dqn", NEVER, 3, learning_starts=0, gradient_steps=4)
     updates = 0
     for _ in range(12):
         came = model.collect_rollouts(env, Going(), model.train_freq, model.replay_buffer, learning_starts=0)
@@ -165,28 +169,26 @@ def test_dqn_keeps_what_any_version_did_and_makes_the_updates_of_its_recipe(scri
         updates += 4 * came.episode_timesteps / 12
     assert model._n_updates == pytest.approx(updates, abs=1.0)
     assert model.replay_buffer.pos == model.num_timesteps == env.tally.total("learned")
-    assert env.tally.hosts["t1"].behind_most > 0
-    assert env.tally.total("stale") == 0
     counts = env.take_counts()
     assert sum(one.ticks for one in counts.happened) == model.num_timesteps
     assert set(counts.episode_steps) == {10}
 
 
-def test_dqn_makes_no_updates_for_what_was_collected_before_it_learns(scripted):
-    model, env = scripted("dqn", 0, learning_starts=200, gradient_steps=4)
+def test_dqn_makes_no_updates_before_it_learns(make_it):
+    model, env = make_it("dqn", NEVER, learning_starts=200, gradient_steps=4)
     while model.num_timesteps <= 200:
         came = model.collect_rollouts(env, Going(), model.train_freq, model.replay_buffer, learning_starts=200)
     model.train(gradient_steps=4, batch_size=48)
     assert 0 < model._n_updates <= 4 * came.episode_timesteps / 12
 
 
-def test_a_replay_buffer_that_is_full_forgets_the_oldest():
+def test_a_full_replay_buffer_forgets_the_oldest():
     buffer = ReplayBuffer(5, Box(-1, 1, (1,)), Discrete(9), "cpu")
 
     def some(*numbers):
-        column = np.array(numbers, np.float32)
-        actions = np.array(numbers, np.int64)
-        return Transitions(column[:, None], column[:, None] + 1, actions, column, np.array(numbers) == 4)
+        column = np.array(numbers, np.float32)[:, None]
+        seen = column[:, :, None]
+        return Sample(seen, seen + 1, column.astype(np.int64), column, column == 4)
 
     extend(buffer, some(0, 1, 2))
     assert (buffer.pos, buffer.full) == (3, False)
@@ -199,53 +201,84 @@ def test_a_replay_buffer_that_is_full_forgets_the_oldest():
     assert sorted(buffer.actions[:, 0, 0]) == [3, 4, 5, 6, 7]
 
 
-def test_dqn_over_several_steps_is_refused(scripted):
+def test_dqn_over_several_steps_is_refused(make_it):
     with pytest.raises(ConfigError, match="lockstep"):
-        scripted("dqn", 0, n_steps=3)
+        make_it("dqn", NEVER, n_steps=3)
 
 
-def test_no_two_testbeds_of_a_run_share_a_host():
+def test_no_two_testbeds_share_a_host():
     count = 3000
     firsts = sorted(nth_seed(1, count, 0, number) for number in range(20))
     assert min(np.diff(firsts)) >= count
 
 
-def test_more_hosts_than_a_testbed_has_seeds_for_are_refused_before_one_is_started():
+def test_more_hosts_than_seeds_are_refused():
     node = Node("1234", "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
     with pytest.raises(ConfigError, match="40000 hosts are 20000 on each of 2 testbeds; 16384 are the most"):
         Rollouts(SimpleNamespace(nodes=[node])).env(HOSTS, 40_000, 0, LAGS, 0, Tally())
 
 
-def test_a_testbed_that_cannot_be_started_is_left_out_whatever_the_other_one_on_its_node_does(monkeypatch):
-    begun, said = [], []
+@pytest.fixture
+def scripted(monkeypatch):
+    """Runners of two places on one node, whose actors are a script: what each call gives, in order."""
+    scripts, began, said = {}, [], []
 
-    def works():
-        return Ready(2, 0.0)
+    class Options:
+        def options(self, **_):
+            return self
 
-    def broken():
-        raise HostError("nginx is not installed")
+        def remote(self):
+            script = scripts[len(began) % 2]
+            began.append(script)
+            call = SimpleNamespace(remote=lambda *_: functools.partial(lambda came: came, script.pop(0)))
+            return SimpleNamespace(begin=call, sample=call, close=SimpleNamespace(remote=lambda: None))
 
-    def started_on(_node, _actor, start, *_, **__):
-        begun.append(start)
-        calls = {"begin": start, "segment": lambda: "a segment", "close": None}
-        return SimpleNamespace(**{name: SimpleNamespace(remote=lambda *_, do=do: do) for name, do in calls.items()})
+    def result_of(reference):
+        if isinstance(came := reference(), Exception):
+            raise came
+        return came
 
-    monkeypatch.setattr(testbeds, "started_on", started_on)
-    monkeypatch.setattr(testbeds, "answer", lambda reference: reference())
-    monkeypatch.setattr(testbeds, "ray", SimpleNamespace(wait=lambda references, **_: (references, [])))
-    monkeypatch.setattr(testbeds, "LOOK_SECONDS", 0.0)
-    planned = [Planned("simulated", works, 0), Planned("live-nginx", broken, 1, live=True)]
-    node = Node("1234", "10.0.0.1", {"CPU": 2.0, "testbed": 2.0, "live": 1.0})
-    beds = Testbeds(SimpleNamespace(nodes=[node]), lambda _, place: planned[place], Tally(), 60.0, said.append)
+    monkeypatch.setattr(runners.ray, "remote", lambda _: Options())
+    monkeypatch.setattr(runners.ray, "wait", lambda references, **_: (references, []))
+    monkeypatch.setattr(runners, "result_of", result_of)
+    monkeypatch.setattr(runners, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(runners, "RETRY_SECONDS", 0.0)
+    node = Node("12" * 28, "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
+    made = Runners(SimpleNamespace(nodes=[node]), lambda *_: Planned("simulated", None), said.append)
+    return SimpleNamespace(all=made, scripts=scripts, began=began, said=said)
+
+
+def rounds(scripted, count):
     came = []
-    for _ in range(4):
-        came += beds.arrivals(0.0)
-        for one in beds:
-            beds.ask(one, Orders(1, 4), None)
-    assert len(came) == 3
-    assert begun == [works, broken]
-    assert said[-1] == "testbed 10.0.0.1-1234-2 is left out: nginx is not installed"
-    assert list(beds.tally.hosts) == ["10.0.0.1-1234"]
+    for _ in range(count):
+        scripted.all.look()
+        came += scripted.all.arrivals(0.0)
+        for one in scripted.all.idle:
+            scripted.all.ask(one, None, None)
+    return came
+
+
+def test_a_testbed_that_cannot_begin_is_left_out(scripted):
+    scripted.scripts |= {0: [(2, 0.0), "one", "two", "three", "four"], 1: [HostError("nginx is not installed")]}
+    assert [result for _, result in rounds(scripted, 4)] == ["one", "two", "three"]
+    assert len(scripted.began) == 2
+    assert scripted.said[-1] == "testbed 10.0.0.1-1212-2 is left out: nginx is not installed"
+
+
+def test_a_testbed_that_is_lost_begins_anew(scripted):
+    gone = runners.exceptions.ActorDiedError()
+    scripted.scripts |= {0: [(2, 0.0), *"abcdef"], 1: [(2, 0.0), "b", gone]}
+    rounds(scripted, 3)
+    scripted.scripts[0] = scripted.scripts[1] = [(3, 0.0), *["new"] * 4]
+    came = rounds(scripted, 3)
+    assert len(scripted.began) == 3
+    assert any(result == "new" for _, result in came)
+
+
+def test_what_is_wrong_everywhere_ends_it(scripted):
+    scripted.scripts |= {0: [(2, 0.0), PolicyError("diverged")], 1: [(2, 0.0), "b"]}
+    with pytest.raises(PolicyError, match="diverged"):
+        rounds(scripted, 2)
 
 
 def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
@@ -256,19 +289,19 @@ def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
     return TrainingRun(algorithm, recipe.model_copy(update={"batch_size": 64}), HOSTS, (course,), folder, **given)
 
 
-def test_what_a_killed_run_learned_after_its_checkpoint_is_not_counted_twice(tmp_path, monkeypatch):
-    monkeypatch.setattr(rollouts.ray, "put", lambda policy: policy)
+def test_what_a_killed_run_lost_counts_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster_env.ray, "put", lambda policy: policy)
 
-    class Here:
+    class Mine:
         def env(self, _hosts, count, _seed, lags, _block, tally):
-            return ClusterEnv(Scripted(0, lags=lags, tally=tally), count, lags, [one.kind.name for one in groups(6)])
+            return ClusterEnv(Here(NEVER, lags=lags), count, lags, [one.kind.name for one in groups(6)], tally)
 
-    asked = iter([False] * 3)
-    before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Here())
-    assert before.tally.total("learned") == before.timesteps > 0
+    asked = iter([False] * 5)
+    before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Mine())
+    assert before.tally.total("learned") >= before.timesteps > 0
     Tally({"t0": HostTally("simulated", learned=10**6)}).write(tmp_path)  # as the curves had it when it was killed
-    again = learn(run_of(tmp_path, timesteps=before.timesteps + 500, resume=True), rollouts=Here())
-    assert again.tally.total("learned") == again.timesteps > before.timesteps
+    again = learn(run_of(tmp_path, timesteps=before.timesteps + 500, resume=True), rollouts=Mine())
+    assert 10**6 > again.tally.total("learned") >= again.timesteps > before.timesteps
 
 
 # On a real cluster.
@@ -288,63 +321,81 @@ def when(*things):
 
 @pytest.fixture
 def kept(monkeypatch):
-    """The tally of the run that goes on."""
+    """The environment of the run that goes on."""
     made, real = [], Rollouts.env
-
-    def env(self, *given):
-        made.append(given[-1])
-        return real(self, *given)
-
-    monkeypatch.setattr(Rollouts, "env", env)
+    monkeypatch.setattr(Rollouts, "env", lambda self, *given: made.append(real(self, *given)) or made[-1])
     return made
+
+
+def weights(folder):
+    (model,) = folder.glob("checkpoints/*/model.zip")
+    _, parameters, _ = load_from_zip_file(model, device="cpu", load_data=False)
+    return torch.cat([one.flatten() for one in parameters["policy"].values()])
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_training_goes_on_while_a_node_dies_and_another_one_joins(algorithm, ray_cluster, kept, tmp_path, monkeypatch):
+def test_training_goes_on_when_actors_die(algorithm, ray_cluster, kept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     said = []
 
     def heard_of(count):
-        return sum(one.learned > 0 for one in kept[0].hosts.values()) >= count
+        return sum(one.learned > 0 for one in kept[0].tally.hosts.values()) >= count
+
+    def kill_an_actor():
+        raylet = ray_cluster._processes(ray_cluster.nodes[1])
+        (actor,) = [one for one in raylet if "ray::_Actor" in " ".join(one.cmdline())]
+        actor.kill()
 
     disturb = when(
         (lambda: heard_of(3), lambda: ray_cluster.kill(ray_cluster.nodes[0])),
-        (lambda: kept[0].total("losses"), ray_cluster.add),
+        (lambda: kept[0].tally.total("losses") == 1, lambda: (ray_cluster.add(), kill_an_actor())),
     )
+
+    def enough():
+        begun = [line for line in said if line.startswith("testbed") and line.endswith("simulated")]
+        return disturb() or (heard_of(4) and len(begun) >= 5)  # three, the new node's, and the one begun anew
+
     with connected(ray_cluster.address) as cluster:
         run = run_of(tmp_path / "run", algorithm, 10**7, export=True)
-        result = learn(run, stopped=lambda: disturb() or heard_of(4), rollouts=Rollouts(cluster, say=said.append))
+        result = learn(run, stopped=enough, rollouts=Rollouts(cluster, say=said.append))
     assert result.ending is Ending.STOPPED
-    assert result.tally.total("losses") >= 1
+    assert result.tally.total("losses") >= 2
     assert result.tally.total("lost") > 0
-    assert result.tally.total("learned") == result.timesteps
-    assert len(result.tally.hosts) >= 4  # a busy machine may lose one more
-    assert sum("is lost" in line for line in said) >= 1
+    assert sum("is lost" in line for line in said) >= 2
     told = load(result.bundle).card.training.hyperparameters["rollouts"]
     assert told == result.tally.as_json()
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_without_any_testbed_it_ends_in_one_line_and_can_be_resumed(ray_cluster, kept, tmp_path, monkeypatch):
+def test_the_same_seed_gives_the_same_weights(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said, envs, real = [], [], Rollouts.env
-    monkeypatch.setattr(Rollouts, "env", lambda self, *given: envs.append(real(self, *given)) or envs[-1])
+    with connected(ray_cluster.address) as cluster:
+        for name in ("one", "again"):
+            learn(run_of(tmp_path / name, timesteps=1000), rollouts=Rollouts(cluster))
+    assert torch.equal(weights(tmp_path / "one"), weights(tmp_path / "again"))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_without_any_testbed_it_can_be_resumed(ray_cluster, kept, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = []
 
     def leave_it_alone():
         ray_cluster.to(0)
-        envs[0]._testbeds._wait_seconds = 5.0  # a busy machine is silent for longer while testbeds start
+        kept[0].wait_seconds = 5.0  # a busy machine is silent for longer while testbeds start
 
-    leave = when((lambda: kept[0].total("learned") > 500, leave_it_alone))
+    leave = when((lambda: kept[0].tally.total("learned") > 500, leave_it_alone))
     with connected(ray_cluster.address) as cluster:
         lonely = Rollouts(cluster, say=said.append)
         with pytest.raises(HostError, match=r"no testbed has delivered anything for \d+ s; .* can be resumed"):
             learn(run_of(tmp_path / "run", timesteps=10**7), stopped=leave, rollouts=lonely)
         assert "no node offers `testbed`: waiting up to 5 s for one" in said
         ray_cluster.add()
-        before = kept[0].total("learned")
+        before = kept[0].tally.total("learned")
         again = run_of(tmp_path / "run", timesteps=int(before) + 400, resume=True)
         result = learn(again, rollouts=Rollouts(cluster))
     assert result.ending is Ending.BUDGET
-    assert result.tally.total("learned") == result.timesteps > before
+    assert result.tally.total("learned") >= result.timesteps > before

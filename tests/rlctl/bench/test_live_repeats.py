@@ -280,7 +280,7 @@ def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_c
             stderr=file,
         )
     try:
-        until(lambda: "1/4 runs" in told.read_text() or bench.poll() is not None)
+        until(lambda: "/4 runs" in told.read_text() or bench.poll() is not None)
         assert bench.poll() is None, told.read_text()
         begun, groups = lose(ray_cluster, first)
         assert begun
@@ -295,7 +295,7 @@ def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_c
     found = json.loads(result.read_text())
     assert len(found["hosts"]) == 1
     assert found["managers"]["weights"]["samples"] == found["managers"]["frozen"]["samples"] == 6
-    assert any("was lost in step" in line for line in found["notes"])
+    assert any("was lost, and is begun anew" in line for line in found["notes"])
 
 
 class SearchedBed(Bed):

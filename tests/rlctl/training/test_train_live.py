@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.agents.training.rollouts.live_testbed import LiveRunning
+from rlctl.agents.training.rollouts.live_testbed import LiveWorker
 from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.commands import train_live
@@ -110,13 +110,13 @@ def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path,
 def test_a_signal_while_the_testbed_is_taken_down_loses_nothing(quick, model, tmp_path, monkeypatch, capsys):
     bed = bed_that()
     on(bed, monkeypatch)
-    close = LiveRunning.close
+    close = LiveWorker.close
 
     def closed(running):
         close(running)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(LiveRunning, "close", closed)
+    monkeypatch.setattr(LiveWorker, "close", closed)
     assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--json")) == 143
     told = json.loads(capsys.readouterr().out)
     assert Path(told["bundle"], "card.json").is_file()
