@@ -24,6 +24,7 @@ from rlctl.envs.errors import on_one_line
 COMMANDS = {
     "doctor": "check what this host offers and lacks, and what each lack disables",
     "serve": "run the control loop on this host",
+    "init": "write the configuration for two names and a target",
     "app": "launch, adopt or list best-effort applications with working modes",
     "bench": "run several managers on the same scenario and compare them",
     "train": "train a policy in the simulator, evaluate it and export a bundle",
@@ -84,6 +85,7 @@ GONE: dict[str, str] = {
 
 EXAMPLES = """examples:
   rlctl doctor
+  rlctl serve --lc nginx.service --be batch.slice --target 10ms
   rlctl config check /etc/rlctl/serve.yaml
   rlctl serve --config /etc/rlctl/serve.yaml --dry-run --duration 60
   rlctl bench --scenario live-nginx --managers none,weights,prm-hybrid-tuned

@@ -8,18 +8,22 @@ import sys
 from pathlib import Path
 
 from rlctl.commands.arguments import positive
-from rlctl.config.serve import describe
+from rlctl.commands.init import add_names
+from rlctl.config.serve import ServeConfig, describe
+from rlctl.envs.errors import ConfigError
 from rlctl.log.stderr import log_to_stderr
 from rlctl.loop.stopping import stop_on_signals
 from rlctl.serve.policy_setup import Configuration
 from rlctl.serve.self_usage import bounded_memory
 from rlctl.serve.service import serve
+from rlctl.serve.two_names import TwoNames
 
 log = logging.getLogger("rlctl.serve")
 
 DESCRIPTION = "Hold best-effort work to what the latency-critical service leaves, under a safety shield."
 
 EXAMPLES = """examples:
+  rlctl serve --lc nginx.service --be batch.slice --target 10ms   # `rlctl init` writes these to a file
   rlctl serve --config serve.yaml --dry-run --duration 60   # shows what it would do, writes nothing
   rlctl serve --config serve.yaml
   rlctl serve --config serve.yaml --policy weights --json
@@ -28,14 +32,15 @@ EXAMPLES = """examples:
 SIGTERM or SIGINT stops it, at once or after the tick that it is in; it then puts back what it found and exits with 0.
 SIGHUP reads the file again: policy, fallback and shield are exchanged between two ticks, and a file with a mistake
 changes nothing.
-After a crash the watchdog takes BE to the safe allocation at once, and puts everything back when nobody returns;
+After a crash the watchdog takes BE to the safe allocation at once, and puts everything back if no start follows;
 `rlctl restore` does the latter by hand.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="see configs/serve/example.yaml")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="see configs/serve/example.yaml")
+    add_names(parser, required=False)
     parser.add_argument(
         "--policy",
         metavar="NAME|BUNDLE",
@@ -51,9 +56,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="changes, summaries and totals as JSON lines on stdout")
 
 
+def _read_names(args: argparse.Namespace) -> ServeConfig | None:
+    """The configuration for two names and a target; None for that of a file."""
+    names = {"--lc": args.lc, "--be": args.be, "--target": args.target}
+    missing = [option for option, value in names.items() if value is None]
+    if args.config is not None and len(missing) < len(names):
+        raise ConfigError("--config FILE names LC, BE and target; `rlctl init` makes a file of --lc, --be and --target")
+    if args.config is not None:
+        return None
+    if missing:
+        raise ConfigError(f"{' and '.join(missing)} must be given too, such as `rlctl serve --lc nginx.service --be "
+                          "batch.slice --target 10ms`; or give --config FILE")  # fmt: skip
+    found = TwoNames.find(args.lc, args.be, args.target)
+    print(f"rlctl: {found}", file=sys.stderr)
+    return found.config
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command; a stop on request is a success."""
-    configuration = Configuration(args.config, args.policy, strict=args.strict)
+    given = _read_names(args)
+    configuration = Configuration(args.config, args.policy, strict=args.strict, given=given)
     config = configuration.config
     log_to_stderr(logging.INFO)
     log.info("configuration in effect:")

@@ -273,7 +273,7 @@ def load_config(path: Path) -> ServeConfig:
 
 
 @contextlib.contextmanager
-def locate_errors(path: Path, *keys: str) -> Iterator[None]:
+def locate_errors(path: Path | None, *keys: str) -> Iterator[None]:
     """Give a ConfigError that is raised within the file, the line and the key, unless it names a file of its own.
 
     So what is wrong with a key (`keys` is its path from the top) is told as what is found while loading.
@@ -281,7 +281,7 @@ def locate_errors(path: Path, *keys: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        if error.path is not None:
+        if error.path is not None or path is None:
             raise
         _, lines = load_yaml(path)
         known = next((keys[:end] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)

@@ -41,10 +41,13 @@ class Configuration:
     Args:
         policy: Another policy than the file's, as typed for --policy; None for the file's.
         strict: A bundle that is refused is an error even where the file has a fallback section.
+        given: The configuration where there is no file.
     """
 
-    def __init__(self, path: Path, policy: str | None = None, *, strict: bool = False) -> None:
-        self._path, self._policy, self._strict = path, policy, strict
+    def __init__(
+        self, path: Path | None, policy: str | None = None, *, strict: bool = False, given: ServeConfig | None = None
+    ) -> None:
+        self._path, self._policy, self._strict, self._given = path, policy, strict, given
         self.reload = Request()
         self.config, self.deciders = self._read(None)
 
@@ -69,7 +72,7 @@ class Configuration:
 
     def _read(self, tick_seconds: float | None) -> tuple[ServeConfig, PolicySetup]:
         """Read the file; `tick_seconds` is the control period of a service that runs, None at its start."""
-        config = load_config(self._path)
+        config = self._given or load_config(self._path or Path())
         if self._policy not in (None, config.policy.name):
             # Options belong to the manager they were written for; a model of the LC fits whoever reads it.
             typed = config.policy.model_copy(update={"name": self._policy, "options": {}})

@@ -50,8 +50,8 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
+set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -66,11 +66,20 @@ complete -c rlctl -n '_shtab_rlctl_using doctor' -l json -d 'the findings as JSO
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a serve -d 'Hold best-effort work to what the latency-critical service leaves, under a safety shield.'
 complete -c rlctl -n '_shtab_rlctl_using serve' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'see configs/serve/example.yaml'
+complete -c rlctl -n '_shtab_rlctl_using serve' -l lc -x -d 'the latency-critical service: unit, control group, name:PROCESS or container:NAME'
+complete -c rlctl -n '_shtab_rlctl_using serve' -l be -x -d 'best-effort work, named likewise'
+complete -c rlctl -n '_shtab_rlctl_using serve' -l target -x -d 'the LC'"'"'s p95 to stay below, such as 10ms'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l policy -xka "(string split ' ' 'none weights cpu-idle frozen static prm-eris prm-thesis prm-latency prm-hybrid prm-hybrid-tuned heracles parties sideload koord-suppress hipster barbeque feedforward table learned-table greedy-shield ppo dqn ppo-bare dqn-bare ppo-bold dqn-bold ppo-careful dqn-careful'; __fish_complete_directories (commandline -ct))" -d 'another policy than the file'"'"'s: from `rlctl managers`, or a bundle'"'"'s folder with a slash in it'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l strict -d 'a bundle that is refused ends the start even where the file has a fallback section'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l dry-run -d 'read, decide and say, but write nothing'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l duration -x -d 'stop by itself after this time'
 complete -c rlctl -n '_shtab_rlctl_using serve' -l json -d 'changes, summaries and totals as JSON lines on stdout'
+complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a init -d 'Find two workloads on this host, and write the configuration of `rlctl serve` for them, with comments.'
+complete -c rlctl -n '_shtab_rlctl_using init' -s h -l help -d 'show this help message and exit'
+complete -c rlctl -n '_shtab_rlctl_using init' -l lc -x -d 'the latency-critical service: unit, control group, name:PROCESS or container:NAME'
+complete -c rlctl -n '_shtab_rlctl_using init' -l be -x -d 'best-effort work, named likewise'
+complete -c rlctl -n '_shtab_rlctl_using init' -l target -x -d 'the LC'"'"'s p95 to stay below, such as 10ms'
+complete -c rlctl -n '_shtab_rlctl_using init' -l out -xka "(__fish_complete_path (commandline -ct))" -d 'a new file; default: stdout'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a app -d 'Best-effort applications that share BE'"'"'s budget by their working modes and priorities.'
 complete -c rlctl -n '_shtab_rlctl_using app' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0' -a run -d 'launch a command as an application, and wait for it'

@@ -67,7 +67,7 @@ def test_version(capsys):
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["srve"], ["serve"], ["serve", "--config"], ["doctor", "--jsn"], ["config", "explain"], ["--frobnicate"]],
+    [[], ["srve"], ["init"], ["serve", "--config"], ["doctor", "--jsn"], ["config", "explain"], ["--frobnicate"]],
 )
 def test_wrong_usage_is_one_line_and_2(words, capsys):
     refused(capsys, 2, words, "--help`")

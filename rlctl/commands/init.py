@@ -1,0 +1,48 @@
+"""`rlctl init`: the commented configuration for two names and a target."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rlctl.envs.errors import ConfigError
+from rlctl.serve.two_names import TwoNames
+
+DESCRIPTION = "Find two workloads on this host, and write the configuration of `rlctl serve` for them, with comments."
+
+EXAMPLES = """examples:
+  rlctl init --lc nginx.service --be batch.slice --target 10ms > serve.yaml
+  rlctl init --lc name:redis-server --be /batch --target 2ms --out /etc/rlctl/serve.yaml
+
+A name is a systemd unit or slice, the path of a control group, name:PROCESS, or container:NAME.
+"""
+
+
+def add_names(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Declare `--lc`, `--be` and `--target`."""
+    parser.add_argument("--lc", metavar="NAME", required=required, help="the latency-critical service: unit, control "
+                        "group, name:PROCESS or container:NAME")  # fmt: skip
+    parser.add_argument("--be", metavar="NAME", required=required, help="best-effort work, named likewise")
+    parser.add_argument("--target", metavar="TIME", required=required, help="the LC's p95 to stay below, such as 10ms")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    add_names(parser, required=True)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a new file; default: stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Find both, and write or print the file."""
+    found = TwoNames.find(args.lc, args.be, args.target)
+    text, _ = found.file, found.config
+    if args.out is None:
+        print(text, end="")
+        return 0
+    try:
+        with args.out.open("x") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError("is there already; name another file, or remove it", args.out) from error
+    print(f"{args.out}: written; try `rlctl serve --config {args.out} --dry-run`")
+    return 0
