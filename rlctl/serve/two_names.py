@@ -14,15 +14,15 @@ from rlctl.config import sources as source
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.process import PROC, memberships, read_task
-from rlctl.envs.yaml_edge import validated
+from rlctl.envs.yaml_edge import validate
 from rlctl.serve.workloads import groups_of
 
 _TARGET = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 _MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _UNIT = re.compile(r"\S+\.(service|slice|scope)")
-_RESTRICTING = (Controller.CPU, Controller.CPUSET, Controller.FREEZER)
+_RESTRICTING = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
 PROCESS, CONTAINER = "name:", "container:"
 
 FILE = """\
@@ -117,15 +117,15 @@ class TwoNames:
     @property
     def config(self) -> ServeConfig:
         """The configuration that this file describes."""
-        return validated(ServeConfig, yaml.safe_load(self.file), "--lc, --be and --target")
+        return validate(ServeConfig, yaml.safe_load(self.file), "--lc, --be and --target")
 
 
 def _candidates(name: str, layout: Layout, proc: Path) -> list[source.Workload]:
     if name.startswith(PROCESS):
         return [_of_process(name.removeprefix(PROCESS), layout, proc)]
     if name.startswith(CONTAINER):
-        return [validated(source.ContainerWorkload, {"kind": "container", "name": name.removeprefix(CONTAINER)}, name)]
-    group = validated(source.CgroupWorkload, {"kind": "cgroup", "path": f"/{name.strip('/')}"}, name)
+        return [validate(source.ContainerWorkload, {"kind": "container", "name": name.removeprefix(CONTAINER)}, name)]
+    group = validate(source.CgroupWorkload, {"kind": "cgroup", "path": f"/{name.strip('/')}"}, name)
     if "/" in name:
         return [group]
     return [source.UnitWorkload(kind="unit", unit=name), group]
