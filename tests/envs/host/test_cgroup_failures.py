@@ -92,7 +92,6 @@ from pathlib import Path
 from rlctl.envs.errors import PermissionMissing
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller
 from rlctl.envs.host.cgroup.layout import Layout
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 layout = Layout.detect()

@@ -14,8 +14,9 @@ from rlctl.envs.testbed.traces import constant
 from tests.needs import COMPILER, needs
 
 
+@pytest.mark.slow
 @pytest.mark.host
-def test_after_an_overload_the_maximum_load_is_searched_as_at_first() -> None:
+def test_an_overload_does_not_spoil_the_next_search() -> None:
     """A run of `none` leaves a backlog that the first load tried would have to serve as well."""
     needs(programs=("nginx", "stress-ng", COMPILER))
     with Testbed(replace(live_scenario("live-nginx").testbed(), knee_rps=(200.0, 100.0, 200.0))) as bed:

@@ -107,17 +107,17 @@ def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launch
     for disturbed in (False, True):
         before, job = cpu_seconds(group), StressNg(StressConfig("cpu", 1))
         job.start(be_launcher)
-        use_cpu(group, 0.6)
+        use_cpu(group, 0.3)
         if disturbed:
             group.cpu.set_quota(Quota.of_cpus(0.2))
             use_cpu(group, 0.1)
             group.freezer.order(True)
             until(lambda: stands_still(group))
-            time.sleep(0.4)
+            time.sleep(0.2)
         work = job.stop(PATIENCE_SECONDS)
         group.cpu.set_quota(Quota(None))
         rates.append(work.by_stressor["cpu"] / (cpu_seconds(group) - before))
-        assert work.seconds > (1.0 if disturbed else 0.3)
+        assert work.seconds > (0.6 if disturbed else 0.2)
         assert job.pids() == ()
     # Rounds per CPU second are the same but for start-up, which weighs little, and for who shares core and cache.
     assert rates[0] / 3 < rates[1] < rates[0] * 3

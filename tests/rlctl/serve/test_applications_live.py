@@ -1,6 +1,7 @@
 """Applications on this machine: launched, adopted, held to their shares by `rlctl serve`, and safe when that dies."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rlctl.cli import main
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import RlctlError
@@ -64,8 +67,11 @@ watchdog: {{restore_after_seconds: 2}}
         return process
 
     def app(self, *words):
-        words = [sys.executable, "-m", "rlctl", "app", *map(str, words), "--config", str(self.config)]
-        return subprocess.run(words, capture_output=True, text=True, check=False)
+        """`rlctl app` without a process of its own."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(["app", *map(str, words), "--config", str(self.config)])
+        return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
     def describe(self, name, priority=0, modes="[{cpus: 0.03, threads: 1, value: 0.5}, {cpus: 0.06, threads: 2}]"):
         path = self.folder / f"{name}.yaml"

@@ -1,6 +1,7 @@
 """`rlctl serve` on this machine: its own control groups, a busy BE, a clean stop, everything as before."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.cli import main
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
@@ -132,13 +134,14 @@ def served(*words, number=signal.SIGTERM):
 
 
 def said(*words, state):
-    done = subprocess.run(
-        [sys.executable, "-m", "rlctl", *words, "--state", str(state)], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    """What a command ends with and says, without a process of its own."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = main([*words, "--state", str(state)])
+    return code, out.getvalue()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups, tmp_path, number):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
@@ -549,7 +552,7 @@ def test_a_schedule_and_a_spent_budget_outlive_a_restart(groups, tmp_path):
 def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
     parent, folders = groups
     before, config = knobs(folders), written(parent, tmp_path)
-    process = start("--config", config, "--dry-run", "--duration", "1")
+    process = start("--config", config, "--dry-run", "--duration", "0.3")
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert "dry run: would set BE" in err

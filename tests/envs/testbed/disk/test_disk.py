@@ -156,7 +156,7 @@ def test_what_is_written_is_counted_and_capped(launcher: Launcher, disk_group: G
                 job.ready()
                 assert len(job.pids()) == 1, "it has begun before it was told to"
                 job.begin()
-                time.sleep(3.0)
+                time.sleep(1.5)
                 work = job.stop()
                 assert work.bogo_ops == work.by_stressor["bytes"]
                 rates.append(work.rate * 1e-6)
@@ -202,7 +202,7 @@ import os, sys, time
 from pathlib import Path
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Controller, Layout
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
@@ -211,7 +211,7 @@ from rlctl.envs.testbed.launch import Launcher
 
 knobs = Knobs(None)
 with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
-    group = Group.create(Layout.detect(), sys.argv[3], knobs, (Controller.IO,))
+    group = Group.create(Layout.detect(), sys.argv[3], knobs, (CgroupController.IO,))
     janitor.note_group(*group.directories)
     folder = janitor.make_folder()
     with (
@@ -244,15 +244,13 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-KILLED_ALSO = ("0.3", "0.6", "0.9", "2.5", "ready")
-"""Further moments, for CI."""
+KILLED_ALSO = ("0.3", "0.6", "0.9", "2.5", "ready", "ready, no keeper")
+"""Further moments, for `scripts/test --all`."""
 
 
 @pytest.mark.host
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize(
-    "when", ["1.5", "ready, no keeper", *(pytest.param(when, marks=pytest.mark.slow) for when in KILLED_ALSO)]
-)
+@pytest.mark.parametrize("when", ["1.5", *(pytest.param(when, marks=pytest.mark.slow) for when in KILLED_ALSO)])
 def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) -> None:
     state, name = place / "state", f"rlctl-test-disk-{os.getpid()}-{when[:3].replace('.', '')}"
     (place / "tmp").mkdir(mode=0o711)
@@ -271,7 +269,7 @@ def test_whenever_its_owner_is_killed_nothing_is_left(place: Path, when: str) ->
         assert len(inhabitants(str(place))) > 5
         assert len(loops() - before) == 2
     else:
-        until(lambda: list(state.glob("testbed-*")))
+        until(lambda: list(state.glob("testbed-*")), owner)
         time.sleep(float(when))
     owner.kill()
     owner.communicate()
