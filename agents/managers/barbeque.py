@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from rlctl.agents.allocator import Weights, allocate
-from rlctl.agents.allocator.contributions import AS_PUBLISHED
+from rlctl.agents.allocator import AS_PUBLISHED, Weights, allocate
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation

@@ -32,7 +32,8 @@ from rlctl.envs.whole_file import write_whole
 from rlctl.log.progress import progress
 from rlctl.report.advice import Advice, Unanswered, advise
 from rlctl.report.advice_log import Watched, watched
-from rlctl.report.advice_page import Answers, html, page_of, plain_of, text
+from rlctl.report.advice_page import Answers, page_of, plain_of
+from rlctl.report.page import html_page, markdown
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
 POLICIES = "frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table"
@@ -115,9 +116,9 @@ def run(args: argparse.Namespace) -> int:
     check_reachable(args.ray, asked.policies)
     answers = [(str(logs[0]), _one(logs[0], asked))] if len(logs) == 1 else _each(args, logs, asked)
     page = page_of(answers)
-    with files_first(lambda: args.json == "-" or print(text(page))):
+    with files_first(lambda: args.json == "-" or print(markdown(page))):
         if args.html:
-            write_whole(args.html, html(page))
+            write_whole(args.html, html_page("rlctl advise", page))
         write_json(args.json, plain_of(answers))
     if without := [f"{source}: {one.reason}" for source, one in answers if isinstance(one, Unanswered)]:
         raise CheckFailed(f"no advice on {len(without)} of {len(answers)} logs: {'; '.join(without)}")

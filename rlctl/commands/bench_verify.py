@@ -7,18 +7,20 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlctl import __version__
 from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
-from rlctl.bench.claims import Claim, quoted, read_claims
 from rlctl.bench.participants import require_library
 from rlctl.bench.scenarios import changed, sim_scenario
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.bench.workforce import workforce
 from rlctl.commands.bench_sim import run_plan
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, reading
 from rlctl.log.progress import say
 
 MOST_SHOWN = 20
@@ -40,6 +42,77 @@ Difference = tuple[str, str, str]
 """Where it stands, what is claimed, what was found."""
 
 
+class Claim(BaseModel):
+    """What a result file says of one scenario; these keys are what it takes to run it again, the rest is compared."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    plant: Literal["sim"]
+    scenario: str
+    scenario_source: str = Field(min_length=1)
+    scenario_digest: str
+    profile_digest: str
+    seeds: int = Field(ge=1)
+    shield_source: str = Field(min_length=1)
+    shield_digest: str
+    duration_seconds: float = Field(gt=0.0)
+    adapt_seconds: float = Field(default=0.0, ge=0.0)
+    time_scale: float = Field(gt=0.0)
+    be_weight: Literal["", "equal", "minimum", "idle"] = ""
+    tuned: bool = False
+    tuned_source: str = ""
+    tuned_digest: str = ""
+    rlctl: str
+    managers: dict[str, dict[str, Any]] = Field(min_length=1)
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """The claims of a result file, one per scenario.
+
+    Raises:
+        ConfigError: It cannot be read, or holds no result of the simulator.
+        PermissionMissing: It may not be read.
+    """
+    try:
+        with reading(path):
+            data = json.loads(path.read_text(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        why = "too deeply nested" if isinstance(error, RecursionError) else error
+        raise ConfigError(f"cannot be read as JSON: {why}", path) from error
+    if not isinstance(data, dict) or isinstance(data.get("schema"), bool) or data.get("schema") != 1:
+        raise ConfigError("is not a result of `rlctl bench --json FILE`: there is no schema 1", path)
+    if "command" in data and {"paired", "scenarios"} & data.keys():
+        raise ConfigError("is the result.json of a report; verify reads what `rlctl bench --json FILE` wrote", path)
+    name = data.get("scenario")
+    results = data.get("scenarios", {name if isinstance(name, str) else "": data})
+    if not isinstance(results, dict) or not results or ("scenarios" in data and data.keys() - {"schema", "scenarios"}):
+        raise ConfigError("holds more than schema 1 and results by scenario", path)
+    return [_claim(result, name, path) for name, result in results.items()]
+
+
+def _claim(result: object, name: str, path: Path) -> Claim:
+    if isinstance(result, dict) and result.get("plant") == "host":
+        why = "was measured on a live host, which is never the same twice; only plant sim is verified"
+        raise ConfigError(why, path)
+    try:
+        claim = Claim.model_validate(result)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in (name, *first["loc"]) if part != "")
+        value = "" if first["type"] == "missing" else f", not {quote_value(first['input'])}"
+        raise ConfigError(f"{place}: {first['msg']}{value}", path) from error
+    if name not in ("", claim.scenario):
+        raise ConfigError(f"{name}.scenario: is {claim.scenario}, but stands under {name}", path)
+    if claim.tuned and not (claim.tuned_source and claim.tuned_digest):
+        raise ConfigError(f"{claim.scenario}: tuned is true, but tuned_source or tuned_digest is missing", path)
+    return claim
+
+
+def _refuse_constant(name: str) -> float:
+    """NaN and infinities, which Python reads but JSON does not have."""
+    raise ValueError(f"{name} is not a number in JSON")
+
+
 def run(args: argparse.Namespace) -> int:
     """Run the command: 0 when everything agrees, 1 when something differs, is left out or is not written by a bench."""
     claims = read_claims(args.file)
@@ -52,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
             if claim.rlctl != __version__:
                 say(f"note: {claim.scenario}: was written by rlctl {claim.rlctl}, this is {__version__}")
             found: Any = json.loads(json.dumps(run_plan(plan, workers).as_json()))
-            differing += _show(claim, list(_compare(claim.as_json(), found)))
+            differing += _show(claim, list(_compare(claim.model_dump(exclude_unset=True), found)))
     print(f"not compared: {', '.join(NOT_REPEATABLE)}", flush=True)
     return 1 if differing else 0
 
@@ -118,7 +191,7 @@ def differences(claimed: object, found: object, where: str = "", tolerance: floa
         for number, (one, other) in enumerate(zip(claimed, found, strict=True)):
             yield from differences(one, other, f"{where}[{number}]", tolerance)
     elif not _equal(claimed, found, tolerance):
-        yield where, quoted(claimed, MOST_QUOTED), quoted(found, MOST_QUOTED)
+        yield where, quote_value(claimed), quote_value(found)
 
 
 def _equal(claimed: object, found: object, tolerance: float) -> bool:
@@ -129,8 +202,14 @@ def _equal(claimed: object, found: object, tolerance: float) -> bool:
     return claimed == found
 
 
+def quote_value(value: object) -> str:
+    """A value as JSON has it, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}..."
+
+
 def _quote(values: Mapping[str, object], name: str) -> str:
-    return quoted(values[name], MOST_QUOTED) if name in values else ABSENT
+    return quote_value(values[name]) if name in values else ABSENT
 
 
 def _show(claim: Claim, found: list[Difference]) -> int:

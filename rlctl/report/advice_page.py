@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from html import escape
+from dataclasses import asdict
 from typing import cast
 
 import numpy as np
@@ -14,7 +13,7 @@ from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
 from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.report.advice_log import SETTLE_TICKS, Watched
-from rlctl.report.page import html_page, html_table, render
+from rlctl.report.page import Heading, Part, Table
 
 SCHEMA = 1
 
@@ -34,34 +33,31 @@ UNEXPLAINED_POINTS = 1.0
 """Windows that the LC missed by itself, beyond what these hosts miss under anybody, did not come of the load."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A title, sentences, and perhaps a table whose first row is its header."""
-
-    title: str
-    lines: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...] = ()
-
-
-def page_of(answers: Answers) -> tuple[Section, ...]:
+def page_of(answers: Answers) -> list[Part]:
     """The page on some hosts: of each, and of several a table of all."""
-    page = [section for source, answer in answers for section in sections(source, answer)]
-    return (*page, total(answers)) if len(answers) > 1 else tuple(page)
+    page = [part for source, answer in answers for part in parts_on(source, answer)]
+    return [*page, *total(answers)] if len(answers) > 1 else page
 
 
-def sections(source: str, answer: Advice | Unanswered) -> tuple[Section, ...]:
+def parts_on(source: str, answer: Advice | Unanswered) -> list[Part]:
     """The page on one host."""
     if isinstance(answer, Unanswered):
-        return (Section(source, (f"no advice: {answer.reason}",)),)
-    return (
-        Section(source, tuple(_seen(answer.watched))),
-        Section("What BE could have had", tuple(_could(answer)), tuple(_rows(answer.options))),
-        Section("What would have gone wrong", tuple(_wrong(answer))),
-        Section("What the log supports", tuple(_supports(answer.watched))),
-    )
+        return [Heading(source), f"no advice: {answer.reason}"]
+    title = "What BE could have had"
+    return [
+        Heading(source),
+        *_seen(answer.watched),
+        Heading(title, 3),
+        Table(tuple(_rows(answer.options)), title),
+        *_could(answer),
+        Heading("What would have gone wrong", 3),
+        *_wrong(answer),
+        Heading("What the log supports", 3),
+        *_supports(answer.watched),
+    ]
 
 
-def total(answers: Answers) -> Section:
+def total(answers: Answers) -> list[Part]:
     """Several hosts together, each under the policy and the shield that are best there."""
     rows = [("host", "policy", "shield", "QoS %", "BE %", "BE CPU-hours a day", "95 %")]
     lines = [_total_line(answers)]
@@ -74,7 +70,7 @@ def total(answers: Answers) -> Section:
             rows.append((source, one.policy, one.shield, *shares, *_figures(one.be_cpu_hours_a_day, 1)))
         else:
             rows.append((source, "none", "-", "-", "-", "0.0", "-"))
-    return Section("All hosts", tuple(lines), tuple(rows))
+    return [Heading("All hosts"), Table(rows, "All hosts"), *lines]
 
 
 def _total_line(answers: Answers) -> str:
@@ -94,20 +90,6 @@ def be_cpu_hours_a_day(answers: Answers) -> Range:
 
 def _unanswered(answers: Answers) -> int:
     return sum(isinstance(answer, Unanswered) for _, answer in answers)
-
-
-def text(page: Sequence[Section]) -> str:
-    """The page for a terminal."""
-    parts = []
-    for section in page:
-        table = ["", render(section.rows), ""] if section.rows else []
-        parts.append("\n".join([section.title, "-" * len(section.title), *table, *section.lines]))
-    return "\n\n".join(parts)
-
-
-def html(page: Sequence[Section]) -> str:
-    """The page as a file that needs nothing but itself."""
-    return html_page("rlctl advise", "\n".join(_html_of(section) for section in page))
 
 
 def plain_of(answers: Answers) -> dict[str, object]:
@@ -287,10 +269,3 @@ def _supports(watched: Watched) -> Iterator[str]:
     else:
         yield f"target, error budget: BE had its minimum in fewer than {FEWEST_ALONE} windows: watch with it frozen"
     yield from map(str, watched.max_loads)
-
-
-def _html_of(section: Section) -> str:
-    parts = [f"<h2>{escape(section.title)}</h2>"]
-    if section.rows:
-        parts.append(html_table(section.rows, section.title))
-    return "\n".join([*parts, *(f"<p>{escape(line)}</p>" for line in section.lines)])

@@ -16,7 +16,7 @@ from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
 from rlctl.report.page import render
 from rlctl.report.pareto import draw_scenario, styles
-from rlctl.report.plots import plot_run
+from rlctl.report.plots import draw_live_run
 from rlctl.report.table import score_rows
 
 
@@ -49,7 +49,7 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     (folder / "summary.png").write_bytes(png(draw_scenario(both, title, styles(both))))
     (folder / "loads.png").write_bytes(png(draw_by_load(list(runs.values()), title)))
     for path, run in runs.items():
-        plot_run(run, path.with_name(f"{path.name}.png"), len(scenario.be.cpus))
+        path.with_name(f"{path.name}.png").write_bytes(png(draw_live_run(run, len(scenario.be.cpus))))
 
 
 def tables(outcome: LiveOutcome) -> str:

@@ -6,26 +6,29 @@ import io
 import math
 import re
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rlctl.envs.errors import require_installed
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 INK, FAINT = "#1c1f25", "#8d949f"
 """Used for nothing else, so that `svg` can replace them by the page's colours for light and dark."""
 
-COLOURS = ("#1f5f99", "#d9822b", "#3a7d44", "#8e4585", "#b3261e", "#5f6b7a")
-"""Of policies side by side, again and again."""
+LC, BE, TARGET, SUSPENDED = "#2a78c8", "#c85a11", "#c23b4e", "#7a64cf"
+"""As the page of a report has them."""
 
 
-def new_figure(width_inches: float, height_inches: float) -> Figure:
+def new_figure(
+    width_inches: float, height_inches: float, layout: Literal["constrained"] | None = "constrained"
+) -> Figure:
     """A figure of its own: no pyplot, so no global state and no display; ConfigError: matplotlib is not installed."""
     require_installed("a figure", "cli", "matplotlib")
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_inches, height_inches), layout="constrained")
+    return Figure(figsize=(width_inches, height_inches), layout=layout)
 
 
 def png(figure: Figure) -> bytes:
@@ -44,6 +47,7 @@ def svg(figure: Figure, title: str) -> str:
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
     text = re.sub(r' xmlns(:xlink)?="[^"]*"', "", text)
     text = text.replace("xlink:href", "href")
+    text = re.sub(r"(\d\.\d)\d+", r"\1", text)  # a tenth of a point is enough, and half the page
     own = re.sub(r"\W", "-", title)
     text = re.sub(r' id="', f' id="{own}-', text)
     text = re.sub(r'href="#', f'href="#{own}-', text)
@@ -53,6 +57,16 @@ def svg(figure: Figure, title: str) -> str:
         r"<svg [^>]*?(viewBox=\"[^\"]*\")[^>]*>", rf'<svg \1 role="img"><title>{escape(title)}</title>', text, count=1
     )
     return text.strip()
+
+
+def plain_axis(axis: Axes) -> None:
+    """Ink and lines that `svg` can replace."""
+    axis.tick_params(colors=INK, labelsize=9)
+    axis.set_facecolor("none")
+    for text in (axis.xaxis.label, axis.yaxis.label):
+        text.set_color(INK)
+    for spine in axis.spines.values():
+        spine.set_color(FAINT)
 
 
 def error_bar(mean: float, interval: tuple[float, float]) -> list[list[float]]:

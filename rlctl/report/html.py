@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,10 @@ from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.page import html_page, html_table, render
-from rlctl.report.pareto import Styles, draw_scenario, draw_suite, estimates_of, styles
+from rlctl.report.page import Fold, Heading, Note, Part, Picture, Table, html_page, markdown
+from rlctl.report.pareto import draw_scenario, draw_suite, estimates_of, styles
+from rlctl.report.plots import draw_windows
 from rlctl.report.suite_table import paired_rows, summary_rows
-from rlctl.report.timeline import timeline_svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +39,7 @@ READING = (
 )
 TIMELINE_NOTE = (
     "The first seed, as in the thesis' figures 5.3 to 5.7: offered load, tail latency by the target (log; dashed: "
-    "the target), BE work by BE alone. Shaded: BE suspended. Bands span the ticks that share a column."
+    "the target), BE work by BE alone. Shaded: BE suspended."
 )
 
 
@@ -55,13 +54,13 @@ def suite_json(results: Sequence[SimOutcome], command: str = "") -> dict[str, ob
 
 
 def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str = "") -> None:
-    """Write `result.json`, `report.md`, `index.html`, `pareto.png` and `pareto-SCENARIO.png`.
+    """Write `result.json`, `report.md`, `index.html`, `pareto.png`, and of several `pareto-SCENARIO.png`.
 
     The figures of an earlier report in this folder go, which may be of scenarios that this one does not have: those
     that its `result.json` names. The page shows `command`, which gives this report again.
 
     Raises:
-        ConfigError: matplotlib is not installed; JSON and Markdown have been written by then.
+        ConfigError: matplotlib is not installed; the JSON has been written by then.
         ValueError: No result.
     """
     if not results:
@@ -70,8 +69,9 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
     for figure in list(_earlier(folder)):
         figure.unlink(missing_ok=True)
     write_whole(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
-    write_whole(folder / "report.md", _markdown(results, command))
-    write_whole(folder / "index.html", _html(results, folder, command))
+    parts = list(_parts(results, folder, command))
+    write_whole(folder / "report.md", f"# {TITLE}\n\n{markdown(parts)}\n")
+    write_whole(folder / "index.html", html_page(TITLE, parts))
 
 
 def _earlier(folder: Path) -> Iterator[Path]:
@@ -84,94 +84,38 @@ def _earlier(folder: Path) -> Iterator[Path]:
     yield from (folder / f"pareto-{name}.png" for name in names)
 
 
-def _html(results: Sequence[SimOutcome], folder: Path, command: str) -> str:
+def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterator[Part]:
+    """The report; figures are written to the folder as they come."""
     style = styles(manager for result in results for manager in result.managers)
-    links = " ".join(f'<a href="#{escape(one.scenario)}">{escape(one.scenario)}</a>' for one in results)
-    parts = [
-        f"<p>{escape(_provenance(results, command))}</p>",
-        f"<p>Run again: <code>{escape(command)}</code></p>" if command else "",
-        f'<nav aria-label="Scenarios">{links}</nav>',
-        _overview(results, style, folder),
-        f'<p class="note">{escape(READING)}</p>',
-        *(_scenario(result, style, folder) for result in results),
-    ]
-    return html_page(TITLE, "\n".join(parts))
-
-
-def _overview(results: Sequence[SimOutcome], style: Styles, folder: Path) -> str:
-    """All scenarios in one figure; a single one has its own below."""
-    if len(results) == 1:
-        (folder / "pareto.png").write_bytes(png(_figure_of(results[0], style)))
-        return ""
-    overview = draw_suite(results, style)
-    (folder / "pareto.png").write_bytes(png(overview))
-    return _figure(svg(overview, "All scenarios: QoS against BE throughput"))
-
-
-def _figure_of(result: SimOutcome, style: Styles) -> Figure:
-    return draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
-
-
-def _scenario(result: SimOutcome, style: Styles, folder: Path) -> str:
-    figure = _figure_of(result, style)
-    (folder / f"pareto-{result.scenario}.png").write_bytes(png(figure))
-    parts = [
-        f"<p>{escape(result.description)}</p>",
-        html_table(summary_rows(result), f"{result.scenario}: all managers"),
-        f'<p class="note">{escape(result.caption)}</p>',
-        _remarks(result),
-        _figure(svg(figure, f"{result.scenario}: QoS against BE throughput"), "single"),
-        *(_paired(result, baseline) for baseline in present_baselines(result)),
-        _timelines(result),
-    ]
-    name, inner = escape(result.scenario), "\n".join(part for part in parts if part)
-    return f'<section id="{name}">\n<h2>{name}</h2>\n{inner}\n</section>'
-
-
-def _paired(result: SimOutcome, baseline: str) -> str:
-    rows = paired_rows(result, baseline)
-    return (
-        f"<h3>Against {escape(baseline)}, seed by seed</h3>\n"
-        f'{html_table(rows, f"{result.scenario}: against {baseline}")}\n<p class="note">{escape(PAIRED_NOTE)}</p>'
-    )
-
-
-def _timelines(result: SimOutcome) -> str:
-    if not result.traces:
-        return ""
-    figures = "\n".join(
-        f"<figure><figcaption>{escape(name)}</figcaption>{timeline_svg(name, run, result.tick_seconds)}</figure>"
-        for name, run in result.traces.items()
-    )
-    unfolded = " open" if len(result.traces) <= OPEN_RUNS else ""
-    return (
-        f"<details{unfolded}><summary>One run of each manager</summary>\n"
-        f'<p class="note">{escape(TIMELINE_NOTE)}</p>\n<div class="runs">{figures}</div></details>'
-    )
-
-
-def _remarks(result: SimOutcome) -> str:
-    items = "".join(
-        f"<li>{escape(name)}: {escape(remark)}</li>" for name, remarks in result.remarks.items() for remark in remarks
-    )
-    return f'<ul class="note">{items}</ul>' if items else ""
-
-
-def _figure(drawing: str, kind: str = "") -> str:
-    return f'<div class="{f"box figure {kind}".strip()}" tabindex="0">{drawing}</div>'
-
-
-def _markdown(results: Sequence[SimOutcome], command: str) -> str:
-    lines = [f"# {TITLE}", _provenance(results, command)]
-    lines += [f"Run again: `{command}`"] if command else []
-    lines += ["![QoS against BE throughput, all scenarios](pareto.png)", READING]
+    yield _provenance(results, command)
+    if command:
+        yield f"Run again: {command}"
+    if len(results) > 1:
+        yield _picture("QoS against BE throughput, all scenarios", draw_suite(results, style), folder / "pareto.png")
+    yield Note(READING)
     for result in results:
-        lines += [f"## {result.scenario}", result.description, render(summary_rows(result)), result.caption]
-        lines += [f"- {name}: {remark}" for name, remarks in result.remarks.items() for remark in remarks]
-        lines.append(f"![QoS against BE throughput, {result.scenario}](pareto-{result.scenario}.png)")
+        yield from (Heading(result.scenario), result.description)
+        yield Table(summary_rows(result), f"{result.scenario}: all managers")
+        yield Note(result.caption)
+        yield from (Note(f"{name}: {remark}") for name, remarks in result.remarks.items() for remark in remarks)
+        figure = draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
+        file = f"pareto-{result.scenario}.png" if len(results) > 1 else "pareto.png"
+        yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / file)
         for baseline in present_baselines(result):
-            lines += [f"### Against {baseline}, seed by seed", render(paired_rows(result, baseline)), PAIRED_NOTE]
-    return "\n\n".join(lines) + "\n"
+            yield Heading(f"Against {baseline}, seed by seed", 3)
+            yield Table(paired_rows(result, baseline), f"{result.scenario}: against {baseline}")
+            yield Note(PAIRED_NOTE)
+        if result.traces:
+            runs = [
+                Picture(name, svg(draw_windows(name, run, result.tick_seconds), f"{result.scenario}: {name}"))
+                for name, run in result.traces.items()
+            ]
+            yield Fold("One run of each manager", TIMELINE_NOTE, runs, is_open=len(runs) <= OPEN_RUNS)
+
+
+def _picture(label: str, figure: Figure, file: Path) -> Picture:
+    file.write_bytes(png(figure))
+    return Picture(label, svg(figure, label), file.name)
 
 
 def _provenance(results: Sequence[SimOutcome], command: str) -> str:

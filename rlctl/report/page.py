@@ -1,21 +1,93 @@
-"""The writers of every report: Markdown tables, and HTML pages that need nothing but themselves, light or dark."""
+"""The writers of every report: one list of parts as Markdown, or as an HTML page that needs nothing but itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
 
 
-def html_page(title: str, body: str) -> str:
-    """A whole page; the title is escaped here, the body is HTML already."""
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A title within the page; level 2 can be linked to by its text."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader of the part before must know, in small print."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of which the first is the header; screen readers call it by the label."""
+
+    rows: Sequence[Sequence[str]]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure: SVG in HTML, a link to the file in Markdown, which leaves out one without a file."""
+
+    label: str
+    svg: str
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Pictures under a line that unfolds them, in HTML alone."""
+
+    summary: str
+    note: str
+    pictures: Sequence[Picture]
+    is_open: bool
+
+
+Part = str | Heading | Note | Table | Picture | Fold
+"""A text is a paragraph."""
+
+
+def html_page(title: str, parts: Sequence[Part]) -> str:
+    """A whole page, light or dark, with a table of contents where it has several headings."""
+    names = [part.text for part in parts if isinstance(part, Heading) and part.level == 2]
+    links = " ".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in names)
+    contents = f'<nav aria-label="Contents">{links}</nav>\n' if len(names) > 1 else ""
     template = Template((files("rlctl.report") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=escape(title), body=body)
+    return template.substitute(title=escape(title), body=contents + "\n".join(map(_html, parts)))
 
 
-def html_table(rows: Sequence[Sequence[str]], label: str) -> str:
-    """A table that scrolls inside its box; the first row is the header; screen readers call the box by the label."""
+def _html(part: Part) -> str:
+    match part:
+        case Heading(text, level):
+            anchor = f' id="{escape(text)}"' if level == 2 else ""
+            return f"<h{level}{anchor}>{escape(text)}</h{level}>"
+        case Note(text):
+            return f'<p class="note">{escape(text)}</p>'
+        case Table(rows, label):
+            return _html_table(rows, label)
+        case Picture():
+            return f'<div class="box figure" tabindex="0">{part.svg}</div>'
+        case Fold():
+            figures = "\n".join(
+                f"<figure><figcaption>{escape(one.label)}</figcaption>{one.svg}</figure>" for one in part.pictures
+            )
+            note = f'<p class="note">{escape(part.note)}</p>\n<div class="runs">{figures}</div>'
+            state = " open" if part.is_open else ""
+            return f"<details{state}><summary>{escape(part.summary)}</summary>\n{note}</details>"
+        case _:
+            return f"<p>{escape(part)}</p>"
+
+
+def _html_table(rows: Sequence[Sequence[str]], label: str) -> str:
+    """A table that scrolls inside its box."""
     head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
     body = "\n".join(
         f'<tr><th scope="row">{escape(row[0])}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>"
@@ -25,6 +97,26 @@ def html_table(rows: Sequence[Sequence[str]], label: str) -> str:
         f'<div class="box" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
+
+
+def markdown(parts: Sequence[Part]) -> str:
+    """The same for a README or a terminal."""
+    return "\n\n".join(text for part in parts for text in _markdown(part))
+
+
+def _markdown(part: Part) -> Iterator[str]:
+    match part:
+        case Heading(text, level):
+            yield f"{'#' * level} {text}"
+        case Table(rows, _):
+            yield render(rows)
+        case Picture(label, _, file):
+            if file:
+                yield f"![{label}]({file})"
+        case Note(text):
+            yield text
+        case str():
+            yield part
 
 
 def render(rows: Sequence[Sequence[str]]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlctl.agents.catalogue import BOUNDS
 from rlctl.bench.intervals import Estimate
 from rlctl.bench.sim_outcome import SimOutcome
-from rlctl.report.figures import FAINT, INK, error_bar, new_figure
+from rlctl.report.figures import FAINT, INK, error_bar, new_figure, plain_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,16 +30,11 @@ FEWEST_MISSES = 1e-4
 
 TICKS = (0.0, 50.0, 90.0, 99.0, 99.9, 100.0)
 
-MARKER_PIXELS = 9.0
-"""Half the size of a marker with its ring."""
+WAYS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
+"""Where a label may be from its marker; what is earlier is preferred."""
 
-GAPS_PIXELS = MARKER_PIXELS * np.arange(1.15, 11.0)
-_ANGLES = np.radians((45, 315, 135, 225, 22, 338, 158, 202, 90, 270, 0, 180))
-WAYS = np.column_stack([np.cos(_ANGLES), np.sin(_ANGLES)])
-"""Where a label may be: so far from its marker, in these directions; what is earlier is preferred."""
-
-FAR_PIXELS = 3.0 * MARKER_PIXELS
-"""From so far on, a line leads from the label to its marker."""
+LABEL_PIXELS = 8.0
+"""Width of a character of a label."""
 
 RING_POINTS = 190.0
 """Area of the ring around a marker on the front, square points."""
@@ -154,12 +149,7 @@ def _axes(axis: Axes, estimates: Estimates) -> None:
     axis.set_yticks([float(nines(tick)) for tick in TICKS], [f"{tick:g}" for tick in TICKS])
     axis.set_ylim(max(min(lowest, 2.0) - 0.25, -0.2), 4.3)  # ticks widen the limits
     axis.grid(color=FAINT, alpha=0.35, lw=0.6)
-    axis.tick_params(colors=INK, labelsize=10)
-    axis.set_facecolor("none")
-    for text in (axis.xaxis.label, axis.yaxis.label):
-        text.set_color(INK)
-    for spine in axis.spines.values():
-        spine.set_color(FAINT)
+    plain_axis(axis)
 
 
 def _legend(figure: Figure, style: Styles, names: Collection[str]) -> None:
@@ -179,33 +169,24 @@ def _legend(figure: Figure, style: Styles, names: Collection[str]) -> None:
 
 
 def _label(figure: Figure, labels: Mapping[Axes, Mapping[str, tuple[float, float]]]) -> None:
-    """Put every label at the nearest place where it covers neither a marker nor a label, or that covers fewest.
-
-    Labels come by axis, each with where its marker is; a line leads to one that is far from it.
-    """
+    """Put every label beside its marker, where the fewest markers and labels are; it comes by axis with that place."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Text
-    from matplotlib.transforms import Bbox
 
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     figure.set_layout_engine("none")
     for axis, places in labels.items():
-        frame = axis.get_window_extent()
-        points = axis.transData.transform(list(places.values()))
-        taken = [Bbox([point - MARKER_PIXELS, point + MARKER_PIXELS]) for point in points]
-
-        def covers(box: Any, taken: Sequence[Any] = taken, frame: Any = frame) -> int:
-            return int(box.count_overlaps(taken)) + 2 * (not all(map(frame.contains, *box.get_points().T)))
-
-        for point, (label, at) in zip(points, places.items(), strict=True):
-            text: Any = axis.annotate(
-                label, at, (0.0, 0.0), textcoords="offset points", ha="center", va="center", color=INK, fontsize=9,
-                zorder=5, arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.6, "alpha": 0.6},
+        taken = axis.transData.transform(list(places.values())).tolist()
+        for (x, y), (label, at) in zip(tuple(taken), places.items(), strict=True):
+            wide = LABEL_PIXELS * (len(label) + 1) / 2.0
+            moves = [(gap * (wide + 9.0) * across, gap * 16.0 * up) for gap in (1, 2, 3, 4) for across, up in WAYS]
+            near = [
+                sum(abs(x + dx - one) < wide + 9.0 and abs(y + dy - two) < 13.0 for one, two in taken)
+                for dx, dy in moves
+            ]
+            dx, dy = moves[near.index(min(near))]
+            taken += [(x + dx + shift, y + dy) for shift in (-wide / 2.0, wide / 2.0)]
+            axis.annotate(
+                label, at, (72.0 * dx / figure.dpi, 72.0 * dy / figure.dpi), textcoords="offset points", ha="center",
+                va="center", color=INK, fontsize=9, zorder=5,
             )  # fmt: skip
-            half = np.array(Text.get_window_extent(text).size) / 2.0 + 1.0  # an annotation's own has the line in it
-            moves = ((gap + half) * way for gap in GAPS_PIXELS for way in WAYS)
-            best = min(moves, key=lambda move: covers(Bbox([point + move - half, point + move + half])))
-            taken.append(Bbox([point + best - half, point + best + half]))
-            text.xyann = best * 72.0 / figure.dpi
-            text.arrow_patch.set_visible(np.hypot(*best) > FAR_PIXELS)

@@ -1,91 +1,116 @@
-"""Figures of one run in the manner of the thesis' 5.3 to 5.7."""
+"""Figures of one run in the manner of the thesis' 5.3 to 5.7: panels over the same seconds, suspensions shaded."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from rlctl.bench.score import LiveRun
-from rlctl.envs.telemetry import number_or_nan
-from rlctl.log.record import Tick
-from rlctl.report.figures import new_figure
+from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.run_metrics import Windows
+from rlctl.envs.telemetry import Reading, number_or_nan
+from rlctl.report.figures import BE, INK, LC, SUSPENDED, TARGET, new_figure, plain_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LC, _BE, _TARGET, _SUSPENDED = "#1f5f99", "#d9822b", "#b3261e", "#e6e1f2"
+COLUMNS = 240
+"""Points of a curve; more ticks are drawn as the band from their least to their most."""
 
 
-def plot_run(run: LiveRun, path: Path, cpus: int) -> None:
-    """Load, latency against the target, CPU use, and allocation over time, as PNG; suspensions are shaded.
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One axis: curves by name, the first in the LC's colour where there are several or it is of the LC.
 
-    BE could have `cpus`, the top of the allocation's axis.
+    Attributes:
+        target: Makes the axis logarithmic, with a dashed line there; None for a linear axis from 0.
+        top: The least that the axis shows.
     """
-    figure, axes, seconds = panels(run.ticks, 4, 8.0)
-    _load(axes[0], seconds, run.ticks)
-    draw_latency(axes[1], seconds, run.ticks)
-    _use(axes[2], seconds, run.ticks)
-    _allocation(axes[3], seconds, run.ticks, cpus)
-    axes[0].set_title(f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone", loc="left")
-    figure.savefig(path, dpi=110)
+
+    label: str
+    curves: Mapping[str, tuple[str, Array]]
+    target: float | None = None
+    top: float = 0.0
 
 
-def _load(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    loads = [number_or_nan(tick.telemetry.load_ratio) for tick in ticks]
-    axis.plot(seconds, [100 * load for load in loads], color=_LC)
-    axis.set_ylabel("load, %")
-    axis.set_ylim(0, max([115.0, *(110.0 * load for load in loads if math.isfinite(load))]))
+def draw_windows(title: str, run: Windows, tick_seconds: float) -> Figure:
+    """Load, tail by the target and BE's work of the first host of a simulated run; arrays of shape (ticks, hosts)."""
+    load, latency, work = (column[:, 0] for column in (run.load_ratio, run.latency_ratio, run.be_work_ratio))
+    panels = (
+        Panel("load, %", {"LC": (LC, 100.0 * load)}, top=100.0),
+        Panel("tail / target", {"LC": (LC, latency)}, target=1.0),
+        Panel("BE work, %", {"BE": (BE, 100.0 * work)}, top=10.0),
+    )
+    return draw_panels(title, tick_seconds * np.arange(len(load), dtype=float), run.frozen[:, 0], panels, 4.0)
 
 
-def draw_latency(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    """The tail latency over time on a log axis, and the target as a dashed line."""
-    target = ticks[0].telemetry.target_seconds * 1e3
-    axis.plot(seconds, [1e3 * number_or_nan(tick.telemetry.latency_seconds) for tick in ticks], color=_LC)
-    axis.axhline(target, color=_TARGET, lw=1, ls="--", label=f"target {target:g} ms")
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter("{x:g}")
-    axis.tick_params(axis="y", which="minor", labelsize=7)
-    axis.set_ylabel("tail latency, ms")
-    axis.legend(loc="upper right", fontsize=8)
+def draw_live_run(run: LiveRun, cpus: int) -> Figure:
+    """Load, latency, CPU use and allocation of a live run; BE could have `cpus`."""
+    telemetry = [tick.telemetry for tick in run.ticks]
+    applied = [tick.applied for tick in run.ticks]
+    target = 1e3 * telemetry[0].target_seconds
+    quota = np.array([0.0 if one.frozen else min(one.quota_cpus, cpus) for one in applied])
+    cpusets = {"cpuset": ("grey", np.array([float(one.cpuset_cpus) for one in applied]))} if cpus > 1 else {}
+    tails = 1e3 * _numbers([one.latency_seconds for one in telemetry])
+    panels = (
+        Panel("load, %", {"LC": (LC, 100.0 * _numbers([one.load_ratio for one in telemetry]))}, top=100.0),
+        Panel("tail latency, ms", {"LC": (LC, tails)}, target=target),
+        Panel(
+            "CPUs used",
+            {
+                "LC": (LC, _numbers([one.lc_cpus for one in telemetry])),
+                "BE": (BE, _numbers([one.be_cpus for one in telemetry])),
+            },
+        ),
+        Panel("BE may use, CPUs", {"quota": (BE, quota), **cpusets}, top=float(cpus)),
+    )
+    seconds = np.array([one.time_seconds for one in telemetry]) - telemetry[0].time_seconds
+    title = f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone"
+    return draw_panels(title, seconds, np.array([one.frozen for one in applied]), panels, 9.0)
 
 
-def _use(axis: Axes, seconds: list[float], ticks: Sequence[Tick]) -> None:
-    axis.plot(seconds, [number_or_nan(tick.telemetry.lc_cpus) for tick in ticks], color=_LC, label="LC")
-    axis.plot(seconds, [number_or_nan(tick.telemetry.be_cpus) for tick in ticks], color=_BE, label="BE")
-    axis.set_ylabel("CPUs used")
-    axis.set_ylim(bottom=0)
-    axis.legend(loc="upper right", fontsize=8)
-
-
-def _allocation(axis: Axes, seconds: list[float], ticks: Sequence[Tick], cpus: int) -> None:
-    quota = [0.0 if tick.applied.frozen else min(tick.applied.quota_cpus, cpus) for tick in ticks]
-    axis.step(seconds, quota, where="post", color=_BE, label="quota (0: suspended)")
-    if cpus > 1:
-        axis.step(
-            seconds, [tick.applied.cpuset_cpus for tick in ticks], where="post", color="grey", lw=1, label="cpuset"
-        )
-    axis.set_ylabel("BE allocation, CPUs")
-    axis.set_ylim(0, cpus * 1.1)
-    axis.legend(loc="upper right", fontsize=8)
-
-
-def panels(ticks: Sequence[Tick], number: int, height_inches: float) -> tuple[Figure, Sequence[Axes], list[float]]:
-    """Panels over the seconds since the first tick, shaded from a tick that froze BE to the one that let it go."""
-    figure = new_figure(9, height_inches)
-    axes: Sequence[Axes] = figure.subplots(number, 1, sharex=True)
-    seconds = [tick.telemetry.time_seconds - ticks[0].telemetry.time_seconds for tick in ticks]
-    spans = zip(ticks, seconds, [*seconds[1:], seconds[-1]], strict=True)
-    for frozen, group in itertools.groupby(spans, lambda span: span[0].applied.frozen):
-        if frozen:
-            stretch = list(group)
-            for axis in axes:
-                axis.axvspan(stretch[0][1], stretch[-1][2], color=_SUSPENDED, lw=0, zorder=0)
-    for axis in axes:
+def draw_panels(title: str, seconds: Array, frozen: Flags, panels: Sequence[Panel], width_inches: float) -> Figure:
+    """Panels over the seconds of a run."""
+    edges = np.linspace(0, len(seconds), min(COLUMNS, len(seconds)) + 1).astype(int)[:-1]
+    ends = [*seconds[edges][1:], seconds[-1]]
+    shaded = np.logical_or.reduceat(frozen, edges)
+    spans = [(start, end - start) for start, end, one in zip(seconds[edges], ends, shaded, strict=True) if one]
+    height_inches = (0.2 * width_inches + 0.2) * len(panels)
+    figure = new_figure(width_inches, height_inches, None)  # a layout costs more than all the rest
+    figure.subplots_adjust(0.8 / width_inches, 0.5 / height_inches, 0.98, 1.0 - 0.3 / height_inches, hspace=0.15)
+    axes: Sequence[Axes] = figure.subplots(len(panels), 1, sharex=True)
+    for axis, panel in zip(axes, panels, strict=True):
+        across: Any = {"transform": axis.get_xaxis_transform(), "color": SUSPENDED, "alpha": 0.25, "lw": 0.0}
+        axis.broken_barh(spans, (0.0, 1.0), **across)
+        for name, (colour, values) in panel.curves.items():
+            if len(edges) < len(seconds):
+                least, most = np.fmin.reduceat(values, edges), np.fmax.reduceat(values, edges)
+                both = np.column_stack([least, most]).ravel()
+                axis.plot(np.repeat(seconds[edges], 2), both, color=colour, label=name, lw=0.8)
+            else:
+                axis.plot(seconds, values, color=colour, label=name, lw=1.2, drawstyle="steps-post")
+        axis.set_ylabel(panel.label)
+        if panel.target is None:
+            axis.set_ylim(0.0, 1.05 * max([panel.top, *(np.nanmax(v, initial=0.0) for _, v in panel.curves.values())]))
+        else:
+            axis.set_yscale("log")
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
+            most = np.nanmax([10.0 * panel.target, *(np.nanmax(v, initial=0.0) for _, v in panel.curves.values())])
+            axis.set_ylim(0.1 * panel.target, 1.2 * most)
+            axis.axhline(panel.target, color=TARGET, lw=1.0, ls="--", label=f"target {panel.target:g}")
+        if len(panel.curves) > 1:
+            axis.legend(loc="upper right", fontsize=8)
         axis.margins(x=0)
+        plain_axis(axis)
+    axes[0].set_title(title, loc="left", fontsize=10, color=INK)
     axes[-1].set_xlabel("seconds")
-    return figure, axes, seconds
+    return figure
+
+
+def _numbers(readings: Sequence[Reading]) -> Array:
+    return np.array([number_or_nan(one) for one in readings])

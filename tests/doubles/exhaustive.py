@@ -21,9 +21,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from rlctl.agents.allocator.allocate import DIGITS, levels, squeeze
-from rlctl.agents.allocator.contributions import AS_PUBLISHED, HAIR, Room, Stock, Weights, metric
-from rlctl.agents.allocator.ledger import Ledger
+from rlctl.agents.allocator import AS_PUBLISHED, DIGITS, HAIR, Ledger, Room, Stock, Weights, levels, metric, squeeze
 from rlctl.envs.applications import Application, Cluster, Placement
 
 

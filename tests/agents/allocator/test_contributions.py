@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.allocator.contributions import (
+from rlctl.agents.allocator import (
     CPU_SATURATION,
     MEMORY_SATURATION,
     Room,

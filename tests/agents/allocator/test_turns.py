@@ -9,8 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlctl.agents.allocator import allocate
-from rlctl.agents.allocator.allocate import TURN_SECONDS
+from rlctl.agents.allocator import TURN_SECONDS, allocate
 from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
 
 HOST = (Cluster("host", frozenset({0, 1}), 2.0),)

@@ -26,11 +26,10 @@ def run(manager, missing=False):
 
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
-def test_a_run_is_drawn(tmp_path, missing):
-    from rlctl.report.plots import plot_run
+def test_a_run_is_drawn(missing):
+    from rlctl.report.plots import draw_live_run
 
-    plot_run(run("none", missing), tmp_path / "run.png", 2)
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert png(draw_live_run(run("none", missing), 2)).startswith(b"\x89PNG")
 
 
 def test_a_load_at_which_the_target_is_missed_and_be_has_less_is_seen():
