@@ -216,6 +216,7 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
+    "lc_idle", "lc_saturated_ratio",
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio",
 )  # fmt: skip
 """Counters that each LC has of its own."""

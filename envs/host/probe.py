@@ -6,6 +6,7 @@ Nothing is written, only perf is started, for a moment each; nothing raises.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,11 +14,12 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupError, on_one_line
+from rlctl.envs.errors import CgroupError, SensorError, on_one_line
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.decode import first_line, text_of
+from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.resources.blockio import disks
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
@@ -60,6 +62,7 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         *(_event(event, run or _run) for event in EVENTS),
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         _psi_triggers(proc),
+        _tcp_diag(),
         answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
@@ -71,6 +74,19 @@ def _psi_triggers(proc: Path) -> Capability:
     present = effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
     reason = f"{'this process has' if present else 'takes'} CAP_SYS_RESOURCE"
     return Capability("PSI triggers", present, reason, "the kernel's word between the ticks: pressure is read instead")
+
+
+def _tcp_diag() -> Capability:
+    """Whether the kernel lists TCP sockets, by asking it for those that listen."""
+    name, disables = "tcp_diag", "`latency: {kind: tcp}`"
+    try:
+        with contextlib.closing(InetDiag()) as diag:
+            listening = len(diag.listeners())
+    except SensorError as error:
+        return Capability(name, False, str(error), disables)
+    hertz = 1.0 / jiffy_seconds()
+    reason = f"{listening} TCP sockets listen; HZ={hertz:.0f}: targets from {2e3 / hertz:g} ms on can be judged"
+    return Capability(name, True, reason, disables)
 
 
 def _event(event: str, run: Run) -> Capability:

@@ -22,7 +22,7 @@ from rlctl.config.sections import (
     MetricsSection,
     ResourcesSection,
 )
-from rlctl.config.sources import Latency, Workload
+from rlctl.config.sources import Latency, TcpLatency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.workload import SLO
@@ -65,14 +65,14 @@ class LcSection(Described):
         name: For ticks and logs, where there are several.
         workload: How it is found.
         slo: Its service-level objective.
-        latency: Where its tail latency and load are read.
+        latency: Where its tail latency and load are read; by default from the kernel, on its TCP connections.
         cpus: CPUs that it runs on, by default its cpuset's.
     """
 
     name: Name | None = None
     workload: Workload
     slo: SloSection
-    latency: Latency
+    latency: Latency = TcpLatency(kind="tcp")
     cpus: Cpus | None = None
 
 

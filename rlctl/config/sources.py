@@ -164,11 +164,31 @@ class PostgresLatency(_TextLog):
     one_in: int = Field(default=1, ge=1, le=100_000)
 
 
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class TcpLatency(Described):
+    """Requests on the LC's TCP connections as the kernel sees them; the service needs no exporter and no log.
+
+    One request at a time on a connection: not HTTP/2, gRPC or pipelining, which it refuses once it sees them.
+
+    Attributes:
+        ports: The LC's ports that count; by default all on which its own sockets listen.
+        window_seconds: The tail is that of the requests of so long.
+        cpu_percent: Of a core, the most that looking may cost: it looks up to 50 times a second, else less often.
+    """
+
+    kind: Literal["tcp"]
+    ports: tuple[Port, ...] = ()
+    window_seconds: float = Field(default=1.0, gt=0.0, le=3600.0)
+    cpu_percent: float = Field(default=2.0, ge=0.1, le=100.0)
+
+
 TextLatency = JsonlLatency | PatternLatency | NginxLogLatency | CyclictestLatency | PostgresLatency
 """A text log: by a JSON path or a regular expression, or by a program's preset."""
 
 Latency = Annotated[
-    PrometheusLatency | HttpLatency | TextLatency,
+    TcpLatency | PrometheusLatency | HttpLatency | TextLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

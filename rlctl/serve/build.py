@@ -30,7 +30,7 @@ from rlctl.envs.host.following import Follower
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.poller import LcSources, Poller
-from rlctl.envs.host.sensors.cpu import HostCpus
+from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus, require_online
@@ -225,10 +225,18 @@ def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> 
 def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     """Readers of the first LC, of BE and of the host."""
     config, section = found.config, next(iter(found.config.lcs.values()))
-    sensors = [latency_source(section.latency, section.slo.slo), *group_sensors(found.lc, found.be)]
+    of_groups = group_sensors(found.lc, found.be)
+    sensors = [_latency(section, of_groups), *of_groups]
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
+
+
+def _latency(section: LcSection, of_groups: Iterable[Sensor]) -> Sensor:
+    """The source of an LC's latency, told of its processes by the sensor that lists them."""
+    alive = next(one for one in of_groups if isinstance(one, LcAlive))
+    alive.read(time.monotonic())
+    return latency_source(section.latency, section.slo.slo, alive.pids)
 
 
 def _max_load(lc: str, found: Workloads) -> MaxLoad:
@@ -238,7 +246,7 @@ def _max_load(lc: str, found: Workloads) -> MaxLoad:
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
     own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
-    sensors = (latency_source(section.latency, section.slo.slo), *own)
+    sensors = (_latency(section, own), *own)
     return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 

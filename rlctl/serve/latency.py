@@ -8,14 +8,28 @@ from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, Patte
 from rlctl.envs.host.latency.polled import Digest, PolledSource
 from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
+from rlctl.envs.host.latency.tcp import Pids, TcpSource
 from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 
 
-def latency_source(latency: source.Latency, slo: SLO) -> Sensor:
-    """Open the source; one that asks an endpoint begins to at once."""
+def latency_source(latency: source.Latency, slo: SLO, pids: Pids) -> Sensor:
+    """Open the source; one that asks an endpoint begins to at once.
+
+    Args:
+        pids: The LC's processes now.
+
+    Raises:
+        ConfigError: The source does not fit the target.
+        HostError: It does not fit the service, or not yet.
+    """
     match latency:
+        case source.TcpLatency():
+            return TcpSource(
+                slo, pids, ports=latency.ports, window_seconds=latency.window_seconds,
+                cpu_ratio=latency.cpu_percent / 100.0,
+            )  # fmt: skip
         case source.PrometheusLatency():
             return _poll_source("prometheus", latency, PrometheusDigest(latency, slo), slo)
         case source.HttpLatency():

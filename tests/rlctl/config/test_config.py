@@ -110,7 +110,7 @@ def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
 
 def test_the_schema_names_every_kind_for_editors():
     text = json.dumps(schema())
-    kinds = "cgroup unit pid container kubernetes prometheus http jsonl nginx-log cyclictest postgres"
+    kinds = "cgroup unit pid container kubernetes tcp prometheus http jsonl nginx-log cyclictest postgres"
     for kind in kinds.split():
         assert f'"const": "{kind}"' in text
 

@@ -44,7 +44,7 @@ def running(command, **given):
 
 @contextlib.contextmanager
 def opened(latency):
-    source = latency_source(latency, GOAL)
+    source = latency_source(latency, GOAL, lambda: ())
     try:
         yield source
     finally:

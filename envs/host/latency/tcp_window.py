@@ -1,0 +1,158 @@
+"""The tail latency of a window of looks at TCP connections.
+
+Law: what a request took is known in jiffies, as the difference of two time stamps. The share whose difference is at
+least k jiffies is the mean of P(latency > a) over a from k - 1 to k jiffies. So it stands at the middle of that
+jiffy. The ages of requests that wait are a sample of the same: with looks `d` seconds apart, as many take longer as
+(wait in that jiffy) * d / jiffy. It serves connections of one request, which end before they
+are seen to answer. Both are added, made monotone (pool adjacent violators) and inverted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+
+from rlctl.envs.arrays import Array
+from rlctl.envs.host.latency.figures import UNKNOWN, Figures
+from rlctl.envs.host.latency.tcp_requests import TcpLook
+from rlctl.envs.telemetry import Missing, Why
+
+MOST_JIFFIES = 8192
+"""The longest latency that is told apart: 8 s at 1000 Hz, 33 s at 250."""
+
+HALF_A_REQUEST = 0.5
+"""So many of a window are taken to be beyond the slowest that was seen, where the quantile lies behind it."""
+
+SATURATED_RATIO = 0.5
+"""Share of the looks at which every connection was busy: beyond it the client may queue where nobody sees it."""
+
+
+class TcpWindow:
+    """The looks of the last seconds.
+
+    Args:
+        jiffy_seconds: The step of the kernel's time stamps.
+    """
+
+    def __init__(self, window_seconds: float, quantile: float, jiffy_seconds: float) -> None:
+        self._window_seconds, self._late_ratio = window_seconds, 1.0 - quantile
+        self._jiffy_seconds = jiffy_seconds
+        self._looks: deque[TcpLook] = deque()
+
+    def add(self, look: TcpLook) -> None:
+        """Take a look in; the first one only starts the clock."""
+        if look.interval_seconds > 0.0:
+            self._looks.append(look)
+        while len(self._looks) > 1 and self._looks[0].at_seconds <= look.at_seconds - self._window_seconds:
+            self._looks.popleft()
+
+    def clear(self) -> None:
+        """Forget all looks that were taken in."""
+        self._looks.clear()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request waits at the last look."""
+        return bool(self._looks) and self._looks[-1].ages.size > 0
+
+    @property
+    def saturated_ratio(self) -> float:
+        """Share of the looks at which a request waits on every connection."""
+        full = sum(0 < look.connections <= look.ages.size for look in self._looks)
+        return full / len(self._looks) if self._looks else 0.0
+
+    @property
+    def unclear_ratio(self) -> float:
+        """Of all connections at all looks, how many may be busy or not."""
+        return sum(look.unclear for look in self._looks) / max(sum(look.connections for look in self._looks), 1)
+
+    @property
+    def oldest_seconds(self) -> float:
+        """Age of the oldest request that waits at the last look; 0 where none does.
+
+        The quantile lets some requests of the window be late: so many of the oldest are passed over, but never more
+        than half of the connections.
+        """
+        if not self.waiting:
+            return 0.0
+        last = self._looks[-1]
+        ages = np.sort(last.ages)[::-1]
+        allowed = min(int(self._late_ratio * (self._requests() + len(ages))), last.connections // 2, len(ages) - 1)
+        return float(ages[allowed])
+
+    def figures(self) -> Figures | Missing:
+        """What the window holds; missing before the second look."""
+        if not self._looks:
+            return Missing(Why.NO_DATA, "no window has ended yet")
+        seconds = sum(look.interval_seconds for look in self._looks)
+        late = self._late_requests()
+        oldest, samples = self.oldest_seconds, round(float(late[0]))
+        tail: float | Missing = Missing(Why.NO_DATA)
+        if samples:
+            tail = self._jiffy_seconds * _crossing(late, self._late_ratio)
+        elif oldest > 0.0:  # nothing is completed although requests wait: they take so long at least
+            tail, samples = oldest, len(self._looks[-1].ages)
+        return Figures(
+            end_seconds=self._looks[-1].at_seconds,
+            window_seconds=seconds,
+            samples=samples,
+            tail_seconds=tail,
+            oldest_seconds=oldest,
+            offered_rps=UNKNOWN,
+            done_rps=float(late[0]) / seconds,
+            tail_is_lower_limit=max(self.saturated_ratio, self.unclear_ratio) > SATURATED_RATIO,
+        )
+
+    def _requests(self) -> float:
+        return float(sum(look.weights.sum() for look in self._looks))
+
+    def _late_requests(self) -> Array:
+        """Requests whose stamps differ by k jiffies or more, for k = 0, 1, ...; never rising."""
+        took = np.concatenate([look.took for look in self._looks])
+        weights = np.concatenate([look.weights for look in self._looks])
+        counts = np.asarray(np.bincount(self._jiffies(took), weights, 2), np.float64)
+        passing = np.concatenate([look.passing for look in self._looks])
+        if passing.size:
+            mean_interval = float(np.mean([look.interval_seconds for look in self._looks]))
+            waiting = np.bincount(self._jiffies(passing)) * mean_interval / self._jiffy_seconds
+            size = max(len(counts), len(waiting) + 1)
+            late = np.pad(_from_above(counts), (0, size - len(counts)))
+            late[1:] += np.pad(waiting, (0, size - 1 - len(waiting)))
+            late[0] += max(waiting[0], float(passing.size))
+            return _monotone(late)
+        return _from_above(counts)
+
+    def _jiffies(self, seconds: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return np.clip(np.floor(seconds / self._jiffy_seconds + 0.5), 0, MOST_JIFFIES).astype(np.int64)
+
+
+def _from_above(counts: Array) -> Array:
+    return np.cumsum(counts[::-1])[::-1]
+
+
+def _monotone(values: Array) -> Array:
+    """The closest sequence that never rises (pool adjacent violators)."""
+    blocks: list[tuple[float, int]] = []
+    for value in values.tolist():
+        mean, size = value, 1
+        while blocks and blocks[-1][0] < mean:
+            other, others = blocks.pop()
+            mean, size = (mean * size + other * others) / (size + others), size + others
+        blocks.append((mean, size))
+    return np.repeat([mean for mean, _ in blocks], [size for _, size in blocks])
+
+
+def _crossing(late: Array, late_ratio: float) -> float:
+    """Where so few are later, in jiffies.
+
+    `late[k]` stands at k - 1/2, `late[0]` at 0; in between it falls evenly by its logarithm, as an exponential tail.
+    """
+    share = np.maximum(np.append(late, 0.0), HALF_A_REQUEST) / late[0]
+    beyond = np.flatnonzero(share <= late_ratio)
+    if not beyond.size:  # so few requests that the slowest one counts
+        return float(np.count_nonzero(late > 0.0)) - 0.5
+    k = int(beyond[0])
+    left = max(k - 1.5, 0.0)
+    return left + (k - 0.5 - left) * math.log(share[k - 1] / late_ratio) / math.log(share[k - 1] / share[k])

@@ -1,0 +1,169 @@
+"""`latency: {kind: tcp}` against the client's truth, second by second: nginx and memcached, alone and beside a spinner.
+
+The service has CPU 0, the load generator CPU 1; in every second phase a process that spins shares CPU 0. Told are the
+windows in which client and kernel see the target on the same side, false alarms, the median error of p95 and of the
+count of requests, and what looking costs; then that cost at other numbers of connections, all of them idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import resource
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from rlctl.envs.host.latency.inet_diag import InetDiag
+from rlctl.envs.host.latency.tcp import TcpSource
+from rlctl.envs.host.latency.tcp_requests import RequestTracker
+from rlctl.envs.telemetry import Missing, Reading
+from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.workloads import LcProgram
+from rlctl.envs.workload import SLO
+from rlctl.report.page import render
+
+RATES = {"nginx": (60.0, 120.0, 200.0), "memcached": (1000.0, 2500.0, 4000.0)}
+SPIN = "while True: pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """What client and kernel say of a second; latencies are the larger of p95 and the oldest request, in seconds."""
+
+    rate_rps: float
+    beside: bool
+    requests: int
+    counted: float
+    truth_seconds: float
+    kernel_seconds: float
+
+
+@contextlib.contextmanager
+def running(service: LcProgram, folder: Path) -> Iterator[LcProgram]:
+    """The service on CPU 0."""
+    launcher = Launcher(folder)
+    try:
+        service.start(launcher)
+        service.ready()
+        for pid in service.pids():
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {0})
+        yield service
+    finally:
+        service.stop()
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def compare(service: LcProgram, rates: Sequence[float], seconds: int, slo: SLO) -> tuple[list[Second], str]:
+    """Every second of every rate, alone and beside a spinner, and what looking cost in words."""
+    found = []
+    aimed = replace(service.load(), cpu=1, fifo_priority=50)
+    with LoadGenerator(aimed) as client, contextlib.closing(TcpSource(slo, service.pids, cpu_ratio=0.05)) as source:
+        for rate in rates:
+            for beside in (False, True):
+                client.set_rate(rate)
+                with spinning() if beside else contextlib.nullcontext():
+                    found += _seconds(client, source, rate, seconds, beside=beside)
+        return found, str(source)
+
+
+@contextlib.contextmanager
+def spinning() -> Iterator[None]:
+    """A process that takes what it can get of CPU 0."""
+    with subprocess.Popen(["taskset", "1", sys.executable, "-c", SPIN]) as spinner:
+        try:
+            yield
+        finally:
+            spinner.kill()
+
+
+def _seconds(client: LoadGenerator, source: TcpSource, rate: float, seconds: int, *, beside: bool) -> list[Second]:
+    client.stats()
+    found, began = [], time.monotonic()
+    for second in range(seconds):
+        time.sleep(max(began + second + 1 - time.monotonic(), 0.0))
+        truth, kernel = client.stats(), source.read(time.monotonic())
+        seen = max(number(kernel["tail_latency_seconds"]), number(kernel["oldest_request_seconds"]))
+        counted = number(kernel["done_rps"]) * truth.interval_seconds
+        found.append(Second(rate, beside, truth.samples, counted, truth.latency_seconds(0.95), seen))
+    return found[1:]  # the first one holds what was before
+
+
+def number(reading: Reading) -> float:
+    """A reading's number; 0 where it is missing, for then nothing was late."""
+    return 0.0 if isinstance(reading, Missing) else reading.value
+
+
+def summary(found: Sequence[Second], target_seconds: float) -> dict[str, float]:
+    """Agreement, false alarms and errors over some seconds."""
+    sides = [(one.truth_seconds > target_seconds, one.kernel_seconds > target_seconds) for one in found]
+    # Beyond that the client queues, which no server sees.
+    known = [one for one in found if 0.0 < one.truth_seconds < 10.0 * target_seconds]
+    return {
+        "windows": len(found),
+        "same side %": 100.0 * sum(truth == kernel for truth, kernel in sides) / len(sides),
+        "false alarms %": 100.0 * sum(kernel and not truth for truth, kernel in sides) / len(sides),
+        "false and beyond a jiffy %": 100.0
+        * sum(one.kernel_seconds > target_seconds >= one.truth_seconds + 0.004 for one in found)
+        / len(sides),
+        "p95 off by ms": 1e3 * median(abs(one.kernel_seconds - one.truth_seconds) for one in known),
+        "count off by %": 100.0 * median(abs(one.counted / max(one.requests, 1) - 1.0) for one in known),
+    }
+
+
+def cost_milliseconds(connections: int, looks: int = 20) -> float:
+    """CPU time of a look at so many idle connections on loopback."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=1000))
+        address = listener.getsockname()
+        for _ in range(connections):
+            opened.enter_context(socket.create_connection(address))
+            opened.enter_context(listener.accept()[0])
+        diag, tracker = opened.enter_context(contextlib.closing(InetDiag())), RequestTracker(20.0)
+        began = time.thread_time()
+        for _ in range(looks):
+            tracker.see(time.monotonic(), diag.connections(address[1:2], (socket.AF_INET,)))
+        return 1e3 * (time.thread_time() - began) / looks
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the measurement's arguments."""
+    parser.add_argument("--seconds", type=int, default=10, metavar="N", help="of each phase (default: %(default)s)")
+    parser.add_argument("--target", type=float, default=10.0, metavar="MS", help="default: %(default)s ms")
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
+    """Measure and print; the figures for --json."""
+    slo, figures = SLO(args.target / 1e3, 0.95, math.inf), dict[str, object]()
+    rows: list[list[str]] = []
+    for service in (Nginx(address=("127.0.0.1", free_port())), Memcached(address=("127.0.0.1", free_port()))):
+        with tempfile.TemporaryDirectory() as folder, running(service, Path(folder)):
+            found, cost = compare(service, RATES[service.name], args.seconds, slo)
+        figures[service.name] = told = summary(found, slo.target_seconds)
+        rows.append([service.name, *(f"{value:.3g}" for value in told.values())])
+        print(f"{service.name}: {cost}")
+    print(render([["service", *told], *rows]))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    costs = {str(n): cost_milliseconds(n) for n in (10, 100, 1000, 9000) if 2 * n + 100 < most}
+    shares = [["connections", "ms a look", "looks a second at 2 % of a core"]]
+    shares += [[n, f"{ms:.2f}", f"{min(50.0, 20.0 / ms):.0f}"] for n, ms in costs.items()]
+    print(render(shares))
+    return figures | {"milliseconds_a_look": costs}, 0

@@ -1,0 +1,167 @@
+"""The law of `kind: tcp`: what two time stamps and two counts of a connection tell of its requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlctl.envs.host.latency.inet_diag import Connections
+from rlctl.envs.host.latency.tcp_requests import STREAM_SECONDS, RequestTracker, TcpLook
+from rlctl.envs.host.latency.tcp_window import TcpWindow
+
+JIFFY = 0.004
+
+
+def connection(
+    received: int = 0, sent: int = 0, segments_in: int = 0, segments_out: int = 0, *,
+    cookie: int = 1, unread: int = 0, unacked: int = 0, acked: int | None = None, bytes_in: int | None = None,
+) -> dict[str, int]:  # fmt: skip
+    """One connection as the kernel lists it; of small requests, which the peer acknowledges with the next one."""
+    return {
+        "cookie": cookie, "unread": unread, "unacked": unacked, "received": received, "sent": sent,
+        "acked": received if acked is None else acked, "advertised_mss": 1460,
+        "bytes_in": 60 * segments_in if bytes_in is None else bytes_in,
+        "segments_in": segments_in, "segments_out": segments_out,
+    }  # fmt: skip
+
+
+def listing(*rows: dict[str, int]) -> Connections:
+    rows = tuple(sorted(rows, key=lambda row: row["cookie"]))
+    columns = {name: np.array([row[name] for row in rows], np.int64) for name in Connections.__slots__}
+    return Connections(**columns | {"cookie": columns["cookie"].astype(np.uint64)})
+
+
+def looks(*states: dict[str, int] | None) -> tuple[RequestTracker, list[TcpLook]]:
+    """A tracker that has seen one connection in these states, 20 ms apart; None where it is not there."""
+    tracker = RequestTracker(20.0)
+    seen = [tracker.see(0.02 * k, listing(*filter(None, [state]))) for k, state in enumerate(states)]
+    return tracker, seen
+
+
+def test_data_after_the_reply_is_a_waiting_request() -> None:
+    _, (_, look) = looks(connection(40, 20, 1, 1), connection(8, 40, 2, 1))
+    assert look.ages.tolist() == [0.008]
+
+
+def test_unread_data_waits_whatever_the_times_say() -> None:
+    _, (_, look) = looks(connection(40, 20, 1, 1), connection(8, 8, 2, 1, unread=60))
+    assert look.ages.tolist() == [0.008]
+
+
+def test_a_reply_tells_what_its_request_took() -> None:
+    _, (_, look) = looks(connection(400, 380, 1, 1), connection(16, 4, 2, 2))
+    assert look.took.tolist() == [pytest.approx(0.012)]
+    assert look.ages.size == 0
+
+
+def test_a_waiting_request_is_measured_though_another_follows() -> None:
+    """A closed loop: the reply goes out, and the next request comes within the same look."""
+    _, (*_, look) = looks(connection(400, 380, 1, 1), connection(4, 384, 2, 1), connection(8, 12, 3, 2))
+    assert look.took.tolist() == [pytest.approx(0.012)]
+    assert look.ages.tolist() == [0.008]
+
+
+def test_an_idle_keepalive_never_waits() -> None:
+    for idle in (connection(90_000, 89_996, 5, 5), connection(90_000, 90_000, 5, 5, acked=89_960)):
+        _, (first, second) = looks(idle, idle)
+        assert first.ages.size == second.ages.size == 0
+
+
+def test_a_server_that_speaks_first_is_idle() -> None:
+    _, (*_, look) = looks(None, connection(12, 8, 0, 1))
+    assert look.ages.size == 0
+
+
+def test_counts_decide_within_one_jiffy() -> None:
+    """Reply and next request in one jiffy: where each is one segment, their number tells which came last."""
+    before = connection(400, 380, 1, 1), connection(8, 4, 3, 3)
+    _, (*_, look) = looks(*before, connection(12, 12, 5, 4))
+    assert look.ages.tolist() == [0.012]
+    _, (*_, look) = looks(*before, connection(12, 12, 5, 5))
+    assert look.ages.size == 0
+
+
+def test_an_upload_is_one_request() -> None:
+    body = 60 + 3 * 1448
+    _, (_, look) = looks(connection(400, 380, 1, 1), connection(12, 4, 5, 2, bytes_in=body))
+    assert look.weights.sum() == 1.0
+
+
+def test_a_new_connection_counts_from_its_first_request() -> None:
+    _, (*_, look) = looks(None, None, connection(12, 8, 3, 3))
+    assert look.weights.sum() == 3.0
+
+
+def test_a_connection_that_ends_unanswered_took_as_long() -> None:
+    _, (*_, look) = looks(connection(400, 380, 1, 1), connection(16, 400, 2, 1), None)
+    assert look.took.tolist() == [pytest.approx(0.026)]
+
+
+def test_several_requests_in_flight_are_found_out() -> None:
+    """HTTP/2 and pipelining: requests come while one waits, again and again."""
+    serial, _ = looks(*(connection(4 * k, 1000 + 20 * k, 50, 1) for k in range(60)))
+    assert not serial.overlapping
+    several, _ = looks(*(connection(4, 1000 + 20 * k, 50 + k, 1) for k in range(60)))
+    assert several.overlapping
+
+
+def test_an_upload_in_pieces_is_no_overlap() -> None:
+    upload, _ = looks(*(connection(4, 1000 + 20 * k, 50 + k, 1, bytes_in=1448 * k) for k in range(60)))
+    assert not upload.overlapping
+
+
+def test_a_websocket_is_no_request_once_others_were_served() -> None:
+    tracker = RequestTracker(20.0)
+    age = round(1e3 * STREAM_SECONDS) + 1000
+    socket = connection(4, 900, 7, 3, cookie=9)
+    tracker.see(0.0, listing(socket, connection(40, 20, 1, 1)))
+    for k in range(1, 31):
+        tracker.see(k, listing(socket | {"received": 1000 * k}, connection(40, 20, 1 + k, 1 + k)))
+    after = tracker.see(age * 1e-3, listing(socket | {"received": age}, connection(40, 20, 31, 31)))
+    assert after.ages.size == 0
+
+
+def test_an_lc_that_hangs_is_no_stream() -> None:
+    tracker = RequestTracker(20.0)
+    tracker.see(0.0, listing(connection(4, 900, 7, 3)))
+    assert tracker.see(100.0, listing(connection(100_000, 100_900, 7, 3))).ages.tolist() == [100.0]
+
+
+def simulated(latencies: np.ndarray, arrivals: np.ndarray, looks_at: np.ndarray, connections: int) -> list[TcpLook]:
+    """What a tracker makes of an open-loop client: each request goes to a connection that is free."""
+    free, events = [0.0] * connections, [[] for _ in range(connections)]
+    for arrival, latency in zip(arrivals, latencies, strict=True):
+        chosen = min(range(connections), key=free.__getitem__)
+        start = max(arrival, free[chosen])
+        free[chosen] = start + latency
+        events[chosen].append((start, start + latency))
+    tracker, seen = RequestTracker(20.0), []
+    for at in looks_at:
+        rows = []
+        for cookie, own in enumerate(events, start=1):
+            starts, ends = [s for s, _ in own if s <= at], [e for _, e in own if e <= at]
+            jiffies = [int(at / JIFFY) - int(max(times, default=-9.0) / JIFFY) for times in (starts, ends)]
+            rows.append(connection(4 * jiffies[0], 4 * jiffies[1], len(starts), len(ends), cookie=cookie))
+        seen.append(tracker.see(float(at), listing(*rows)))
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["lognormal", "bimodal", "stalls"])
+@pytest.mark.parametrize("every_seconds", [0.02, 0.1])
+def test_the_tail_is_near_the_truth(kind: str, every_seconds: float) -> None:
+    """Within a jiffy and a fifth of the client's own p95, at 50 and at 10 looks a second."""
+    random = np.random.default_rng(7)
+    arrivals = np.cumsum(random.exponential(1 / 150, 1500))
+    latencies = random.lognormal(np.log(0.008), 0.7, 1500)
+    if kind == "bimodal":
+        latencies = np.where(random.random(1500) < 0.15, 0.05, 0.003)
+    elif kind == "stalls":
+        latencies = np.where(arrivals % 2.0 < 0.15, 0.12, 0.002)
+    seen = simulated(latencies, arrivals, np.arange(0.0, arrivals[-1], every_seconds), 40)
+    window = TcpWindow(60.0, 0.95, JIFFY)
+    for look in seen:
+        window.add(look)
+    figures = window.figures()
+    truth = np.quantile(latencies, 0.95)
+    assert figures.tail_seconds == pytest.approx(truth, rel=0.2, abs=JIFFY)
+    assert figures.samples == pytest.approx(1500, rel=0.1)
