@@ -110,7 +110,7 @@ def test_an_upload_in_pieces_is_no_overlap() -> None:
     assert not upload.overlapping
 
 
-def test_a_websocket_is_no_request_once_others_were_served() -> None:
+def test_a_websocket_is_no_request_for_long() -> None:
     tracker = RequestTracker(20.0)
     age = round(1e3 * STREAM_SECONDS) + 1000
     socket = connection(4, 900, 7, 3, cookie=9)
