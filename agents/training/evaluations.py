@@ -81,11 +81,16 @@ class Judge:
         }
         return Evaluation(timesteps, seconds, trials, self._merit(trials))
 
-    def _merit(self, trials: dict[str, Trial]) -> float:
+    def measure_frozen(self) -> dict[str, float]:
+        """The QoS that must be held on each course; simulated once, in about the time of an evaluation."""
         if self._least is None:
             held = {course.name: frozen(course, self.seeds).qos_percent.mean() for course in self.courses}
             self._least = {name: qos_percent - ALLOWANCE_POINTS for name, qos_percent in held.items()}
-        short = sum(max(self._least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
+        return self._least
+
+    def _merit(self, trials: dict[str, Trial]) -> float:
+        least = self.measure_frozen()
+        short = sum(max(least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
         return float(np.mean([one.be_percent.mean() for one in trials.values()]) - PRICE * short)
 
 
@@ -100,15 +105,17 @@ class History:
                 self._columns = {name: list(kept[name]) for name in kept.files if name not in ("courses", "ep_lengths")}
 
     def __len__(self) -> int:
-        return len(self._merits)
+        return len(self._columns.get("merit", ()))
 
     @property
     def _merits(self) -> list[float]:
-        return [float(merit) for merit in self._columns.get("merit", ())]
+        """Of all policies that have learned: the point before that is no candidate."""
+        each = zip(self._columns.get("merit", ()), self._columns.get("timesteps", ()), strict=True)
+        return [float(merit) for merit, timesteps in each if timesteps > 0]
 
     @property
     def best_merit(self) -> float:
-        """Of all evaluations; minus infinity before the first one."""
+        """Of all of them; minus infinity before the first one."""
         return max(self._merits, default=-np.inf)
 
     @property

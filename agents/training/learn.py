@@ -45,6 +45,9 @@ LOG_SECONDS = 5.0
 CHECKPOINT_SECONDS = 120.0
 """Between two checkpoints: what a kill costs at most."""
 
+EXPORT_SECONDS = 4.0
+"""Kept back for the last checkpoint and the export, of which most is 2,000 observations to compare on."""
+
 SEEDS_OF_A_BLOCK = 1_000_003
 """Distance between the seeds of two sessions of one run: far beyond the seeds that people give."""
 
@@ -91,28 +94,33 @@ def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
 
 
 class Budget:
-    """What a run may spend, and what it has; `max_seconds` None is no limit."""
+    """What a run may spend, and what it has; `max_seconds` None is no limit.
+
+    Attributes:
+        reserve_seconds: Kept back for what follows the last step: evaluation, checkpoint, export.
+    """
 
     def __init__(self, timesteps: int, max_seconds: float | None, spent_seconds: float) -> None:
         self._most, self._most_seconds = timesteps, max_seconds
         self._begun = time.monotonic() - spent_seconds
-        self.timesteps = 0
+        self.timesteps, self.reserve_seconds = 0, 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds spent so far."""
         return time.monotonic() - self._begun
 
-    @property
-    def time_is_up(self) -> bool:
-        """True when no second is left; the end of the timesteps is the learner's to see."""
-        return self._most_seconds is not None and self.seconds >= self._most_seconds
+    def is_time_up(self, more_seconds: float = 0.0) -> bool:
+        """True when so many seconds more than the reserve are not left; timesteps are the learner's to count."""
+        if self._most_seconds is None:
+            return False
+        return self.seconds + self.reserve_seconds + more_seconds >= self._most_seconds
 
     def left(self) -> float:
         """Share that is left, 1 to 0, of that which runs out first."""
         spent = self.timesteps / self._most
         if self._most_seconds is not None:
-            spent = max(spent, self.seconds / self._most_seconds)
+            spent = max(spent, (self.seconds + self.reserve_seconds) / self._most_seconds)
         return max(1.0 - spent, 0.0)
 
 
@@ -153,12 +161,14 @@ class _Session(BaseCallback):
         self._begin(checkpoint)
         self._logged = self._evaluated_at = self._saved = time.monotonic()
         self._evaluated_timesteps = self.model.num_timesteps
+        self._evaluation_seconds = 0.0
 
     def learn(self) -> None:
         """Train until the budget is spent or there is a reason to end; evaluated and with a checkpoint at the end."""
         model = self.model
         left = self._run.recipe.n_timesteps - model.num_timesteps
         if left > 0:
+            self._evaluate_first()
             try:
                 model.learn(left, self, log_interval=None, reset_num_timesteps=model.num_timesteps == 0)
             except HostError as error:
@@ -166,14 +176,14 @@ class _Session(BaseCallback):
                 raise HostError(f"{error}; what was learned is in {self._run.folder}, which can be resumed") from error
         self._budget.timesteps = model.num_timesteps
         self._checkpoint()
-        if self._last is None or self._last.timesteps < model.num_timesteps:
+        if self._last is None or self._last.timesteps < model.num_timesteps or not self._best_file.is_file():
             self._evaluate()
         if left > 0:
             self._log()
 
     def result(self) -> TrainingResult:
         """The best model judged and, where asked for, exported."""
-        take_weights(self.model, self._run.folder / files.BEST)
+        take_weights(self.model, self._best_file)
         best = self._best or self._judged()  # of an earlier session there is only the model
         bundle = self._exported() if self._run.export else None
         timesteps, seconds = self.model.num_timesteps, self._budget.seconds
@@ -185,7 +195,7 @@ class _Session(BaseCallback):
         self._budget.timesteps = self.num_timesteps
         if self._stopped():
             self.ending = Ending.STOPPED
-        return self.ending is Ending.BUDGET and not self._budget.time_is_up
+        return self.ending is Ending.BUDGET and not self._budget.is_time_up()
 
     def _on_rollout_end(self) -> None:
         now, recipe = time.monotonic(), self._run.recipe
@@ -203,32 +213,60 @@ class _Session(BaseCallback):
             self._logged = time.monotonic()
 
     def _is_evaluation_due(self, now: float) -> bool:
+        if self._budget.is_time_up(self._evaluation_seconds):
+            return False  # the last one follows soon
         steps, seconds = self._run.recipe.eval_every_timesteps, self._run.recipe.eval_every_seconds
         if steps is not None and self.num_timesteps - self._evaluated_timesteps >= steps:
             return True
         return seconds is not None and now - self._evaluated_at >= seconds
 
+    @property
+    def _best_file(self) -> Path:
+        return self._run.folder / files.BEST
+
     def _judged(self) -> Evaluation:
         return self._judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self._budget.seconds)
 
+    def _evaluate_first(self) -> None:
+        """The curve's point before learning; a session that goes on has it, and only sees how long one takes."""
+        begun = time.monotonic()
+        self._judge.measure_frozen()
+        self._keep_back(time.monotonic() - begun)
+        if not len(self._history):
+            self._score()
+        if self._budget.is_time_up():
+            each, most = self._evaluation_seconds, self._run.max_seconds
+            self._remarks.append(f"{most:g} s leave no time to learn, for an evaluation takes {each:.1f} s: give more")
+
+    def _keep_back(self, evaluation_seconds: float) -> None:
+        self._evaluation_seconds = evaluation_seconds
+        self._budget.reserve_seconds = evaluation_seconds + (EXPORT_SECONDS if self._run.export else 0.0)
+
     def _evaluate(self) -> None:
         """Score the policy as it is, and keep it if it is the best."""
+        best_merit = self._history.best_merit
+        now = self._score()
+        if now.merit > best_merit or not self._best_file.is_file():
+            save(self.model, self._best_file)
+            self._best = now
+        if self._evaluated is not None:
+            self._checkpoint()
+            self._evaluated(now)
+
+    def _score(self) -> Evaluation:
         self._tell("evaluating")
+        begun = time.monotonic()
         self.model.policy.set_training_mode(False)
         self._last = now = self._judged()
-        best = self._run.folder / files.BEST
-        if now.merit > self._history.best_merit or not best.is_file():
-            save(self.model, best)
-            self._best = now
+        self._keep_back(time.monotonic() - begun)
         self._history.add(now)
         for name, trial in now.trials.items():
             for metric in METRICS:
                 self.logger.record(f"eval/{name}/{metric}", float(getattr(trial, metric).mean()))
         self.logger.record("eval/merit", now.merit)
+        self.logger.dump(now.timesteps)
         self._tell("")
-        if self._evaluated is not None:
-            self._checkpoint()
-            self._evaluated(now)
+        return now
 
     def _checkpoint(self) -> None:
         """Write down everything from which the run goes on."""

@@ -33,8 +33,10 @@ EXPLORE, EXPLORE_SLACK = 0.1, 0.5
 """On a live host: share of ticks that may try another move, and the slack from which on they may."""
 
 VALIDATION_SECONDS, VALIDATION_SEEDS = 600.0, 16
+SHORT_SECONDS, SHORT_SEEDS, SHORT_BUDGET_SECONDS = 300.0, 4, 300.0
 TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
-"""Evaluations while learning: their longest run and its seeds."""
+"""Evaluations while learning: their longest run and its seeds, below a budget of five minutes, and of a try-out. They
+come out of the budget, and one of full length takes ten seconds of CPU time."""
 
 
 class TrainingOptions(Strict):
@@ -171,8 +173,11 @@ def _plan(options: TrainingOptions, recipe: Recipe, hosts: Hosts, copied: Callab
     timesteps = options.total_timesteps or recipe.n_timesteps
     fitted, why = recipe.fitted(timesteps, options.max_seconds, options.n_envs)
     sources = why | ({"n_timesteps": "--total-timesteps"} if options.total_timesteps else {})
-    try_out = small(timesteps, options.max_seconds)
-    seconds, seeds = (TRY_OUT_SECONDS, TRY_OUT_SEEDS) if try_out else (VALIDATION_SECONDS, VALIDATION_SEEDS)
+    seconds, seeds = VALIDATION_SECONDS, VALIDATION_SEEDS
+    if small(timesteps, options.max_seconds):
+        seconds, seeds = TRY_OUT_SECONDS, TRY_OUT_SEEDS
+    elif options.max_seconds is not None and options.max_seconds < SHORT_BUDGET_SECONDS:
+        seconds, seeds = SHORT_SECONDS, SHORT_SEEDS
     run = TrainingRun(
         algorithm=options.algorithm,
         recipe=fitted,

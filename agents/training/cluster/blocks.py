@@ -61,7 +61,7 @@ def map_blocks(
         raise ConfigError(
             f"no node of the Ray cluster at {cluster.address} is such a host: ray start --resources '{{{offered}}}'"
         )
-    work = _Work(cluster, hold, blocks, say)
+    work = _BlockQueue(cluster, hold, blocks, say)
     try:
         while work.waiting or work.running:
             work.begin()
@@ -73,7 +73,7 @@ def map_blocks(
             ray.kill(one)
 
 
-class _Work:
+class _BlockQueue:
     """Which host does which block."""
 
     def __init__(

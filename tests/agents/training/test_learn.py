@@ -16,8 +16,9 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training import warm_start
 from rlctl.agents.training.algorithms import logits_of, make, take_weights
+from rlctl.agents.training.evaluations import History
 from rlctl.agents.training.host_kinds import build, load_hosts, present
-from rlctl.agents.training.learn import learn
+from rlctl.agents.training.learn import Budget, learn
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
@@ -79,7 +80,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
     assert after["block"] == before["block"] + 1
     assert resumed.seconds > stopped.seconds
     with np.load(tmp_path / "evaluations.npz") as kept:
-        assert kept["timesteps"].tolist() == [stopped.timesteps, resumed.timesteps]
+        assert kept["timesteps"].tolist() == [0, stopped.timesteps, resumed.timesteps]
 
 
 @pytest.mark.slow
@@ -129,6 +130,27 @@ def test_time_is_a_budget_too(tmp_path):
     result = learn(run_of(tmp_path, timesteps=10**8, max_seconds=0.01))
     assert result.ending is Ending.BUDGET
     assert result.timesteps < 10**6
+    assert any("leave no time to learn" in remark for remark in result.remarks)
+    with np.load(tmp_path / "evaluations.npz") as kept:
+        assert kept["timesteps"].tolist() == [0, result.timesteps]
+
+
+def test_the_budget_covers_what_follows_learning():
+    budget = Budget(10**6, 100.0, spent_seconds=80.0)
+    assert not budget.is_time_up()
+    budget.reserve_seconds = 15.0
+    assert not budget.is_time_up()
+    assert budget.is_time_up(5.0), "no time for one more evaluation"
+    assert budget.left() == pytest.approx(0.05, abs=0.01)
+    budget.reserve_seconds = 25.0
+    assert budget.is_time_up()
+    assert not Budget(10**6, None, spent_seconds=1e9).is_time_up()
+
+
+def test_the_point_before_learning_is_no_candidate(tmp_path):
+    history = History(tmp_path / "evaluations.npz", ())
+    history._columns = {"merit": [90.0, 10.0, 20.0, 15.0], "timesteps": [0, 100, 200, 300]}
+    assert (history.best_merit, history.without_gain) == (20.0, 1)
 
 
 def test_the_bundle_of_a_run_acts_and_says_where_it_is_from(tmp_path):
