@@ -105,7 +105,7 @@ class Room:
     cpus: Stock
     memory: Stock | None = None
 
-    def wanted(self, mode: WorkingMode) -> Iterator[tuple[float, Stock]]:
+    def demands(self, mode: WorkingMode) -> Iterator[tuple[float, Stock]]:
         """What a mode takes of each resource; the worse of the two decides congestion and fairness."""
         yield mode.cpus, self.cpus
         if self.memory is not None:
@@ -146,7 +146,7 @@ def reconfiguration(application: Application, index: int, room: Room) -> float:
     migrates = current is not None and current.cluster != room.cluster
     if current is not None and current.mode == index and not migrates:
         return 1.0
-    shares = [wanted / stock.total if wanted else 0.0 for wanted, stock in room.wanted(application.modes[index])]
+    shares = [wanted / stock.total if wanted else 0.0 for wanted, stock in room.demands(application.modes[index])]
     effort = (1.0 + MIGRATION_FACTOR * migrates) / (1.0 + MIGRATION_FACTOR)
     return 1.0 - effort * min(sum(shares) / len(shares), 1.0)
 
@@ -156,7 +156,7 @@ def congestion(mode: WorkingMode, room: Room) -> float:
 
     The source has an exponential branch beyond what is free, which its own check for that comes before: never reached.
     """
-    return min(_congestion(wanted, stock) for wanted, stock in room.wanted(mode))
+    return min(_congestion(wanted, stock) for wanted, stock in room.demands(mode))
 
 
 def _congestion(wanted: float, stock: Stock) -> float:
@@ -170,7 +170,7 @@ def _congestion(wanted: float, stock: Stock) -> float:
 
 def fairness(mode: WorkingMode, room: Room) -> float:
     """F: linearly down by the penalty at the fair part of the cluster, beyond it exponentially to 0 at all there is."""
-    return min(_fairness(wanted, stock) for wanted, stock in room.wanted(mode))
+    return min(_fairness(wanted, stock) for wanted, stock in room.demands(mode))
 
 
 def _fairness(wanted: float, stock: Stock) -> float:

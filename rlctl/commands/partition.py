@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed, HostError, PermissionMissing, printable
@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.moving import Choice, Left
 from rlctl.envs.host.partition.record import Record, Stage, current_record
-from rlctl.envs.host.partition.undo import Undone, undo
+from rlctl.envs.host.partition.undo import undo
 from rlctl.log.progress import say
 from rlctl.report.page import render
 
@@ -139,9 +139,9 @@ def _undo(args: argparse.Namespace) -> int:
     _refuse_adopted(current_record(args.state))
     undone = undo(args.state, kernel=KernelFiles())
     if args.json:
-        print_json(undone_as_json(undone))
+        print_json(undone.as_json())
     else:
-        print(undone_in_words(undone))
+        print(undone)
     if not undone.ok:
         raise HostError(f"{undone.failed[0]}; {undone.note}")
     return 0
@@ -157,18 +157,6 @@ def _refuse_adopted(recorded: Record | None) -> None:
         groups = [mount / one.group for mount in recorded.mounts if one.home and one.runs()]
         if any(group.is_dir() and group.is_relative_to(made) for group in groups for made in recorded.made):
             raise HostError(f"application {one.key} was adopted: `rlctl app release {one.key}` first")
-
-
-def undone_in_words(undone: Undone) -> str:
-    """An undo in words, one line."""
-    if not undone.removed and not undone.moved and undone.note:
-        return undone.note
-    return f"{undone.moved} tasks moved back; {len(undone.removed)} groups removed"
-
-
-def undone_as_json(undone: Undone) -> dict[str, Any]:
-    """An undo as plain data."""
-    return {"ok": undone.ok, **asdict(undone)}
 
 
 def _left_in_words(left: Iterable[Left]) -> list[str]:

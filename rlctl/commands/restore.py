@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rlctl.commands.arguments import add_state, state_of
 from rlctl.commands.outputs import print_json
-from rlctl.commands.partition import undone_as_json, undone_in_words
 from rlctl.envs.errors import HostError, printable
 from rlctl.envs.host.cgroup.journal import JOURNAL, boot_id, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
@@ -48,11 +47,11 @@ def run(args: argparse.Namespace) -> int:
     undone = _unfinished_partition(state, args.force)
     if args.json:
         testbeds = {"testbeds_cleared": swept.cleared, "testbeds_left": swept.left}
-        print_json({"ok": report.ok and undone.ok, **asdict(report), **testbeds, "partition": undone_as_json(undone)})
+        print_json({"ok": report.ok and undone.ok, **asdict(report), **testbeds, "partition": undone.as_json()})
     else:
         print(report)
         if undone.note or undone.removed:
-            print(f"partition: {undone_in_words(undone)}")
+            print(f"partition: {undone}")
         if absent and not undone.removed:
             print(absent)
         if swept.cleared:

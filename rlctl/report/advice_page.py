@@ -13,7 +13,7 @@ from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
 from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
 from rlctl.report.advice_log import SETTLE_TICKS, Watched
-from rlctl.report.page import Heading, Part, Table
+from rlctl.report.page import Grid, Heading, Part
 
 SCHEMA = 1
 
@@ -48,7 +48,7 @@ def parts_on(source: str, answer: Advice | Unanswered) -> list[Part]:
         Heading(source),
         *_seen(answer.watched),
         Heading(title, 3),
-        Table(tuple(_rows(answer.options)), title),
+        Grid(tuple(_rows(answer.options)), title),
         *_could(answer),
         Heading("What would have gone wrong", 3),
         *_wrong(answer),
@@ -70,7 +70,7 @@ def total(answers: Answers) -> list[Part]:
             rows.append((source, one.policy, one.shield, *shares, *_figures(one.be_cpu_hours_a_day, 1)))
         else:
             rows.append((source, "none", "-", "-", "-", "0.0", "-"))
-    return [Heading("All hosts"), Table(rows, "All hosts"), *lines]
+    return [Heading("All hosts"), Grid(rows, "All hosts"), *lines]
 
 
 def _total_line(answers: Answers) -> str:

@@ -13,7 +13,7 @@ from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.page import Fold, Heading, Note, Part, Picture, Table, html_page, markdown
+from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, html_page, markdown
 from rlctl.report.pareto import draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.plots import draw_windows
 from rlctl.report.suite_table import paired_rows, summary_rows
@@ -95,7 +95,7 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterato
     yield Note(READING)
     for result in results:
         yield from (Heading(result.scenario), result.description)
-        yield Table(summary_rows(result), f"{result.scenario}: all managers")
+        yield Grid(summary_rows(result), f"{result.scenario}: all managers")
         yield Note(result.caption)
         yield from (Note(f"{name}: {remark}") for name, remarks in result.remarks.items() for remark in remarks)
         figure = draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
@@ -103,7 +103,7 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterato
         yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / file)
         for baseline in present_baselines(result):
             yield Heading(f"Against {baseline}, seed by seed", 3)
-            yield Table(paired_rows(result, baseline), f"{result.scenario}: against {baseline}")
+            yield Grid(paired_rows(result, baseline), f"{result.scenario}: against {baseline}")
             yield Note(PAIRED_NOTE)
         if result.traces:
             runs = [

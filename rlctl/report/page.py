@@ -25,7 +25,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Grid:
     """Rows of which the first is the header; screen readers call it by the label."""
 
     rows: Sequence[Sequence[str]]
@@ -51,7 +51,7 @@ class Fold:
     is_open: bool
 
 
-Part = str | Heading | Note | Table | Picture | Fold
+Part = str | Heading | Note | Grid | Picture | Fold
 """A text is a paragraph."""
 
 
@@ -71,7 +71,7 @@ def _html(part: Part) -> str:
             return f"<h{level}{anchor}>{escape(text)}</h{level}>"
         case Note(text):
             return f'<p class="note">{escape(text)}</p>'
-        case Table(rows, label):
+        case Grid(rows, label):
             return _html_table(rows, label)
         case Picture():
             return f'<div class="box figure" tabindex="0">{part.svg}</div>'
@@ -108,7 +108,7 @@ def _markdown(part: Part) -> Iterator[str]:
     match part:
         case Heading(text, level):
             yield f"{'#' * level} {text}"
-        case Table(rows, _):
+        case Grid(rows, _):
             yield render(rows)
         case Picture(label, _, file):
             if file:

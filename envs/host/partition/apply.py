@@ -76,7 +76,7 @@ def apply(
         closing.callback(StateLock(state_dir).close)
         if record.current_record(state_dir, proc) is not None:
             raise CgroupBusy(f"{state_dir}: a partition stands already, or was left half built: `rlctl partition undo`")
-        work = _Work(platform, wish or Wish(), layout, kernel, proc)
+        work = _Division(platform, wish or Wish(), layout, kernel, proc)
         work.check()
         try:
             journal.record([record.plan_entry(work.plan())])
@@ -94,14 +94,14 @@ def apply(
 
 def plan(platform: Platform, wish: Wish, *, layout: Layout, kernel: Kernel, proc: Path = Path("/proc")) -> Applied:
     """What `apply` would do now: the groups, and where tasks would go or stay. Nothing is changed."""
-    work = _Work(platform, wish, layout, kernel, proc)
+    work = _Division(platform, wish, layout, kernel, proc)
     work.check()
     work.move()
     targets = dict.fromkeys([*work.groups(), *map(work.target, work.mover.moved)])
     return Applied(tuple(targets), work.mover.moved, tuple(work.mover.left.values()))
 
 
-class _Work(Knobs):
+class _Division(Knobs):
     """The steps, in an order that each of the kernels takes, and the knobs of our own groups.
 
     These are journalled before they are made, and have no originals to put back. HostError: a hierarchy is missing.

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
@@ -58,6 +58,15 @@ class Undone:
     def ok(self) -> bool:
         """True when nothing is left of the partition."""
         return not self.failed
+
+    def __str__(self) -> str:
+        if not self.removed and not self.moved and self.note:
+            return self.note
+        return f"{self.moved} tasks moved back; {len(self.removed)} groups removed"
+
+    def as_json(self) -> dict[str, object]:
+        """All of it by name."""
+        return {"ok": self.ok, **asdict(self)}
 
 
 @contextlib.contextmanager

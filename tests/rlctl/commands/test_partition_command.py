@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.commands.partition import undone_in_words
 from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.registry import Registration, Registry
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
@@ -151,4 +150,4 @@ def test_restore_takes_down_what_was_left_half_done_and_leaves_what_stands(capsy
 
 
 def test_what_was_undone_in_words() -> None:
-    assert undone_in_words(Undone(moved=3, removed=[Path("/a")])) == "3 tasks moved back; 1 groups removed"
+    assert str(Undone(moved=3, removed=[Path("/a")])) == "3 tasks moved back; 1 groups removed"
