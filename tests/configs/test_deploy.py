@@ -87,7 +87,7 @@ def test_dashboard_and_alerts_name_metrics_and_labels_that_there_are(exposed, ex
     assert set(re.findall(r"\w+", grouped)) <= everywhere
 
 
-def test_variables_of_the_dashboard_ask_for_what_there_is(exposed):
+def test_variables_of_dashboard_ask_for_what_there_is(exposed):
     source, *queries = DASHBOARD["templating"]["list"]
     assert (source["type"], source["query"]) == ("datasource", "prometheus")
     for variable in queries:
@@ -220,7 +220,7 @@ def unit(name):
     return parser
 
 
-def test_the_service_may_write_control_groups_and_little_else():
+def test_service_may_write_control_groups_and_little_else():
     service = unit("rlctl.service")["Service"]
     assert (service["Type"], service["NoNewPrivileges"], service["ProtectSystem"]) == ("notify", "yes", "strict")
     assert service["ProtectControlGroups"] == "no"
@@ -273,7 +273,7 @@ def test_shadows_take_nothing_from_the_controller_and_may_touch_nothing():
     assert service["RestartPreventExitStatus"] == "2 77 78"
 
 
-def test_the_command_of_the_shadows_is_one_that_rlctl_takes(tmp_path):
+def test_command_of_shadows_is_one_that_rlctl_takes(tmp_path):
     service = unit("rlctl-shadow.service")["Service"]
     given = dict(pair.strip('"').split("=", 1) for pair in service["Environment"].split())
     words = re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]], service["ExecStart"]).split()[1:]
@@ -387,7 +387,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("driver", SHAPES)
-def test_the_kubernetes_configuration_finds_the_pods_of_either_cgroup_driver(tmp_path, driver):
+def test_kubernetes_configuration_finds_pods_of_either_cgroup_driver(tmp_path, driver):
     be, lc, burstable, container = SHAPES[driver]
     for pod in (*be, lc, burstable):
         (tmp_path / pod / container).mkdir(parents=True)
@@ -549,7 +549,7 @@ def test_a_controller_that_is_killed_is_started_again_by_the_process_that_keeps_
     assert "rlctl ended with exit code 137; starting it again in 1 s" in said
 
 
-def test_signals_reach_the_controller_and_only_term_ends_it(supervised):
+def test_signals_reach_controller_and_only_term_ends_it(supervised):
     container = supervised(LIVES)
     container.wait_for("ready")
     container.process.send_signal(signal.SIGHUP)

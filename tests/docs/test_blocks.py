@@ -111,7 +111,7 @@ def test_what_a_page_leaves_running_ends_with_it(tmp_path):
         ("```yaml\na: 1\n```", "names its schema"),
     ],
 )
-def test_a_fence_that_says_nothing_or_nonsense_is_refused(tmp_path, fence, told):
+def test_fence_that_says_nothing_or_nonsense_is_refused(tmp_path, fence, told):
     with pytest.raises(BlockError, match=f"page.md:1: .*{told}"):
         list(blocks_of(written(tmp_path, fence)))
 
@@ -125,7 +125,7 @@ def test_a_fence_that_says_nothing_or_nonsense_is_refused(tmp_path, fence, told)
         ("yaml", "a: [1", "page.md:1: "),
     ],
 )
-def test_a_wrong_configuration_is_told_with_the_line_of_the_page(tmp_path, schema, text, told):
+def test_wrong_configuration_is_told_with_line_of_page(tmp_path, schema, text, told):
     with pytest.raises(BlockError) as failed:
         try_page(written(tmp_path, f'```yaml {{check="{schema}"}}\n{text}\n```\n'))
     assert told in str(failed.value)

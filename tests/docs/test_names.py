@@ -29,7 +29,7 @@ def test_every_path_that_a_page_names_is_there():
     assert not {(path, page) for path, page in named if path in checked.stdout.splitlines()}
 
 
-def test_every_module_that_a_page_names_can_be_imported():
+def test_every_module_that_page_names_can_be_imported():
     named = {(name, page) for page, text in TEXTS.items() for name in MODULE.findall(text)}
     assert not {(name, page) for name, page in named if not is_there(name)}
 

@@ -157,7 +157,7 @@ def test_no_number_can_push_the_vector_out_of_its_space():
         assert observer.space.contains(observer.begin(spoilt, Allocations.same(batch.limits.full, 3))[1])
 
 
-def test_lags_reach_as_far_back_over_a_partial_beginning():
+def test_lags_reach_as_far_back_over_partial_beginning():
     """The ring of frames turns; a host that began anew must not see what it was before."""
     batch, limits = SimBatch(_profile(0), [1, 2], training_load, 30), load_profile("thesis-host").limits()
     together, single = VectorObserver(limits, 1.0), [Observer(limits, 1.0) for _ in range(2)]
@@ -187,7 +187,7 @@ def test_what_cannot_be_seen_is_told_in_one_line(options, said):
         VectorObserver(Limits(4), 1.0, **options)
 
 
-def test_a_training_load_depends_on_seed_and_time_only():
+def test_training_load_depends_on_seed_and_time_only():
     seeds = np.arange(200, dtype=np.uint64)
     loads = training_loads(seeds, 400, 1.0)
     assert all(np.array_equal(loads[:, seed], training_load(seed, 400, 1.0)) for seed in range(200))

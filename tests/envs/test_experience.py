@@ -46,7 +46,7 @@ def test_a_miss_is_booked_a_window_later_at_the_highest_level_around_it():
     assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4), (0.5, HOLDS, 4))[-1] == (LADDER[12], 0.5, 1.0)
 
 
-def test_a_miss_that_blinds_the_next_window_is_booked():
+def test_miss_that_blinds_next_window_is_booked():
     """The worst overloads stall the LC until its source says nothing, and the shield freezes BE."""
     for blind in ((np.nan, np.nan, -1), (0.5, np.nan, 12), (np.nan, HOLDS, 12)):
         assert cells((0.5, HOLDS, 12), (0.5, MISSES, 12), blind)[-1] == (LADDER[12], 0.5, 1.0)
@@ -59,7 +59,7 @@ def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
 
 
 @pytest.mark.parametrize("cpus", [1, 2])
-def test_what_an_lc_misses_beside_the_minimum_is_its_own(cpus):
+def test_what_lc_misses_beside_minimum_is_its_own(cpus):
     """On one CPU the minimum is the second level of the ladder, not the first."""
     limits, experience = Limits(cpus=cpus), SafeLevelMemory(Limits(cpus=cpus))
     for second in range(80):
@@ -150,7 +150,7 @@ def test_latency_is_told_against_the_best_that_this_load_has_here():
     assert busy.features(*seen(0.7, 0.3))[0][-3:].tolist() == [0.0, 0.0, -1.0], "that load was not seen yet"
 
 
-def test_the_best_of_a_load_falls_fast_and_rises_slowly():
+def test_best_of_load_falls_fast_and_rises_slowly():
     def calm(*ratios):
         return lived(*[(0.5, ratio, 4) for ratio in ratios]).features(*seen(0.5, 1.0))[0][-3]
 
@@ -231,7 +231,7 @@ def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another()
     assert again.evidence.look_up(np.array([[0.5]])).level == 12
 
 
-def test_what_leaves_the_bins_errs_on_the_side_of_the_lc():
+def test_what_leaves_bins_errs_on_side_of_lc():
     """A miss at less than the least load is one at the least; what held at it says nothing of it."""
     experience = SafeLevelMemory(LIMITS)
     experience.rescale_load(100.0)

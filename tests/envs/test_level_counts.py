@@ -320,7 +320,7 @@ def test_what_the_lc_misses_by_itself_speaks_against_no_quota():
     assert host.look_up(0.5)[1] >= 12
 
 
-def test_a_bad_miss_under_a_quota_counts_without_one_too():
+def test_bad_miss_under_quota_counts_without_one_too():
     host = OneHost()
     for _ in range(3):
         host.add_held(0.5, TOP)

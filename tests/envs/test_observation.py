@@ -221,7 +221,7 @@ def test_a_window_that_held_because_be_was_cut_short_says_nothing_of_what_it_had
     assert booked((FINE, HALF), (LATE, HALF, "cut"), (FINE, LIMITS.safe))[1] == 1.0, "a miss counts"
 
 
-def test_a_late_figure_speaks_of_what_be_had_then():
+def test_late_figure_speaks_of_what_be_had_then():
     """A rise that missed was held against the level above it, and the level that missed counted as held."""
     late = [Quantile(tail, 1.0, 500, 1.0) for tail in (0.002, 0.002, 0.002, 0.02, 0.002)]
     levels = [allocation_at(level, LIMITS) for level in (5, 5, 15, 18, 5)]
@@ -236,7 +236,7 @@ def test_a_long_window_speaks_of_all_that_be_had_in_it():
     assert [booked(*windows(seconds))[0] for seconds in (1.0, 10.0)] == pytest.approx([12.0, 3.0], abs=0.01)
 
 
-def test_the_maximum_of_a_few_requests_is_no_tail():
+def test_maximum_of_few_requests_is_no_tail():
     assert booked(*[(Quantile(0.002, 0.0, samples, 1.0), HALF) for samples in (19, 20, 19)]) == (1.0, 0.0)
 
 

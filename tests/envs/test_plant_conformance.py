@@ -55,7 +55,7 @@ def test_an_allocation_is_in_force_once_applied_and_is_what_current_says(plant: 
         assert plant.apply(wanted) == plant.current == wanted
 
 
-def test_what_the_host_does_not_have_is_not_given(plant: Plant) -> None:
+def test_what_host_does_not_have_is_not_given(plant: Plant) -> None:
     assert plant.apply(Allocation(1e6, 10_000)) == Allocation(float(plant.limits.cpus), plant.limits.cpus)
     assert plant.apply(Allocation(1e-9, 1)).quota_cpus == plant.limits.min_quota_cpus
 
@@ -83,7 +83,7 @@ def test_a_reset_leaves_the_allocation(plant: Plant) -> None:
     assert plant.current == plant.limits.safe
 
 
-def test_a_frozen_be_does_nothing_and_a_free_one_works(plant: Plant) -> None:
+def test_frozen_be_does_nothing_and_free_one_works(plant: Plant) -> None:
     assert run(plant)[-1].be_cpus.value == 0.0  # type: ignore[union-attr]
     plant.apply(plant.limits.full)
     plant.wait()

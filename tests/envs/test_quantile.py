@@ -31,7 +31,7 @@ WEIGHTED = st.lists(st.tuples(st.floats(0.0, 1e3) | st.just(math.inf), st.intege
 
 
 @given(WEIGHTED, st.sampled_from([0.0, 0.5, 0.9, 0.95, 0.99, 1.0]))
-def test_a_weight_is_as_good_as_so_many_values(weighted: list[tuple[float, int]], q: float) -> None:
+def test_weight_is_as_good_as_so_many_values(weighted: list[tuple[float, int]], q: float) -> None:
     values, weights = zip(*weighted, strict=True)
     repeated = np.repeat(values, weights)
     if len(repeated):

@@ -39,19 +39,19 @@ def total(latency, work, before=A, after=A, **options):
 
 
 @given(HELD, st.floats(0, 2), MISSED, st.floats(0, 1e3), *[ALLOCATIONS] * 4, st.booleans())
-def test_the_worst_held_tick_beats_the_best_missed_one(held, little, missed, much, a, b, c, d, overridden):
+def test_worst_held_tick_beats_best_missed_one(held, little, missed, much, a, b, c, d, overridden):
     """L2: no gain of BE, under any allocation, makes up for a violation."""
     assert total(held, little, a, b, overridden=overridden) > total(missed, much, c, d) + 0.9
 
 
 @given(MISSED, st.floats(0, 1e3), st.lists(st.tuples(HELD, st.floats(0, 1e3)), max_size=math.floor(1 / WORK)))
-def test_a_violation_outweighs_a_horizon_of_the_best_ticks(missed, much, ticks):
+def test_violation_outweighs_horizon_of_best_ticks(missed, much, ticks):
     """L2: with -2n for n ways a policy did best at one violation in six ticks; here below one in 1 / WORK."""
     earned = sum(total(latency, work) for latency, work in ticks)
     assert earned + total(missed, much) <= 1e-9
 
 
-def test_the_price_of_a_violation_is_the_one_that_is_documented():
+def test_price_of_violation_is_one_that_is_documented():
     """L2: a price far above 1 / WORK would teach to leave BE frozen, which is no service either."""
     assert total(TARGET * (1 + 1e-9), 1.0) == pytest.approx(-1.0)
     assert total(0.0, 1.0) == pytest.approx(WORK)
@@ -95,7 +95,7 @@ def test_a_dead_lc_is_not_zero_latency(why):
     assert reward(silent, A, A).total == total(None, 0.0)
 
 
-def test_a_stalled_client_is_judged_by_its_oldest_request():
+def test_stalled_client_is_judged_by_its_oldest_request():
     """L4: few requests finish, and fast (coordinated omission); the one that waits tells the truth."""
     stalled = telemetry(0.001, 1.0, oldest_request_seconds=Value(3.0))
     assert reward(stalled, A, A).total == -2.0
@@ -116,7 +116,7 @@ def test_every_term_is_a_fraction(tail, oldest, work, before, after, overridden,
 
 
 @given(HELD, HELD)
-def test_coming_near_the_target_costs_the_more_the_nearer(one, other):
+def test_coming_near_target_costs_more_nearer(one, other):
     """L11: a smooth barrier instead of Hipster's dice; none in the quiet half, never as bad as a violation."""
     near, far = max(one, other), min(one, other)
     assert total(near, 0.0) <= total(far, 0.0)
@@ -126,7 +126,7 @@ def test_coming_near_the_target_costs_the_more_the_nearer(one, other):
 
 
 @given(st.floats(1e-6, 1.0), st.floats(1e-6, 1.0))
-def test_a_worse_violation_is_worse_until_twice_the_target(one, other):
+def test_worse_violation_is_worse_until_twice_target(one, other):
     """L8: past a cliff the latency is without bound, the penalty is not, or one cliff would be all that is learned."""
     less, more = sorted((one, other))
     assert total(TARGET * (1 + more), 0.0) <= total(TARGET * (1 + less), 0.0) <= -1.0

@@ -43,7 +43,7 @@ def test_a_window_without_a_latency_missed_the_target():
     assert truth.missed.tolist() == [False, True, True]
 
 
-def test_the_last_digits_do_not_depend_on_the_company():
+def test_last_digits_do_not_depend_on_company():
     dice = np.random.default_rng(3)
     made = Windows.none(997, 5)
     for column in made[:5]:

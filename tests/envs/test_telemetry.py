@@ -15,11 +15,11 @@ def test_a_stalled_server_that_completed_a_few_fast_requests_is_not_fast():
     assert stalled.slack_ratio < 0
 
 
-def test_nothing_completed_and_an_old_request_outstanding_is_a_violation():
+def test_nothing_completed_and_old_request_outstanding_is_violation():
     assert reading(oldest=Value(0.5)).slack_ratio == (0.010 - 0.5) / 0.010
 
 
-def test_nothing_completed_and_a_young_request_says_nothing_yet():
+def test_nothing_completed_and_young_request_says_nothing_yet():
     assert reading(oldest=Value(0.001)).slack_ratio is None
 
 

@@ -97,7 +97,7 @@ def test_no_file_is_told_in_one_line(tmp_path):
         read(tmp_path / "none.jsonl")
 
 
-def test_a_line_without_an_end_is_not_taken_into_memory(log, monkeypatch):
+def test_line_without_end_is_not_taken_into_memory(log, monkeypatch):
     monkeypatch.setattr(ticklog, "MOST_LINE_BYTES", 100)
     changed(log, lambda lines: lines.insert(2, b"x" * 10_000 + b"\n"))
     assert read(log) == ([0, 1, 2, 3, 4, 5], [3])

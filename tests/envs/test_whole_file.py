@@ -24,7 +24,7 @@ def test_what_cannot_be_written_leaves_the_old_one(tmp_path):
     assert path.read_text() == "old"
 
 
-def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch):
+def test_full_disk_is_told_with_file_s_name(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -59,7 +59,7 @@ def test_a_tag_that_its_value_does_not_fit_is_one_line(text):
         parse_yaml(text, "serve.yaml")
 
 
-def test_a_number_that_python_cannot_print_is_one_line():
+def test_number_that_python_cannot_print_is_one_line():
     with pytest.raises(ConfigError, match=r"serve.yaml:2: a number of 5002 digits"):
         parse_yaml(f"a: 1\nb: 0x{'f' * 5000}", "serve.yaml")
 
@@ -120,7 +120,7 @@ def test_cpus_in_another_script_are_none():
 
 
 @pytest.mark.parametrize(("quota_us", "period_us"), [(0, 100_000), (-5, 100_000), (50_000, 0), (50_000, -1)])
-def test_a_quota_that_cannot_be_is_no_tight_one(quota_us, period_us):
+def test_quota_that_cannot_be_is_no_tight_one(quota_us, period_us):
     with pytest.raises(CgroupError, match="is no quota"):
         quota_of(quota_us, period_us, Path("cpu.max"))
 
@@ -147,7 +147,7 @@ def test_a_list_of_processes_that_is_none(tmp_path):
         group.pids()
 
 
-def test_a_group_whose_name_is_no_utf8_is_found(tmp_path):
+def test_group_whose_name_is_no_utf8_is_found(tmp_path):
     kernel = FakeKernel(tmp_path, "v2")
     layout = Layout.detect(kernel.root, kernel.proc)
     Group.create(layout, os.fsdecode(b"b\xe9"), Knobs(None, kernel))
@@ -200,7 +200,7 @@ def test_figures_of_a_time_that_is_no_number_are_stale():
     assert all(isinstance(reading, Missing) for reading in readings.values())
 
 
-def test_a_count_in_no_time_at_all_is_absurd(tmp_path):
+def test_count_in_no_time_at_all_is_absurd(tmp_path):
     class Child:
         said = b"5e-324;2400000000;;cycles;lc;812500000;100.00;;\n"
 
@@ -239,7 +239,7 @@ def test_a_journal_line_that_an_accident_changed_is_not_put_back(tmp_path):
     assert load(tmp_path).entries == (entry(),)
 
 
-def test_a_journal_with_a_damaged_header_still_brings_the_originals_back(tmp_path):
+def test_journal_with_damaged_header_still_brings_originals_back(tmp_path):
     """It was taken for one of an earlier boot before: nothing came back, and the report said that all was well."""
     kernel = FakeKernel(tmp_path, "v2")
     group = Group.create(Layout.detect(kernel.root, kernel.proc), "be", Knobs(None, kernel))

@@ -12,7 +12,7 @@ def test_the_wheel_has_every_module_and_configuration_and_no_test(release_check,
     release_check.check_names(release_check.wheel_names(wheel), tree)
 
 
-def test_the_sdist_has_them_as_files_not_as_links(release_check, dist, tree):
+def test_sdist_has_them_as_files_not_as_links(release_check, dist, tree):
     release_check.check_names(release_check.sdist_names(next(dist.glob("*.tar.gz"))), tree)
 
 
@@ -22,7 +22,7 @@ def test_a_missing_file_is_told(release_check, wheel, tree):
         release_check.check_names(names, tree)
 
 
-def test_a_file_that_has_no_business_there_is_told(release_check, wheel, tree):
+def test_file_that_has_no_business_there_is_told(release_check, wheel, tree):
     names = release_check.wheel_names(wheel) | {"rlctl/tests/conftest.py"}
     with pytest.raises(release_check.Failed, match=r"has rlctl/tests/conftest\.py"):
         release_check.check_names(names, tree)

@@ -35,7 +35,7 @@ def test_hysteresis_of_the_load_gate(name: str, suspend: float, resume: float, c
     [(0.002, 0.94), (0.008, 0.93), (0.024, 0.91), (0.04, 0.91)],
     ids=["quiet", "little", "more", "much"],
 )
-def test_the_gate_opens_nearer_where_the_load_hardly_wavers(wavers: float, opens: float, calm: Calm) -> None:
+def test_gate_opens_nearer_where_load_hardly_wavers(wavers: float, opens: float, calm: Calm) -> None:
     """A gap for the loudest host holds BE of the quiet one back for nothing. What wavers opens it by its dips."""
     shield, seconds = Shield(load_profile("measured"), LIMITS), iter(range(10000))
 
@@ -121,7 +121,7 @@ def test_a_second_strike_within_ten_seconds_suspends(calm_seconds: int, suspende
     assert frozen(shield, calm(calm_seconds + 1.0, slack=-0.1)) == suspended
 
 
-def test_a_strike_is_not_forgotten_over_a_lost_sensor(calm: Calm) -> None:
+def test_strike_is_not_forgotten_over_lost_sensor(calm: Calm) -> None:
     shield = Shield(load_profile("responsive"), LIMITS)
     shield.rule(calm(0.0, slack=-0.1), LIMITS.full, LIMITS.full)
     shield.rule(calm(1.0, **LOST), LIMITS.full, LIMITS.full)

@@ -51,12 +51,12 @@ def test_very_little_slack_takes_be_to_the_floor(profile: Profile, calm: Calm) -
 @pytest.mark.parametrize(
     ("cpus", "floor"), [(2, Allocation(0.2, 1)), (36, Allocation(2.0, 2)), (16, Allocation(1.6, 2))]
 )
-def test_the_floor_is_two_cores_or_a_tenth_of_the_host(cpus: int, floor: Allocation) -> None:
+def test_floor_is_two_cores_or_tenth_of_host(cpus: int, floor: Allocation) -> None:
     guard = next(g for g in load_profile("heracles").guards() if isinstance(g, SlackFloor))
     assert guard.floor(Limits(cpus=cpus)) == floor
 
 
-def test_the_floor_is_never_below_what_the_host_can_write() -> None:
+def test_floor_is_never_below_what_host_can_write() -> None:
     limits = Limits(cpus=2, min_quota_cpus=0.5)
     assert SlackFloor(0.05, 0.0, TRUST, 2.0, 0.1).floor(limits) == limits.minimum
 
@@ -122,7 +122,7 @@ def test_a_late_tick_earns_no_leap(calm: Calm) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.7, 0.9])
-def test_a_ceiling_on_the_grid_lets_its_own_level_through(ratio: float) -> None:
+def test_ceiling_on_grid_lets_its_own_level_through(ratio: float) -> None:
     limits = Limits(cpus=3, levels=20)
     bound = Ceiling(ratio).bound(None, Telemetry(0.0, 0.010), limits.minimum, limits)
     assert bound is not None
@@ -130,7 +130,7 @@ def test_a_ceiling_on_the_grid_lets_its_own_level_through(ratio: float) -> None:
     assert not Allocation(limits.quota_at(round(ratio * 20) + 1), 3).at_most(bound.most)
 
 
-def test_a_ceiling_of_one_still_knows_the_size_of_the_host() -> None:
+def test_ceiling_of_one_still_knows_size_of_host() -> None:
     bound = Ceiling(1.0).bound(None, Telemetry(0.0, 0.010), LIMITS.minimum, LIMITS)
     assert bound is not None
     assert bound.most == LIMITS.full

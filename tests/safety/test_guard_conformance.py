@@ -48,7 +48,7 @@ each_guard = pytest.mark.parametrize("guard", GUARDS, ids=lambda g: g.name)
 
 
 @each_guard
-def test_a_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], calm: Calm) -> None:
+def test_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], calm: Calm) -> None:
     memory = guard.advance(guard.start(), calm(0.0))
     held: tuple[Any, ...] = (guard, memory)
     for frozen in held:
@@ -61,7 +61,7 @@ def test_a_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], 
 
 @each_guard
 @given(data=st.data())
-def test_a_guard_answers_to_anything_and_always_the_same(
+def test_guard_answers_to_anything_and_always_same(
     data: st.DataObject,
     guard: Guard[Any],
     limits: Limits,
@@ -80,7 +80,7 @@ def test_a_guard_answers_to_anything_and_always_the_same(
 
 @each_guard
 @given(data=st.data())
-def test_a_guard_never_asks_for_less_than_the_safe_allocation(
+def test_guard_never_asks_for_less_than_safe_allocation(
     data: st.DataObject,
     guard: Guard[Any],
     limits: Limits,

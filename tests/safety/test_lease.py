@@ -194,7 +194,7 @@ def test_a_program_that_is_no_watchdog_is_refused(tmp_path):
         Lease(EmergencyPlan(()), tmp_path, 1.7, 30.0, start=lambda arguments: Watchdog(["nonsense"]))
 
 
-def test_originals_put_back_behind_its_back_end_the_claim(bench, tmp_path):
+def test_originals_put_back_behind_its_back_end_claim(bench, tmp_path):
     journal = tmp_path / "journal.jsonl"
     journal.write_text("")
     assert bench.lease.why_lost() == ""

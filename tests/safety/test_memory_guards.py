@@ -93,7 +93,7 @@ def test_a_sensor_that_was_never_there_is_no_objection_and_one_that_is_lost_lets
     assert lived(0.5, 0.5, Missing(Why.GONE), 0.5)[-1] == LIMITS.safe, "nor does losing it every third tick"
 
 
-def test_without_a_group_of_its_own_the_hosts_pressure_counts() -> None:
+def test_without_group_of_its_own_hosts_pressure_counts() -> None:
     stalled = {"host_memory_pressure_ratio": 0.1}
     memory = PRESSURE.advance(PRESSURE.start(), seen(0.0, **stalled))
     assert memory.level == PressureLevel.HOLD

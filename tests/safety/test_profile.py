@@ -111,7 +111,7 @@ def test_an_unknown_name_lists_the_known() -> None:
         load_profile("hercules")
 
 
-def test_a_time_scale_changes_poll_and_cool_down_alone() -> None:
+def test_time_scale_changes_poll_and_cool_down_alone() -> None:
     real = load_profile("heracles")
     scaled = real.scale_time(15.0)
     assert (scaled.poll_seconds, scaled.cool_down_seconds) == (1.0, 20.0)

@@ -39,7 +39,7 @@ def lived(profile: Profile, limits: Limits, history: list[Telemetry]) -> Shield:
 
 @few
 @given(data=st.data(), profile=PROFILES)
-def test_a_verdict_exceeds_neither_the_proposal_nor_any_bound(
+def test_verdict_exceeds_neither_proposal_nor_any_bound(
     data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
 ) -> None:
     history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
@@ -165,7 +165,7 @@ def test_freeze_is_always_allowed_and_done_as_asked(
 
 @few
 @given(data=st.data(), profile=PROFILES, limits=HOSTS)
-def test_the_minimum_is_refused_only_where_be_is_suspended(
+def test_minimum_is_refused_only_where_be_is_suspended(
     data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
 ) -> None:
     """Between all and nothing there is always a move that keeps BE alive, however little slack there is."""
@@ -198,7 +198,7 @@ def test_growth_never_outruns_the_clock(
 
 @few
 @given(data=st.data(), profile=PROFILES)
-def test_a_cool_down_lasts_whatever_the_clock_and_the_sensors_do(
+def test_cool_down_lasts_whatever_clock_and_sensors_do(
     data: st.DataObject, profile: Profile, limits: Limits, calm: object, telemetries: st.SearchStrategy[Telemetry]
 ) -> None:
     assert callable(calm)

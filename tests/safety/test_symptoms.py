@@ -30,7 +30,7 @@ def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.020):
         ([0.010] * 20, False),  # the target itself is met
     ],
 )
-def test_most_of_the_newest_requests_have_to_be_late(latencies, sign):
+def test_most_of_newest_requests_have_to_be_late(latencies, sign):
     assert seen(Newest(latencies)) == ({Sign.LATE} if sign else set())
 
 
@@ -101,7 +101,7 @@ def test_a_window_that_the_next_tick_will_read_counts_at_once():
     assert seen(Newest(tail_seconds=0.009)) == set()
 
 
-def test_waiting_for_cpus_is_a_sign_without_any_request():
+def test_waiting_for_cpus_is_sign_without_any_request():
     assert seen(NOTHING, waits=True) == {Sign.PRESSURE}
 
 

@@ -67,7 +67,7 @@ def test_no_row_of_moves_leaps_past_a_cliff(profile: Profile, calm: Calm) -> Non
         current = after
 
 
-def test_the_way_back_is_longer_than_any_way_up(profile: Profile) -> None:
+def test_way_back_is_longer_than_any_way_up(profile: Profile) -> None:
     """L7, L8: cut at once, grow slowly: any lower target is one move away, any higher one a growing number of them."""
     least, most = (Allocation(cpus, LIMITS.cpus) for cpus in (LIMITS.min_quota_cpus, float(LIMITS.cpus)))
     up = max(move.of(least, LIMITS).quota_cpus for move in MOVES if move.name != "leap") - least.quota_cpus

@@ -130,7 +130,7 @@ def test_renewals_keep_it_quiet(start, tmp_path):
     assert running.said.read_text() == ""
 
 
-def test_a_death_is_noticed_at_once_whatever_the_lease(start, tmp_path):
+def test_death_is_noticed_at_once_whatever_lease(start, tmp_path):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     running.ours.close()
@@ -192,7 +192,7 @@ def test_who_stays_away_gets_the_originals_put_back(start, tmp_path):
     assert running.restored.read_text() == "--force"  # it does not know that nobody is dead
 
 
-def test_be_stays_held_after_a_hung_controller_was_ended(start, tmp_path):
+def test_be_stays_held_after_hung_controller_was_ended(start, tmp_path):
     """The parent of this watchdog is a process that stops itself. Its successor hung over the same groups."""
     group = a_group(tmp_path / "be")
     script = (
@@ -303,7 +303,7 @@ def test_a_lock_of_nobody_is_no_successor(tmp_path, holder):
     assert watchdog.successor(str(tmp_path / "absent"), 1) == 0
 
 
-def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path):
+def test_originals_put_back_by_operator_end_hold(start, tmp_path):
     running = start(lease=0.2)
     running.say("plan", a_plan(a_group(tmp_path / "be")))
     until(lambda: "BE is at the safe allocation" in running.said.read_text())
@@ -312,7 +312,7 @@ def test_originals_put_back_by_an_operator_end_the_hold(start, tmp_path):
     assert not running.restored.exists()
 
 
-def test_another_group_of_the_same_name_is_not_written(start, tmp_path):
+def test_another_group_of_same_name_is_not_written(start, tmp_path):
     ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
     running = start()
     running.say("plan", a_plan(ours, replaced))
@@ -326,7 +326,7 @@ def test_another_group_of_the_same_name_is_not_written(start, tmp_path):
     assert not is_safe(other)
 
 
-def test_a_group_replaced_before_the_plan_arrived_is_not_written(start, tmp_path):
+def test_group_replaced_before_plan_arrived_is_not_written(start, tmp_path):
     ours, replaced = a_group(tmp_path / "ours"), a_group(tmp_path / "be")
     plan = a_plan(ours, replaced)
     replaced.rename(tmp_path / "kept")

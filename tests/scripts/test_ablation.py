@@ -40,7 +40,7 @@ def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
     assert (one.algorithm != full.algorithm) == (name == "masked")
 
 
-def test_without_a_shield_there_is_none_on_any_host(found):
+def test_without_shield_there_is_none_on_any_host(found):
     assert {kind.shield() for kind in found["no-shield"].hosts.kinds} == {None}
 
 

@@ -40,7 +40,7 @@ def test_every_stored_result_is_on_the_page_with_its_command(script: dict[str, A
 
 
 @pytest.mark.parametrize("policy", ["ppo", "dqn"])
-def test_the_card_of_a_shipped_bundle_has_the_scores_of_the_table(policy: str) -> None:
+def test_card_of_shipped_bundle_has_scores_of_table(policy: str) -> None:
     """`rlctl evaluate BUNDLE --shield measured --write-card` writes them where what a policy sees has changed."""
     suite = json.loads((ROOT / "docs/results/suite.json").read_text())["scenarios"]
     scores = json.loads((ROOT / f"configs/bundles/{policy}/card.json").read_text())["scores"]

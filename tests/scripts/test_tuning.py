@@ -85,7 +85,7 @@ def test_no_candidate_is_refused_by_its_manager(name, hosts):
 
 
 @given(st.floats(0.01, 1e3), st.floats(1.01, 1e3), st.booleans(), st.floats(0.0, 1.0))
-def test_a_range_is_kept_and_its_ends_are_reached(low, factor, log, share):
+def test_range_is_kept_and_its_ends_are_reached(low, factor, log, share):
     one = Range(**{"log_uniform" if log else "uniform": (low, low * factor)})
     assert low <= one.at(share) <= low * factor
     assert one.share(one.at(0.0)) == pytest.approx(0.0, abs=0.5)
@@ -93,7 +93,7 @@ def test_a_range_is_kept_and_its_ends_are_reached(low, factor, log, share):
     assert one.share(low * factor) == pytest.approx(1.0)
 
 
-def test_a_hypercube_meets_every_part_of_a_range_once():
+def test_hypercube_meets_every_part_of_range_once():
     space = Space(
         "feedforward", {"margin_ratio": Range(uniform=(0.0, 1.0)), "lead_seconds": Range(uniform=(0.0, 10.0))}
     )
@@ -102,7 +102,7 @@ def test_a_hypercube_meets_every_part_of_a_range_once():
     assert sorted(int(one["lead_seconds"]) for one in drawn) == list(range(10))
 
 
-def test_a_range_that_cannot_be_is_told_at_once():
+def test_range_that_cannot_be_is_told_at_once():
     with pytest.raises(ConfigError, match=r"static: quota_ratio is published as 0.25, outside \[0.5, 0.9\]"):
         Space("static", {"quota_ratio": Range(uniform=(0.5, 0.9))})
     with pytest.raises(ConfigError, match="koord-suppress: busy is no option with a number"):
@@ -162,7 +162,7 @@ def test_evaluation_seeds_are_refused():
         tune(spaces(("static",)), plans, judged, "responsive")
 
 
-def test_a_score_is_what_a_run_of_the_candidate_alone_gives():
+def test_score_is_what_run_of_candidate_alone_gives():
     plans, budget = short(scenarios=("noisy",))
     one = tune(spaces(("parties",)), plans, budget, "responsive").managers["parties"]
     task = next(iter(SimPlan(plans[0].scenario, plans[0].host, ("parties",), 1, plans[0].profile).tasks(1)))
@@ -172,7 +172,7 @@ def test_a_score_is_what_a_run_of_the_candidate_alone_gives():
     assert one.tuned.be_throughput_percent == pytest.approx(be, abs=0.006)
 
 
-def test_tuned_constants_reach_the_policy_and_a_scenarios_win(mine):
+def test_tuned_constants_reach_policy_and_scenarios_win(mine):
     noisy, tuned = load_scenario("noisy"), load_tuned(str(mine))
     assert policy_for("static", noisy, None, tuned.options("static")).quota_ratio == 0.05
     assert policy_for("static", noisy).quota_ratio == 0.25
@@ -224,7 +224,7 @@ def test_a_live_bench_takes_no_tuned_constants(capsys):
     assert "--tuned constants were found in the simulator" in capsys.readouterr().err
 
 
-def test_a_slip_in_a_file_is_told_with_its_name(mine):
+def test_slip_in_file_is_told_with_its_name(mine):
     data = yaml.safe_load(mine.read_text())
     data["managers"]["static"]["options"] = {"qouta_ratio": 0.1}
     mine.write_text(yaml.safe_dump(data))

@@ -87,7 +87,7 @@ def test_something_runs_whenever_something_can(data: st.DataObject, scenes: Scen
 
 
 @given(data=st.data())
-def test_a_lower_priority_changes_nothing_for_a_higher_one(data: st.DataObject, scenes: Scenes) -> None:
+def test_lower_priority_changes_nothing_for_higher_one(data: st.DataObject, scenes: Scenes) -> None:
     applications, clusters, budget = data.draw(scenes)
     placements = allocate(applications, clusters, budget)
     for priority in (0, 1):
@@ -203,7 +203,7 @@ def test_a_goal_gap_raises_the_mode() -> None:
     assert after["b"].mode > before["b"].mode
 
 
-def test_with_a_goal_gap_placed_the_others_are_measured_anew() -> None:
+def test_with_goal_gap_placed_others_are_measured_anew() -> None:
     running = Placement(0, "node1", 1.0)
     urgent = job("urgent", 1.0, 3.0, gap_percent=100.0, current=running)
     placements = allocate([urgent, job("other", 1.0, 2.0)], NODES[:2], 8.0)

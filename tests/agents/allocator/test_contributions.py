@@ -45,7 +45,7 @@ def bodytrack(current: Placement | None = None, gap_percent: float = 0.0) -> App
     return Application("bodytrack", modes, gap_percent=gap_percent, current=current)
 
 
-def test_a_mode_is_worth_its_share_of_the_best() -> None:
+def test_mode_is_worth_its_share_of_best() -> None:
     assert [value(bodytrack(), index) for index in range(4)] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert value(Application("idle", (mode(1.0, worth=0.0),)), 0) == 0.0
 
@@ -58,7 +58,7 @@ def test_a_mode_is_worth_its_share_of_the_best() -> None:
         (-30.0, [0.1, 0.2, 0.3, 0.4]),  # better than its goal is no gap
     ],
 )
-def test_a_goal_gap_speaks_for_the_modes_above_the_present_one(gap_percent: float, values: list[float]) -> None:
+def test_goal_gap_speaks_for_modes_above_present_one(gap_percent: float, values: list[float]) -> None:
     application = bodytrack(Placement(1, "node1", 1.0), gap_percent)
     assert [value(application, index) for index in range(4)] == pytest.approx(values)
 
@@ -67,7 +67,7 @@ def test_a_goal_gap_of_one_that_does_not_run_says_nothing() -> None:
     assert value(bodytrack(gap_percent=80.0), 3) == pytest.approx(0.4)
 
 
-def test_staying_costs_nothing_a_change_a_sixth_of_a_migration() -> None:
+def test_staying_costs_nothing_change_sixth_of_migration() -> None:
     application = bodytrack(Placement(2, "node1", 2.0))
     assert reconfiguration(application, 2, node()) == 1.0
     assert reconfiguration(application, 3, node()) == pytest.approx(1.0 - 1.0 / 6.0)
@@ -144,7 +144,7 @@ def test_the_least_fair_resource_decides() -> None:
         (0.0, 0.0, 0.0),
     ],
 )
-def test_a_fair_part_is_the_fewest_equal_parts_within_the_share(available: float, share: float, part: float) -> None:
+def test_fair_part_is_fewest_equal_parts_within_share(available: float, share: float, part: float) -> None:
     assert fair_part(available, share) == pytest.approx(part)
 
 

@@ -67,7 +67,7 @@ def is_within(node: Cluster, placed: list[tuple[Application, Placement]]) -> boo
     return sum(pick.cpus for _, pick in there) <= node.quota_cpus and fits
 
 
-def test_a_total_is_the_metric_with_the_others_in_place() -> None:
+def test_total_is_metric_with_others_in_place() -> None:
     scene = [job("a", 2.0), job("b", 2.0)], [HOST], 4.0
     both = {name: Placement(0, "host", 2.0) for name in "ab"}
     # V 0.4, R 1 - 0.5/6, F 0.9, and L 0.75: beside the other each takes all that is free
@@ -84,7 +84,7 @@ def test_congestion_is_what_the_heuristic_does_not_see() -> None:
     assert gap(totals(heuristic, *scene), totals(optimum, *scene)) > 0.0
 
 
-def test_a_higher_priority_is_never_traded_for_lower_ones() -> None:
+def test_higher_priority_is_never_traded_for_lower_ones() -> None:
     scene = [job("first", 1.0, 4.0), *(job(f"b{index}", 1.0, priority=1) for index in range(3))], [HOST], 4.0
     assert totals(best(*scene), *scene)[0] >= totals({"first": Placement(0, "host", 1.0)}, *scene)[0]
 
@@ -96,7 +96,7 @@ def test_less_than_the_least_mode_counts_nothing() -> None:
     assert best([job("a", 2.0)], [], 1.0) == {}
 
 
-def test_the_gap_is_that_of_the_first_level_that_differs() -> None:
+def test_gap_is_that_of_first_level_that_differs() -> None:
     assert gap((1.0, 0.3), (1.0, 0.4)) == pytest.approx(0.25)
     assert gap((0.9, 0.5), (1.0, 0.4)) == pytest.approx(0.10)
     assert gap((1.0, 0.4), (1.0, 0.4)) == 0.0

@@ -60,7 +60,7 @@ def test_a_turn_is_not_cut_short() -> None:
     assert min(after - before for before, after in pairwise(changes)) * PERIOD_SECONDS >= TURN_SECONDS
 
 
-def test_a_large_one_gets_its_turn_among_small_ones() -> None:
+def test_large_one_gets_its_turn_among_small_ones() -> None:
     jobs = [job("large", 2.0), *(job(f"small{index}", 0.5) for index in range(5))]
     periods = Counter(name for placed in runs(jobs, 3600.0) for name in placed)
     assert min(periods[one.name] for one in jobs) >= 0.1 * 3600.0 / PERIOD_SECONDS

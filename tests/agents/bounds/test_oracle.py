@@ -186,7 +186,7 @@ def optimum(profile: HostProfile, load: float, ticks: int) -> float:
 
 
 @pytest.mark.parametrize("load", [0.95, pytest.param(1.0, marks=pytest.mark.slow)])
-def test_the_oracle_reaches_the_optimum_of_a_finer_search(load: float) -> None:
+def test_oracle_reaches_optimum_of_finer_search(load: float) -> None:
     best, found = optimum(THESIS, load, 20), run(THESIS, Oracle, flat(load), 20).work.sum()
     assert found == pytest.approx(best, rel=0.012)
 
@@ -204,7 +204,7 @@ def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfi
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Oracle, OracleModel])
-def test_a_host_gets_the_same_alone_and_among_others_twice(kind: type[UpperBound]) -> None:
+def test_host_gets_same_alone_and_among_others_twice(kind: type[UpperBound]) -> None:
     first, second = run(THESIS, kind, ticks=20), _run(THESIS, kind, steps, 20, Weight.MINIMUM)
     assert first.allocations == second.allocations
     batch = SimBatch(THESIS, [SEEDS[2], SEEDS[0]], steps, 20, weight=Weight.MINIMUM)

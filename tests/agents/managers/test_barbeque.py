@@ -21,7 +21,7 @@ def quota(allocation: Allocation) -> float:
     return 0.0 if allocation.frozen else allocation.quota_cpus
 
 
-def test_be_gets_what_the_lc_and_its_headroom_leave(drive: Drive, tell: Tell) -> None:
+def test_be_gets_what_lc_and_its_headroom_leave(drive: Drive, tell: Tell) -> None:
     (given,) = drive(Barbeque(), HOST, [tell(0.0, slack=0.5, lc_cpus=5.0)])
     # The LC reserves 6 of 20 (5 and 10 %, in steps of 1). Of the other 14 all are worth it: a mode more is
     # 0.5 * 0.4 / 20 = 0.010, against 0.125 * (1 / 6 / 20 + 0.25 / 5) + 0.25 * 0.1 / 14 = 0.0091 in the last quarter.
@@ -34,7 +34,7 @@ def test_the_less_there_is_the_less_fair_it_is_to_take_it_all(drive: Drive, tell
     assert given.quota_cpus == 1.0
 
 
-def test_dear_congestion_keeps_be_out_of_the_last_quarter(drive: Drive, tell: Tell) -> None:
+def test_dear_congestion_keeps_be_out_of_last_quarter(drive: Drive, tell: Tell) -> None:
     (given,) = drive(Barbeque(congestion_weight=10.0), HOST, [tell(0.0, slack=0.5, lc_cpus=5.0)])
     assert given.quota_cpus == 9.0
 
@@ -51,7 +51,7 @@ def test_a_goal_below_the_target_is_missed_earlier(drive: Drive, tell: Tell) -> 
     assert quota(drive(Barbeque(goal_ratio=0.8), HOST, ticks)[0]) > 0.0
 
 
-def test_what_the_lc_used_of_late_stays_its_own(drive: Drive, tell: Tell) -> None:
+def test_what_lc_used_of_late_stays_its_own(drive: Drive, tell: Tell) -> None:
     uses = {0.0: 5.0, 1.0: 12.0, 2.0: 5.0, 10.0: 5.0, 11.0: 5.0}
     given = drive(Barbeque(), HOST, [tell(now, slack=0.5, lc_cpus=use) for now, use in uses.items()])
     assert [quota(one) for one in given] == [14.0, 1.0, 1.0, 1.0, 14.0]

@@ -12,12 +12,12 @@ Tell = Callable[..., Telemetry]
 ONE = Limits(cpus=1)
 
 
-def test_quota_is_what_the_lc_leaves_less_the_margin(drive: Drive, tell: Tell) -> None:
+def test_quota_is_what_lc_leaves_less_margin(drive: Drive, tell: Tell) -> None:
     got = drive(Feedforward(), ONE, [tell(0, slack=0.5, load_ratio=0.5, lc_cpus=0.4)])
     assert got[0].quota_cpus == pytest.approx(1.0 - 0.1 - 0.4)
 
 
-def test_a_rising_load_is_met_before_it_is_there(drive: Drive, tell: Tell) -> None:
+def test_rising_load_is_met_before_it_is_there(drive: Drive, tell: Tell) -> None:
     # 0.8 CPU per load; 0.5 -> 0.6 in a second foresees 0.7, which needs 0.56.
     ticks = [tell(0, slack=0.5, load_ratio=0.5, lc_cpus=0.4), tell(1, slack=0.5, load_ratio=0.6, lc_cpus=0.48)]
     assert drive(Feedforward(), ONE, ticks)[1].quota_cpus == pytest.approx(0.9 - 0.56)
@@ -35,7 +35,7 @@ def test_a_starved_lc_teaches_nothing() -> None:
     assert demand.cpus_per_load == pytest.approx(0.8)
 
 
-def test_a_dearer_request_is_learned_fast_a_cheaper_one_slowly() -> None:
+def test_dearer_request_is_learned_fast_cheaper_one_slowly() -> None:
     demand = Demand()
     demand.learn(0.5, 0.40, starved=False)
     demand.learn(0.5, 0.45, starved=False)
@@ -49,7 +49,7 @@ def test_negative_slack_drains_the_backlog_at_the_minimum(drive: Drive, tell: Te
     assert got[0] == ONE.minimum
 
 
-def test_a_small_slack_lets_be_shrink_but_not_grow(drive: Drive, tell: Tell) -> None:
+def test_small_slack_lets_be_shrink_but_not_grow(drive: Drive, tell: Tell) -> None:
     def tick(now: float, slack: float, use: float) -> Telemetry:
         return tell(now, slack=slack, load_ratio=None, lc_cpus=use)
 

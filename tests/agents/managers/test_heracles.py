@@ -114,9 +114,7 @@ class TestWhatIsMeasured:
         ticks = self.ticks(tell, self.dram(0.5, 0.1), self.dram(0.70, 0.10))
         assert drive(Heracles(time_scale=15.0), thesis_host, ticks)[-1].cpuset_cpus == 6
 
-    def test_the_lc_alone_above_the_limit_only_stops_growth(
-        self, drive: Drive, tell: Tell, thesis_host: Limits
-    ) -> None:
+    def test_lc_alone_above_limit_only_stops_growth(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
         assert self.cores(drive, tell, thesis_host, *[self.dram(0.95, 0.0)] * 3) == [1, 1, 1]
 
     def test_the_last_core_is_the_top_level_loops(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
@@ -129,7 +127,7 @@ class TestWhatIsMeasured:
         got = self.cores(drive, tell, thesis_host, calm, free, calm, short, short, calm)
         assert got == [2, 3, 4, 3, 2, 3]
 
-    def test_the_link_is_for_whoever_can_hold_be_there(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+    def test_link_is_for_whoever_can_hold_be_there(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
         policy = Heracles()
         drive(policy, thesis_host, self.ticks(tell, {"link_ratio": 0.9, "lc_link_ratio": 0.6}))
         assert policy.be_cores == 2

@@ -35,7 +35,7 @@ def test_begins_with_the_least_withheld() -> None:
     assert Hipster(first_index=99).start(FIVE).frozen
 
 
-def test_the_heuristic_climbs_at_an_alert_and_descends_when_safe(drive: Drive, tell: Tell) -> None:
+def test_heuristic_climbs_at_alert_and_descends_when_safe(drive: Drive, tell: Tell) -> None:
     latencies = [0.5, 0.79, 0.8, 0.9, 1.5, 2.0, 2.0, 0.2, 0.19, 0.1, 0.1, 0.1, 0.1]
     got = drive(Hipster(), FIVE, ticks(tell, *[(latency, 0.5) for latency in latencies]))
     assert left(got) == [4, 4, 3, 2, 1, 0, 0, 0, 1, 2, 3, 4, 4]
@@ -67,7 +67,7 @@ def test_the_nearest_bucket(load: float, bucket: int) -> None:
     assert bucket_of(load, 0.05) == bucket
 
 
-def test_the_table_learns_from_the_beginning_as_worked_by_hand(drive: Drive, tell: Tell) -> None:
+def test_table_learns_from_beginning_as_worked_by_hand(drive: Drive, tell: Tell) -> None:
     policy = Hipster()
     told = [*ticks(tell, (0.5, 0.5), (0.5, 0.5), (0.5, 0.7), work=0.3)]
     drive(policy, FIVE, told[:2])
@@ -135,7 +135,7 @@ def test_the_learning_time_is_300_seconds_and_scales(drive: Drive, tell: Tell) -
         assert "table" in policy.note
 
 
-def test_chance_is_the_seeds_and_a_start_begins_it_anew(drive: Drive, tell: Tell) -> None:
+def test_chance_is_seeds_and_start_begins_it_anew(drive: Drive, tell: Tell) -> None:
     told = ticks(tell, *[(0.9, 0.5)] * 60)
 
     def run(policy: Hipster) -> tuple[list[Allocation], float]:
@@ -154,7 +154,7 @@ def test_missing_readings_keep_the_configuration_and_teach_nothing(drive: Drive,
     assert not policy.values.any()
 
 
-def test_a_configuration_that_a_shield_held_back_earns_nothing(tell: Tell) -> None:
+def test_configuration_that_shield_held_back_earns_nothing(tell: Tell) -> None:
     policy = Hipster()
     policy.start(FIVE)
     first, second, third = ticks(tell, *[(0.5, 0.5)] * 3)

@@ -79,13 +79,13 @@ class TestMissingReadingKeepsTheLastSetting:
         assert drive(KoordSuppress(), NODE, [tell(0.0, **full)]) == [NODE.full]
 
 
-def test_a_client_beside_bes_cpus_can_be_left_out(drive: Drive, tell: Tell) -> None:
+def test_client_beside_bes_cpus_can_be_left_out(drive: Drive, tell: Tell) -> None:
     told = ticks(tell, (0.3, 0.2, 1.5))
     assert quotas(drive(KoordSuppress(), Limits(cpus=1), told)) == [0.02]
     assert quotas(drive(KoordSuppress(busy="workloads"), Limits(cpus=1), told)) == [0.35]
 
 
-def test_a_loop_faster_than_the_tick_grows_at_its_rate(drive: Drive, tell: Tell) -> None:
+def test_loop_faster_than_tick_grows_at_its_rate(drive: Drive, tell: Tell) -> None:
     assert quotas(drive(KoordSuppress(time_scale=2.0), NODE, lc_only(tell, 6.0, 0.0, 0.0))) == [0.5, 2.5, 4.5]
 
 
@@ -93,7 +93,7 @@ def test_a_loop_faster_than_the_tick_grows_at_its_rate(drive: Drive, tell: Tell)
     st.lists(st.tuples(*[st.floats(0.0, 20.0)] * 3), min_size=1, max_size=20),
     st.sampled_from(["quota", "cpuset"]),
 )
-def test_never_above_the_threshold_once_set_but_for_the_floor(uses: list[tuple[float, float, float]], by: Any) -> None:
+def test_never_above_threshold_once_set_but_for_floor(uses: list[tuple[float, float, float]], by: Any) -> None:
     policy = KoordSuppress(policy=by)
     policy.start(NODE)
     for now, (lc, be, host) in enumerate(uses):

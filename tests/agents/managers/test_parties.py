@@ -43,7 +43,7 @@ def test_quota_and_cpuset_are_the_cores(drive: Drive, tell: Tell, thesis_host: L
 
 
 @pytest.mark.parametrize(("short", "kept"), [(2, True), (3, False)])
-def test_a_downsize_is_undone_by_most_of_its_samples(
+def test_downsize_is_undone_by_most_of_its_samples(
     drive: Drive, tell: Tell, thesis_host: Limits, short: int, kept: bool
 ) -> None:
     judged = [SHORT] * short + [GOOD] * (5 - short)
@@ -93,7 +93,7 @@ def test_a_tick_without_a_latency_is_no_sample(drive: Drive, tell: Tell, thesis_
     assert got[::2] == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
 
 
-def test_a_latency_that_is_told_again_is_no_sample(thesis_host: Limits) -> None:
+def test_latency_that_is_told_again_is_no_sample(thesis_host: Limits) -> None:
     """A source that is asked once a second, at ticks of 0.2 s."""
     policy = Parties()
     policy.start(thesis_host)
@@ -144,7 +144,7 @@ class TestOnSlowTicks:
 
 
 @given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=80))
-def test_cores_move_one_at_a_time_within_the_pool(slacks: list[float]) -> None:
+def test_cores_move_one_at_time_within_pool(slacks: list[float]) -> None:
     policy = Parties()
     policy.start(Limits(cpus=36))
     held = [policy.be_cores]

@@ -74,7 +74,7 @@ def test_hold_is_off_in_eris_and_stops_the_climb_when_on(drive: Drive, tell: Tel
     assert drive(PrmEris(model=MODEL, enable_hold=True), thesis_host, ticks)[-1].quota_cpus == 0.01
 
 
-def test_the_maximum_is_raised_when_the_lc_exceeds_it(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_maximum_is_raised_when_lc_exceeds_it(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     policy = PrmEris(model=PrmModel(lc_cpus=17, lcutilmax_percent=1000))
     got = drive(policy, thesis_host, [tell(0, lc_cpus=12.0, be_cpus=0.0)])
     assert policy.quota_max_cpus == 12.0
@@ -84,7 +84,7 @@ def test_the_maximum_is_raised_when_the_lc_exceeds_it(drive: Drive, tell: Tell, 
     assert drive(policy, thesis_host, ticks)[-1].quota_cpus == 0.6
 
 
-def test_without_a_model_the_guard_is_void_and_says_so(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_without_model_guard_is_void_and_says_so(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     policy = PrmEris()
     drive(policy, thesis_host, [tell(0, lc_cpus=17.0, be_cpus=8.0)])
     assert policy.quota_max_cpus == 36.0
@@ -124,7 +124,7 @@ def test_time_scale_halves_the_climb(drive: Drive, tell: Tell, thesis_host: Limi
     assert all(before <= after for before, after in pairwise(got))
 
 
-def test_a_core_of_a_small_host_scales_the_margin(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_core_of_small_host_scales_margin(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # 16.95 + 0.5 / 36 = 16.964 is below 17.
     ticks = [tell(now, lc_cpus=16.95, be_cpus=0.0) for now in range(0, 14, 2)]
     assert drive(PrmEris(model=MODEL, core_cpus=1 / 36), thesis_host, ticks)[-1].quota_cpus == 0.85

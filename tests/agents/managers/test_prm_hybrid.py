@@ -18,7 +18,7 @@ def polls(tell: Tell, readings: Readings, period: float = 15.0) -> list[Telemetr
     return [tell(period * index, slack=slack, load_ratio=load) for index, (slack, load) in enumerate(readings)]
 
 
-def test_grows_a_core_every_two_seconds_from_the_signal_on(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_grows_core_every_two_seconds_from_signal_on(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     got = drive(PrmHybrid(), thesis_host, [tell(now, slack=0.5, load_ratio=0.5) for now in range(7)])
     # 1000 us, plus a core at 0, 2, 4 and 6 s.
     assert [round(a.quota_cpus, 2) for a in got] == [1.01, 1.01, 2.01, 2.01, 3.01, 3.01, 4.01]
@@ -30,7 +30,7 @@ def test_is_capped_at_the_host(drive: Drive, tell: Tell, thesis_host: Limits) ->
     assert got[-1].quota_cpus == 36.0
 
 
-def test_tuned_adds_a_fiftieth_of_the_host_every_two_seconds(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_tuned_adds_fiftieth_of_host_every_two_seconds(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     ticks = [tell(now, slack=0.5, load_ratio=0.5) for now in range(5)]
     got = drive(build("prm-hybrid-tuned"), thesis_host, ticks)
     assert [round(a.quota_cpus, 2) for a in got] == [0.73, 0.73, 1.45, 1.45, 2.17]  # 0.01 + n * 36 / 50
@@ -63,7 +63,7 @@ def test_a_slack_of_exactly_a_tenth_is_hold(
     assert not got[0].frozen
 
 
-def test_hold_keeps_the_quota_and_stops_the_sub_loop(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_hold_keeps_quota_and_stops_sub_loop(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     ticks = [tell(now, slack=0.5 if now < 15 else 0.05, load_ratio=0.5) for now in range(30)]
     got = drive(PrmHybrid(), thesis_host, ticks)
     assert got[14].quota_cpus == pytest.approx(8.01)  # at 0, 2, ..., 14
@@ -78,7 +78,7 @@ def test_the_cool_down_lasts_exactly(drive: Drive, tell: Tell, thesis_host: Limi
     assert frozen == list(range(15, 15 + seconds))
 
 
-def test_a_violation_during_the_cool_down_counts_at_its_end(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_violation_during_cool_down_counts_at_its_end(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     ticks = [tell(now, slack=-0.1 if now < 301 else 0.5, load_ratio=0.5) for now in range(620)]
     got = drive(PrmHybrid(), thesis_host, ticks)
     assert [now for now, a in enumerate(got) if not a.frozen] == list(range(600, 620))
@@ -131,7 +131,7 @@ def test_time_scale_halves_poll_sub_loop_and_cool_down(drive: Drive, tell: Tell,
     )
 
 
-def test_a_loop_faster_than_the_tick_keeps_its_rate(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_loop_faster_than_tick_keeps_its_rate(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # 2 s / 15: once at the signal, then 7.5 a tick: 1 + 7 + 8 steps of 1/36 CPU by the third tick.
     got = drive(
         PrmHybrid(time_scale=15.0, core_cpus=1 / 36),
@@ -159,7 +159,7 @@ class TestErratumOfListing31:
         assert listing_as_printed(0.5, 0.84, self.GATES) is Branch.ENABLE
         assert prose(0.5, 0.84, HybridState.SUSPENDED, self.GATES) is Branch.KEEP
 
-    def test_the_branches_before_the_slip_are_as_in_the_prose(self) -> None:
+    def test_branches_before_slip_are_as_in_prose(self) -> None:
         for slack, load in ((-0.1, 0.5), (0.5, 0.86), (-0.1, 0.9)):
             printed = listing_as_printed(slack, load, self.GATES)
             assert printed is prose(slack, load, HybridState.ENABLED, self.GATES)

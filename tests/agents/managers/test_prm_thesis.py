@@ -77,7 +77,7 @@ def test_cpi_at_the_threshold_is_normal(drive: Drive, tell: Tell, thesis_host: L
     assert falls(drive(PrmThesis(model=thesis_model), thesis_host, ticks)) == []
 
 
-def test_a_use_below_the_first_bin_is_not_judged(
+def test_use_below_first_bin_is_not_judged(
     drive: Drive, tell: Tell, thesis_host: Limits, thesis_model: PrmModel
 ) -> None:
     ticks = [tell(now, lc_cpus=8.0, be_cpus=1.0, cpi=9.0) for now in range(60)]
@@ -108,7 +108,7 @@ def test_without_a_pmu_the_stand_in_judges_and_the_result_says_so(
     assert any("stand-in" in remark for remark in policy.remarks)
 
 
-def test_where_the_model_has_no_cpi_the_stand_in_judges(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_where_model_has_no_cpi_stand_in_judges(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     """As of a log that was recorded without perf, on a host that reads it."""
     stand_in = ThresholdBin(low_percent=850, high_percent=1800, rows=50, upper={"lc_cpu_seconds_per_request": 40e-6})
     policy = PrmThesis(model=PrmModel(lc_cpus=17, lcutilmax_percent=1700, bins=(stand_in,)))

@@ -23,7 +23,7 @@ def frozen(allocations: list[Allocation]) -> list[int]:
     return [now for now, allocation in enumerate(allocations) if allocation.frozen]
 
 
-def test_without_ten_seconds_of_history_it_is_an_overload(drive: Drive, tell: Tell) -> None:
+def test_without_ten_seconds_of_history_it_is_overload(drive: Drive, tell: Tell) -> None:
     # Means are 0 before 10 s, so the last overload is at 9 s and its hold of 10 s ends at 19 s.
     got = drive(Sideload(), HOST, ticks(tell, *[(0.0, 3.0)] * 25))
     assert Sideload().start(HOST).frozen
@@ -54,7 +54,7 @@ def test_a_ten_second_margin_below_ten_percent_freezes(drive: Drive, tell: Tell)
     assert frozen(got)[-1] == 52
 
 
-def test_the_hold_grows_by_repeats_and_decays_between_them() -> None:
+def test_hold_grows_by_repeats_and_decays_between_them() -> None:
     overload = Overload(step_seconds=10.0, most_seconds=30.0, decay_seconds=0.5)
     holds = []
     for now in range(100):

@@ -65,27 +65,27 @@ def test_without_any_level_nothing_held(drive: Drive, tell: Tell) -> None:
     assert drive(Table(levels=()), TWO, [tell(0, load_ratio=0.1)]) == [TWO.safe]
 
 
-def test_a_file_gives_the_levels_it_was_written_with(drive: Drive, tell: Tell, tmp_path: Path) -> None:
+def test_file_gives_levels_it_was_written_with(drive: Drive, tell: Tell, tmp_path: Path) -> None:
     table = Table(file=str(written(tmp_path / "t.yaml")))
     assert table.levels == LEVELS
     assert "a test" in table.remarks[0]
     assert drive(table, TWO, [tell(0, slack=0.5, load_ratio=0.5)]) == [ONE_CPU]
 
 
-def test_a_file_changes_the_digest_when_its_levels_change(tmp_path: Path) -> None:
+def test_file_changes_digest_when_its_levels_change(tmp_path: Path) -> None:
     path = str(written(tmp_path / "t.yaml"))
     before = Table(file=path).digest
     written(tmp_path / "t.yaml", levels=(Level(load_ratio=0.2, quota_cpus=0.1, cpuset_cpus=1),))
     assert Table(file=path).digest != before
 
 
-def test_a_stricter_target_than_the_swept_one_is_not_answered(drive: Drive, tell: Tell, tmp_path: Path) -> None:
+def test_stricter_target_than_swept_one_is_not_answered(drive: Drive, tell: Tell, tmp_path: Path) -> None:
     table = Table(file=str(written(tmp_path / "t.yaml", target_milliseconds=1500.0)))
     assert drive(table, TWO, [tell(0, slack=0.5, load_ratio=0.1)]) == [TWO.safe]
     assert "1500 ms" in table.note
 
 
-def test_a_table_of_another_host_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_table_of_another_host_is_refused_at_start(tmp_path: Path) -> None:
     table = Table(file=str(written(tmp_path / "t.yaml")))
     with pytest.raises(
         PolicyError, match=r"t.yaml: swept with 2 CPUs for BE and 1 for the LC, here it is 4 and 1; .*calibrate"

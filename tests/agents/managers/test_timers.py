@@ -18,12 +18,12 @@ def test_a_fast_loop_fires_several_times_a_tick_and_keeps_its_rate() -> None:
     assert sum(fired(Every(2.0 / 15.0), [float(now) for now in range(61)])) == 451
 
 
-def test_jitter_of_a_live_host_neither_skips_nor_drifts() -> None:
+def test_jitter_of_live_host_neither_skips_nor_drifts() -> None:
     times = [now + (0.004 if now % 2 else -0.004) + 1.0 for now in range(0, 60, 1)]
     assert sum(fired(Every(2.0), times)) == 30
 
 
-def test_rest_delays_the_next_firing_to_its_very_end() -> None:
+def test_rest_delays_next_firing_to_its_very_end() -> None:
     timer = Every(15.0)
     timer.due(0.0)
     timer.rest(0.0, 300.0)
@@ -34,7 +34,7 @@ def test_a_stalled_daemon_does_not_catch_up() -> None:
     assert fired(Every(2.0), [0.0, 1.0, 61.0, 62.0, 63.0]) == [1, 0, 1, 0, 1]
 
 
-def test_a_clock_set_back_keeps_the_time_that_is_left() -> None:
+def test_clock_set_back_keeps_time_that_is_left() -> None:
     timer = Every(300.0)
     timer.due(1000.0)
     assert fired(timer, [1005.0, 5.0, 295.0]) == [0, 0, 0]  # 295 s were left at 5

@@ -69,7 +69,7 @@ def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"suspend": "minimum"}, {"resume_level": "last"}])
-def test_what_the_thesis_leaves_open_is_the_same_choice(options):
+def test_what_thesis_leaves_open_is_same_choice(options):
     from rlctl.agents.many.prm import BatchPrmHybrid
 
     bed = Bed()

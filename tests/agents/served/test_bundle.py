@@ -44,7 +44,7 @@ def edit(folder, change):
     file.write_text(json.dumps(card))
 
 
-def test_a_bundle_answers_with_a_logit_for_each_move(good):
+def test_bundle_answers_with_logit_for_each_move(good):
     loaded = bundle.load(good)
     one = np.random.default_rng(0).uniform(-1, 1, SIZE).astype(np.float32)
     assert loaded.logits(one).shape == (len(MOVES),)
@@ -65,7 +65,7 @@ def test_the_card_says_what_the_files_are(good):
     assert Card.model_validate_json((good / "card.json").read_text()) == card
 
 
-def test_scores_are_added_to_a_card_that_still_loads(good):
+def test_scores_are_added_to_card_that_still_loads(good):
     estimate = ScoreEstimate(mean=99.95, ci95=(99.9, 100.0))
     score = Score(
         qos_guarantee_percent=estimate, be_throughput_percent=estimate, shield_override_percent=estimate, seeds=30
@@ -233,7 +233,7 @@ def test_a_network_of_another_shape_is_refused(outputs, inputs, make_bundle, lin
     refused(good, said)
 
 
-def test_a_bundle_of_an_earlier_version_names_the_way_out(good):
+def test_bundle_of_earlier_version_names_way_out(good):
     (good / "weights.npz").rename(good / "policy.onnx")
     refused(good, "earlier version: export its model again")
 

@@ -118,13 +118,13 @@ def test_drift_demotes_and_as_long_as_it_lasts_there_is_no_other_try_and_no_doub
     assert not breaker.demoted
 
 
-def test_an_answer_may_take_a_quarter_of_a_short_tick():
+def test_answer_may_take_quarter_of_short_tick():
     assert FailureBudget().answer_within(1.0) == 0.1
     assert FailureBudget().answer_within(0.05) == 0.0125
 
 
 @given(st.lists(st.booleans(), max_size=200), st.integers(1, 20), st.floats(0.0, 1.0))
-def test_a_meter_counts_the_marked_ticks_of_its_window(marks, ticks, ratio):
+def test_meter_counts_marked_ticks_of_its_window(marks, ticks, ratio):
     meter = Meter(ticks, ratio)
     for tick, marked in enumerate(marks, 1):
         if marked:

@@ -41,7 +41,7 @@ def seen(telemetry=SOUND, **changes):
     return Observer(LIMITS, 1.0).observe(telemetry.but(**changes), LIMITS.minimum)
 
 
-def test_a_tick_like_those_of_training_is_not_strange():
+def test_tick_like_those_of_training_is_not_strange():
     assert drift().unfamiliar(seen()) == ""
 
 
@@ -53,7 +53,7 @@ def test_a_sensor_that_no_training_host_lacked_is_missed_and_one_that_some_lacke
 
 
 @pytest.mark.parametrize("why", [Why.NO_DATA, Why.NOT_COUNTED])
-def test_an_lc_that_does_nothing_is_no_lost_sensor(why):
+def test_lc_that_does_nothing_is_no_lost_sensor(why):
     assert drift().unfamiliar(seen(cpi=Missing(why), lc_cpu_seconds_per_request=Missing(why))) == ""
 
 

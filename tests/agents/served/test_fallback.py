@@ -96,7 +96,7 @@ def made():
         chain.fallback.close()
 
 
-def test_a_healthy_policy_decides_and_the_heuristic_stays_warm(made):
+def test_healthy_policy_decides_and_heuristic_stays_warm(made):
     chain = made()
     assert chain.tick(5) == ASKED
     assert chain.heuristic.acted == 5
@@ -247,7 +247,7 @@ def test_a_table_of_another_host_does_not_decide_in_its_place(tmp_path):
     chain.close()
 
 
-def test_it_is_the_policy_to_whoever_looks_at_it():
+def test_it_is_policy_to_whoever_looks_at_it():
     policy = Scripted("net", ASKED, Weight.EQUAL, ("tail_latency_seconds",))
     chain = FallbackPolicy(policy, Scripted("rule", SPARE, Weight.MINIMUM, ("tail_latency_seconds", "lc_cpus")), TICK)
     assert (chain.name, chain.shielded, chain.masked) == ("net", True, True)

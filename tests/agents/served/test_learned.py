@@ -110,7 +110,7 @@ def test_a_policy_without_history_sees_what_an_observer_without_history_shows(ma
         assert np.array_equal(given[-1], seen(slack, observer=short).vector)
 
 
-def test_a_policy_with_the_whole_history_sees_the_vector(loaded, monkeypatch):
+def test_policy_with_whole_history_sees_vector(loaded, monkeypatch):
     given = []
     whole = bundle.Bundle.logits
     monkeypatch.setattr(bundle.Bundle, "logits", lambda one, vector: given.append(vector) or whole(one, vector))
@@ -135,7 +135,7 @@ def test_remarks_say_which_network_it_is_and_where_the_tick_is_another(loaded):
 
 
 @pytest.mark.parametrize("limits", [Limits(1), Limits(36, 17), Limits(3, 0.5, 0.2)])
-def test_it_serves_hosts_of_any_size_under_the_shield(limits, loaded):
+def test_it_serves_hosts_of_any_size_under_shield(limits, loaded):
     runner = PolicyRunner(LearnedPolicy(loaded), Shield(load_profile("responsive"), limits), limits, 1.0)
     current = runner.start()
     for tick in range(60):

@@ -48,7 +48,7 @@ def refused(folder, trusted, *parts):
     assert all(part in said for part in parts), said
 
 
-def test_a_bundle_that_a_trusted_key_signed_is_taken(signed, keys):
+def test_bundle_that_trusted_key_signed_is_taken(signed, keys):
     (_, ours), (_, theirs) = keys
     assert bundle.read(signed, [theirs, ours])[0].name == "tiny"
     refused(signed, theirs, "bundle.sig: is not a signature of these files by a trusted key", "ssh-keygen says")
@@ -147,7 +147,7 @@ def test_without_the_tool_the_way_out_is_told(keys, monkeypatch):
         sign(SAID, keys[0][0])
 
 
-def test_the_command_signs_and_the_configuration_asks_for_it(make_bundle, tmp_path, keys, capsys, serve_config):
+def test_command_signs_and_configuration_asks_for_it(make_bundle, tmp_path, keys, capsys, serve_config):
     folder = make_bundle(tmp_path / "tiny")
     config = serve_config(tmp_path, folder, keys[0][1])
     assert main(["config", "check", str(config)]) == 78

@@ -82,7 +82,7 @@ def test_while_a_call_hangs_there_is_no_other_and_its_late_answer_is_never_given
     assert worker.call(lambda: "new", PATIENT) == "new"
 
 
-def test_the_interpreter_switches_faster_while_a_call_is_overdue(hanging):
+def test_interpreter_switches_faster_while_call_is_overdue(hanging):
     worker, release = hanging
     assert sys.getswitchinterval() < SWITCH_SECONDS
     release.set()
@@ -90,7 +90,7 @@ def test_the_interpreter_switches_faster_while_a_call_is_overdue(hanging):
     assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
 
 
-def test_an_endless_loop_in_python_does_not_keep_the_caller(worker):
+def test_endless_loop_in_python_does_not_keep_caller(worker):
     going = [True]
 
     def loop():
@@ -111,7 +111,7 @@ def test_close_ends_the_thread_and_bears_repetition(worker):
     assert not thread.is_alive()
 
 
-def test_the_thread_of_a_hanging_call_ends_when_the_call_does(hanging):
+def test_thread_of_hanging_call_ends_when_call_does(hanging):
     worker, release = hanging
     (thread,) = [one for one in threading.enumerate() if one.name == "test"]
     worker.close()
@@ -120,7 +120,7 @@ def test_the_thread_of_a_hanging_call_ends_when_the_call_does(hanging):
     assert not thread.is_alive()
 
 
-def test_when_no_thread_can_be_had_the_call_fails(worker, monkeypatch):
+def test_when_no_thread_can_be_had_call_fails(worker, monkeypatch):
     def refuse(_):
         raise RuntimeError("can't start new thread")
 
@@ -132,7 +132,7 @@ def test_when_no_thread_can_be_had_the_call_fails(worker, monkeypatch):
 
 
 @pytest.mark.parametrize("hung", [False, True])
-def test_a_forked_process_calls_in_a_thread_of_its_own(worker, hung):
+def test_forked_process_calls_in_thread_of_its_own(worker, hung):
     release = threading.Event()
     if hung:
         with pytest.raises(CallFailed):
@@ -165,7 +165,7 @@ except CallFailed as failure:
 
 
 @pytest.mark.parametrize("body", ["pass", "time.sleep(3600)"])
-def test_a_hanging_call_does_not_keep_the_process_from_leaving(body):
+def test_hanging_call_does_not_keep_process_from_leaving(body):
     done = subprocess.run(
         [sys.executable, "-c", LEAVING.format(body=body)],
         capture_output=True,

@@ -237,7 +237,7 @@ def test_without_cpu_idle_the_idle_class_is_refused_and_nothing_written(fake: Be
         be.set_weight(Weight.IDLE)
 
 
-def test_a_burst_does_not_keep_be_from_being_restricted(bench: Bench) -> None:
+def test_burst_does_not_keep_be_from_being_restricted(bench: Bench) -> None:
     group = bench.group()
     assert group.cpu is not None
     group.cpu.set_quota(Quota(50_000, 100_000))
@@ -254,7 +254,7 @@ def test_a_burst_does_not_keep_be_from_being_restricted(bench: Bench) -> None:
     assert snapshot(bench, group) | {burst: bench.kernel.read(burst)} == before
 
 
-def test_nonsense_is_rejected_with_the_value_and_the_file(bench: Bench) -> None:
+def test_nonsense_is_rejected_with_value_and_file(bench: Bench) -> None:
     group = bench.group()
     assert group.cpu is not None
     with pytest.raises(CgroupRejected, match="999"):
@@ -321,14 +321,14 @@ def test_a_group_is_peopled_while_a_process_is_in_it_or_below(bench: Bench) -> N
     assert not group.has_processes()
 
 
-def test_a_group_that_exists_is_not_taken_for_ours(bench: Bench) -> None:
+def test_group_that_exists_is_not_taken_for_ours(bench: Bench) -> None:
     group = bench.group()
     with pytest.raises(CgroupBusy, match="exists already"):
         Group.create(bench.layout, group.name, Knobs(None, bench.kernel))
     assert group.exists()
 
 
-def test_the_root_group_and_nested_be_groups_are_refused(bench: Bench) -> None:
+def test_root_group_and_nested_be_groups_are_refused(bench: Bench) -> None:
     with pytest.raises(ConfigError, match="whole host"):
         Group.open(bench.layout, "/", bench.knobs())
     outer = bench.group()
@@ -436,7 +436,7 @@ def test_a_family_moves_to_other_cpus_altogether(bench: Bench) -> None:
             assert group.cpuset.effective() <= cpus
 
 
-def test_a_child_may_not_have_more_than_a_v1_parent(bench: Bench) -> None:
+def test_child_may_not_have_more_than_v1_parent(bench: Bench) -> None:
     pod, container, _ = family(bench)
     assert pod.cpu is not None
     assert container.cpu is not None
@@ -488,7 +488,7 @@ def test_restore_puts_back_what_was_unusual(bench: Bench) -> None:
     assert snapshot(bench, group) == before
 
 
-def test_restore_leaves_a_group_of_the_same_name_alone(bench: Bench) -> None:
+def test_restore_leaves_group_of_same_name_alone(bench: Bench) -> None:
     group = bench.group()
     actuator(bench, group).apply(Allocation(0.25, 1))
     group.remove()

@@ -46,7 +46,7 @@ def plan_and_actuator(bench, groups, limits=LIMITS):
     ],
 )
 @pytest.mark.parametrize("count", [1, 3])
-def test_from_any_allocation_the_plan_arrives_where_the_actuator_would(bench, before, count):
+def test_from_any_allocation_plan_arrives_where_actuator_would(bench, before, count):
     plan, actuator = plan_and_actuator(bench, [bench.group() for _ in range(count)])
     with contextlib.suppress(Exception):
         actuator.apply(before)

@@ -156,7 +156,7 @@ def test_more_files_than_may_stay_open(tmp_path: Path) -> None:
     kernel.close()
 
 
-def test_a_file_longer_than_a_page_is_read_whole(tmp_path: Path) -> None:
+def test_file_longer_than_page_is_read_whole(tmp_path: Path) -> None:
     """`io.max` with a line for each of a hundred disks is an original too."""
     kernel, text = (
         KernelFiles(),
@@ -167,7 +167,7 @@ def test_a_file_longer_than_a_page_is_read_whole(tmp_path: Path) -> None:
     kernel.close()
 
 
-def test_a_lying_kernel_file_is_caught_on_read_back(fake: Bench) -> None:
+def test_lying_kernel_file_is_caught_on_read_back(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
     fake.fake.ignored = {"cpu.cfs_quota_us", "cpu.max"}
@@ -303,7 +303,7 @@ def test_a_process_in_no_group_has_none(fake: Bench) -> None:
         Group.of_process(fake.layout, 4711, fake.knobs(), fake.proc)
 
 
-def test_a_process_may_be_in_other_groups_per_hierarchy(fake: Bench) -> None:
+def test_process_may_be_in_other_groups_per_hierarchy(fake: Bench) -> None:
     one, two = fake.group(), fake.group()
     (fake.proc / "4711").mkdir()
     (fake.proc / "4711/cgroup").write_text(f"3:freezer:/{two.name}\n1:cpu,cpuacct:/{one.name}\n0::/{two.name}\n")
@@ -313,7 +313,7 @@ def test_a_process_may_be_in_other_groups_per_hierarchy(fake: Bench) -> None:
     assert names["cpu"] == (two.name if fake.layout.kind == "v2" else one.name)
 
 
-def test_weights_of_groups_without_a_cpu_controller_are_nobodys(fake: Bench) -> None:
+def test_weights_of_groups_without_cpu_controller_are_nobodys(fake: Bench) -> None:
     group = fake.group()
     group.paths.pop("cpu")
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
@@ -348,7 +348,7 @@ def test_many_files_of_one_reason_are_one_line(tmp_path):
 
 
 @pytest.mark.host
-def test_a_frozen_task_that_is_killed_dies_at_once(real):
+def test_frozen_task_that_is_killed_dies_at_once(real):
     """kubelet and docker waited for the end of a container until BE was thawed."""
     group = real.group()
     pid = real.task()

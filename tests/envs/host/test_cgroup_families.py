@@ -134,7 +134,7 @@ def test_be_itself_is_restricted_before_its_family_is_looked_at(tmp_path: Path) 
     assert {"freezer.state", "cpu.cfs_quota_us"} <= {path.name for path in first}
 
 
-def test_a_family_too_large_for_a_tick_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_family_too_large_for_tick_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, pod = family_of(tmp_path, [f"pod/n{one}" for one in range(5)])
     monkeypatch.setattr("rlctl.envs.host.cgroup.v1.MOST_FAMILY", 4)
     with Journal.open(tmp_path / "state", kernel.proc) as journal:

@@ -104,7 +104,7 @@ def test_held_originals_are_kept_once_stored(tmp_path: Path, monkeypatch: pytest
     assert load(tmp_path).entries == (entry("cpu.max"), entry("cpu.weight", "100\n"))
 
 
-def test_a_full_disk_stops_the_write_that_would_follow(tmp_path: Path, fake: Bench) -> None:
+def test_full_disk_stops_write_that_would_follow(tmp_path: Path, fake: Bench) -> None:
     group = fake.group()
     journal = fake.open_journal()
     fake.fake.writes.clear()
@@ -270,7 +270,7 @@ def test_a_journal_in_which_nothing_can_be_read_is_kept_and_told(
     assert load(tmp_path).entries == (entry(),)
 
 
-def test_a_damaged_line_keeps_the_journal_and_says_which(fake: Bench) -> None:
+def test_damaged_line_keeps_journal_and_says_which(fake: Bench) -> None:
     group = fake.group()
     BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
     fake.close_journal()
@@ -424,7 +424,7 @@ def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(benc
 
 @pytest.mark.parametrize("name", [JOURNAL, LOCK])
 @pytest.mark.parametrize("kind", ["link", "fifo"])
-def test_a_file_of_the_state_directory_is_a_file(tmp_path: Path, name: str, kind: str) -> None:
+def test_file_of_state_directory_is_file(tmp_path: Path, name: str, kind: str) -> None:
     state, victim = tmp_path / "state", tmp_path / "victim"
     state.mkdir()
     victim.write_text("precious")

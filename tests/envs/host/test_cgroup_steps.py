@@ -67,7 +67,7 @@ def test_a_step_that_fails_is_named_and_its_group_is_not_given_more(fake: Bench)
     assert two.cpu.quota() == wide
 
 
-def test_a_group_that_vanishes_amid_the_steps_is_left_alone(fake: Bench) -> None:
+def test_group_that_vanishes_amid_steps_is_left_alone(fake: Bench) -> None:
     one, two = fake.group("one"), fake.group("two")
     assert two.cpu is not None
     one.remove()

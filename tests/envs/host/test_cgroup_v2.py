@@ -181,7 +181,7 @@ except PermissionMissing as error:
 """
 
 
-def test_a_user_with_a_delegated_group_needs_no_root(v2: Bench, tmp_path: Path) -> None:
+def test_user_with_delegated_group_needs_no_root(v2: Bench, tmp_path: Path) -> None:
     """As systemd delegates: the directory and three files; the group's own limits stay with who gave it."""
     outer, state = v2.group(), tmp_path / "nobody"
     state.mkdir()

@@ -36,7 +36,7 @@ def test_a_group_that_is_let_go_is_free_and_the_others_stay_claimed(bench, tmp_p
         second.take(kept)
 
 
-def test_a_group_that_was_made_anew_is_another_one(bench, tmp_path):
+def test_group_that_was_made_anew_is_another_one(bench, tmp_path):
     group = bench.group()
     with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(group)

@@ -191,14 +191,14 @@ def write_tool(folder: Path, name: str, script: str) -> str:
     return str(folder)
 
 
-def test_container_name_is_asked_of_the_tools_in_turn(v2: Layout, tmp_path: Path) -> None:
+def test_container_name_is_asked_of_tools_in_turn(v2: Layout, tmp_path: Path) -> None:
     make_groups(root(v2), {f"docker/{ID}": [31], "web": [32]})
     tools = write_tool(tmp_path / "bin", "docker", "echo 'no such container' >&2; exit 1")
     write_tool(tmp_path / "bin", "podman", f'[ "$4" = web ] && echo {ID}')
     assert pids(discover(ByContainer(name="web"), v2, search_path=tools), v2) == {31}
 
 
-def test_a_name_may_have_nothing_but_the_digits_of_an_id(v2: Layout, tmp_path: Path) -> None:
+def test_name_may_have_nothing_but_digits_of_id(v2: Layout, tmp_path: Path) -> None:
     make_groups(root(v2), {f"docker/{ID}": [31]})
     tools = write_tool(tmp_path / "bin", "docker", f'[ "$4" = feedfacecafe ] && echo {ID}')
     assert discover(ByContainer(name="feedfacecafe"), v2, search_path=tools) == (f"/docker/{ID}",)

@@ -208,7 +208,7 @@ def test_what_fails_between_two_ticks_is_the_next_one_s_failure(fake: Bench, mon
     run.host.read()
 
 
-def test_who_appears_is_safe_before_it_has_a_share(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_appears_is_safe_before_it_has_share(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     run.tick()
     late = run.make("batch-2")
@@ -236,7 +236,7 @@ def test_a_group_that_vanishes_is_told_once_and_returns_under_its_name(
     assert quota_cpus(again) > 1.0
 
 
-def test_be_may_be_without_a_group_for_a_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_be_may_be_without_group_for_while(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(bench, monkeypatch, "batch-1")
     run.tick()
     run.actuator.groups[0].remove()
@@ -445,7 +445,7 @@ def test_a_container_without_a_quota_is_not_written_to_when_its_pod_gets_another
     assert not [entry for entry in load(fake.state_dir).entries if entry.path.parent in container.directories]
 
 
-def test_a_journal_on_a_full_disk_is_not_shortened(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_on_full_disk_is_not_shortened(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.COMPACT_ENTRIES", 1)
     group = fake.group()
     BeActuator([group], (1, 0), LIMITS, fake.knobs())
@@ -526,7 +526,7 @@ def test_sensors_without_files_stay_as_they_are(fake: Bench) -> None:
         sensor.close()
 
 
-def test_one_file_of_a_removed_group_closes_them_all(tmp_path: Path) -> None:
+def test_one_file_of_removed_group_closes_them_all(tmp_path: Path) -> None:
     kernel = KernelFiles()
     folder = tmp_path / "group"
     folder.mkdir()

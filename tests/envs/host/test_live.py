@@ -164,7 +164,7 @@ def test_what_is_applied_is_what_reads_back(be):
     assert group.cpu.weight() == 2
 
 
-def test_a_refused_write_is_an_error_and_current_tells_the_truth(be):
+def test_refused_write_is_error_and_current_tells_truth(be):
     plant = host(be)
     plant.apply(Allocation(0.5, 1))
     be[2].ignored.add("cpu.cfs_quota_us")
@@ -206,7 +206,7 @@ def test_close_restores_once_even_if_a_sensor_does_not_close(be):
     assert calls == [1]
 
 
-def test_gymnasium_accepts_the_live_host_over_a_fake_tree(be):
+def test_gymnasium_accepts_live_host_over_fake_tree(be):
     readings = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), lc_alive=Value(1.0))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -45,7 +45,7 @@ def test_a_load_that_held_twice_is_no_more_than_the_maximum():
     assert service.runs(5, 100.0) == 880.0
 
 
-def test_what_the_service_misses_alone_is_more_than_the_maximum():
+def test_what_service_misses_alone_is_more_than_maximum():
     service = Service()
     service.runs(60, 500.0, latency_ratio=3.0)
     assert service.learned.missed_rps is None, "BE may be the reason"
@@ -66,7 +66,7 @@ def test_what_stays_in_a_long_window_after_be_has_gone_is_not_the_services(caplo
     assert learned.missed_rps is None
 
 
-def test_a_figure_that_is_read_twice_is_one_window():
+def test_figure_that_is_read_twice_is_one_window():
     learned = MaxLoad("web", 1.0)
     for now, age in ((1.0, 0.1), (2.0, 1.1)):
         learned.observe(now, Value(900.0, age), Value(0.9), 0.5, be_held=True)
@@ -113,7 +113,7 @@ def test_a_stated_maximum_is_held_against_what_held(stated, word):
     assert bool(word) == bool(service.learned.contradiction(stated))
 
 
-def test_a_stated_maximum_is_held_against_what_was_missed():
+def test_stated_maximum_is_held_against_what_was_missed():
     service = Service()
     service.runs(20, 500.0, latency_ratio=2.0, be_held=True)
     assert "missed at 500 rps without BE" in service.learned.contradiction(700.0)
@@ -126,7 +126,7 @@ def test_what_a_restart_knows_makes_the_maximum_less():
     assert again.runs(1, 300.0) == pytest.approx(MISSED_RATIO * 500.0)
 
 
-def test_a_restart_goes_on_with_what_a_request_takes():
+def test_restart_goes_on_with_what_request_takes():
     """Cheap requests that come first promise no more than before."""
     service, again = Service(), Service()
     before = service.runs(FIRST_WINDOWS + 10, 300.0)
@@ -188,7 +188,7 @@ def test_it_says_what_it_goes_by(caplog):
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
-def test_it_is_an_estimate_until_the_load_has_come_near(caplog):
+def test_it_is_estimate_until_load_has_come_near(caplog):
     """Somebody who plans by the figure must see whether anybody has seen such a load."""
     caplog.set_level("INFO")
     service = Service()

@@ -93,7 +93,7 @@ def test_tighter_values_are_overwritten_ever_more_seldom(fake: Bench) -> None:
 
 
 @pytest.mark.parametrize("foreign", [Foreign.YIELD, Foreign.ALARM])
-def test_yielding_takes_the_meet_until_the_other_program_lets_go(bench: Bench, foreign: Foreign) -> None:
+def test_yielding_takes_meet_until_other_program_lets_go(bench: Bench, foreign: Foreign) -> None:
     contest = Contest(bench, foreign)
     contest.be.apply(HALF)
     contest.other.cpu.set_quota(Quota(2_000, 10_000))

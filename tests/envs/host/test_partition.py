@@ -309,7 +309,7 @@ def test_all_groups_can_be_taken(machine: Machine) -> None:
     assert before.items() <= machine.snapshot().items()
 
 
-def test_a_task_whose_group_is_gone_goes_to_the_root(machine: Machine) -> None:
+def test_task_whose_group_is_gone_goes_to_root(machine: Machine) -> None:
     machine.apply(wish=Wish(take=("db",)))
     for root in machine.roots():
         for listing in ("cgroup.procs", "tasks"):
@@ -366,7 +366,7 @@ def test_exclusive_names_who_is_in_the_way_and_takes_all_back(tmp_path: Path) ->
     assert read_record(machine.state, machine.fake.proc) is None
 
 
-def test_a_running_controller_is_in_the_way_of_both(machine: Machine) -> None:
+def test_running_controller_is_in_way_of_both(machine: Machine) -> None:
     machine.state.mkdir()
     serving = StateLock(machine.state)
     before = machine.snapshot()
@@ -410,7 +410,7 @@ def test_a_group_of_its_own_can_be_divided(machine: Machine) -> None:
     assert set(machine.where(20).values()) == {"db"}
 
 
-def test_a_full_disk_before_any_step_leaves_nothing_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_before_any_step_leaves_nothing_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     before, real, told = machine.snapshot(), os.fdatasync, set()
     for step in itertools.count(1):
         calls = itertools.count(1)
@@ -443,7 +443,7 @@ def test_an_earlier_boots_partition_is_gone_with_it(machine: Machine) -> None:
     assert read_record(machine.state, machine.fake.proc) is None
 
 
-def test_after_a_reboot_another_can_be_made_at_once(machine: Machine) -> None:
+def test_after_reboot_another_can_be_made_at_once(machine: Machine) -> None:
     machine.apply()
     journal = (machine.state / FOLDER / JOURNAL).read_bytes()
     assert machine.undo().ok  # as the reboot did, but for the journal
@@ -614,7 +614,7 @@ def test_a_reader_who_leaves_costs_nothing_but_what_was_to_be_said(machine: Mach
     assert machine.snapshot() == before
 
 
-def test_a_signal_amid_the_taking_back_waits_for_its_end(machine: Machine) -> None:
+def test_signal_amid_taking_back_waits_for_its_end(machine: Machine) -> None:
     before, handler = machine.snapshot(), signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def fail(change: int, path: Path, _text: str) -> None:

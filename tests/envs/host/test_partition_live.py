@@ -130,7 +130,7 @@ def allowed(tid: int) -> set[int]:
     return os.sched_getaffinity(tid)
 
 
-def test_everything_goes_to_the_host_part_and_comes_back(divided: Divided) -> None:
+def test_everything_goes_to_host_part_and_comes_back(divided: Divided) -> None:
     pids = [divided.run(), divided.run(THREADS)]
     threads = [int(tid) for tid in os.listdir(f"/proc/{pids[1]}/task")]
     assert len(threads) == 4
@@ -318,7 +318,7 @@ def test_the_whole_guest_is_divided_with_a_partition_root_and_comes_back(real: B
 
 
 @pytest.mark.guest
-def test_a_group_that_has_a_managed_cpu_already_is_named(real: Bench) -> None:
+def test_group_that_has_managed_cpu_already_is_named(real: Bench) -> None:
     root, rival = real.layout.mounts["cpuset"].path, real.group()
     assert rival.cpuset is not None
     rival.cpuset.set_cpus({1})

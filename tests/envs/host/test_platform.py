@@ -113,7 +113,7 @@ def test_what_cannot_be_is_told_with_its_line(
         load_platform(file, sys=opteron)
 
 
-def test_a_share_of_each_cpu_is_a_share_of_the_cluster(opteron: Path, tmp_path: Path) -> None:
+def test_share_of_each_cpu_is_share_of_cluster(opteron: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RIGHT)
     _, two = load_platform(tmp_path / "mine.yaml", sys=opteron).clusters
     assert (two.quota_cpus, two.memory_bytes) == (1.0, 100 * MB)
@@ -195,7 +195,7 @@ CLUSTERS = st.dictionaries(st.text(max_size=4), PART | PLAIN, max_size=3)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.fixed_dictionaries({"host": PART | PLAIN, "mdev": PART | PLAIN}), CLUSTERS | PLAIN)
-def test_whatever_a_description_says_it_is_taken_or_refused(
+def test_whatever_description_says_it_is_taken_or_refused(
     opteron: Path, said: dict[str, Any], clusters: object
 ) -> None:
     if isinstance(said["mdev"], dict):
@@ -208,7 +208,7 @@ def test_whatever_a_description_says_it_is_taken_or_refused(
 
 
 @given(st.lists(st.lists(st.integers(0, 63), min_size=1, max_size=8, unique=True), min_size=1, max_size=6))
-def test_whatever_the_topology_every_cpu_is_in_one_part(
+def test_whatever_topology_every_cpu_is_in_one_part(
     tmp_path_factory: pytest.TempPathFactory, caches: list[list[int]]
 ) -> None:
     seen: set[int] = set()

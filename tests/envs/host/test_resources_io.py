@@ -99,7 +99,7 @@ def test_a_weight_is_written_where_bfq_schedules_and_goes_back(bench: Bench, fol
     assert text_of(folder) == before
 
 
-def test_io_cost_heeds_a_weight_where_it_is_enabled(fake: Bench, tmp_path: Path) -> None:
+def test_io_cost_heeds_weight_where_it_is_enabled(fake: Bench, tmp_path: Path) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return

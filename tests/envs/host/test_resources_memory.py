@@ -135,7 +135,7 @@ def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
     assert text_of(folder) | text_of(folder.parent) == before
 
 
-def test_a_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
+def test_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
         return
@@ -192,7 +192,7 @@ def test_a_tighter_limit_of_bes_own_is_not_loosened_and_may_be_risen_to(fake: Be
             assert (folder / name).read_text() == f"{there * MIB}\n"
 
 
-def test_a_group_without_the_controller_says_what_to_write(fake: Bench) -> None:
+def test_group_without_controller_says_what_to_write(fake: Bench) -> None:
     mount, knobs = fake.layout.mounts[CgroupController.MEMORY], fake.knobs()
     if mount.version == 1:
         bare = Group("bare", {}, fake.layout, knobs)

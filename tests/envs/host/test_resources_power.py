@@ -135,7 +135,7 @@ def test_no_rapl_is_missing_and_nothing_raises(tmp_path: Path) -> None:
     assert len(found) == len(Rapl.provides)
 
 
-def test_the_lcs_frequency_is_that_of_its_fastest_cpu(tmp_path: Path) -> None:
+def test_lcs_frequency_is_that_of_its_fastest_cpu(tmp_path: Path) -> None:
     for cpu, kilohertz in ((0, 800_000), (1, 2_600_000), (2, 3_500_000)):
         put(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq", kilohertz)
         put(tmp_path / f"devices/system/cpu/cpu{cpu}/cpufreq/base_frequency", 2_000_000)

@@ -64,7 +64,7 @@ def epyc(sys: Path) -> Path:
     return tree(sys, {c: c // 2 for c in cpus}, {c: c // 4 for c in cpus}, dict.fromkeys(cpus, 0))
 
 
-def test_two_core_machine_keeps_the_lc_cpu_for_last(tmp_path: Path) -> None:
+def test_two_core_machine_keeps_lc_cpu_for_last(tmp_path: Path) -> None:
     assert cpu_order({0}, sys=vm(tmp_path)) == (1, 0)
     assert cpu_order({1}, sys=tmp_path) == (0, 1)
     assert cpu_order({0}, {0}, tmp_path) == (0,)
@@ -86,7 +86,7 @@ def test_another_cache_of_the_same_socket_comes_before_the_lc_cache(tmp_path: Pa
     assert cpu_order({4}, sys=epyc(tmp_path)) == (*range(4), *range(8, 16), 6, 7, 5, 4)
 
 
-def test_candidates_restrict_and_an_lc_everywhere_still_gives_an_order(tmp_path: Path) -> None:
+def test_candidates_restrict_and_lc_everywhere_still_gives_order(tmp_path: Path) -> None:
     sys = xeon(tmp_path)
     assert cpu_order({0}, {0, 18, 1, 10}, sys) == (10, 1, 18, 0)
     assert sorted(cpu_order(range(36), sys=sys)) == list(range(36))
@@ -156,6 +156,6 @@ def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path
 
 
 @pytest.mark.parametrize(("order", "count"), [((1, 0), 1), ((0, 1), 0), ((2, 3), 2), ((2, 0, 3), 1)])
-def test_only_the_first_cpus_of_the_order_are_bes_own(order: tuple[int, ...], count: int) -> None:
+def test_only_first_cpus_of_order_are_bes_own(order: tuple[int, ...], count: int) -> None:
     """Whoever gives BE one CPU gives it the first."""
     assert exclusive_cpus(order, {0}) == count

@@ -170,7 +170,7 @@ def test_a_batch_is_its_hosts_one_by_one_to_the_bit_with_and_without_a_link(
 
 
 @pytest.mark.parametrize("schedule", [{}, {"link_step_ratio": 0.5, "link_step_seconds": 3.0}, {"link_base_ratio": 0.6}])
-def test_the_vector_environment_is_the_single_one_number_for_number(schedule: dict[str, float]) -> None:
+def test_vector_environment_is_single_one_number_for_number(schedule: dict[str, float]) -> None:
     profile = LINK.but(**schedule, link_credit_bytes=30e6)
     many = gym.make_vec("rlctl/SimHost-v0", num_envs=3, max_episode_steps=14, profile=profile, weight=Weight.MINIMUM)
     singles = [gym.make("rlctl/SimHost-v0", profile=profile, weight=Weight.MINIMUM) for _ in range(3)]
@@ -235,7 +235,7 @@ def test_weights_do_not_hold_the_shipped_scenarios_and_a_frozen_be_does(name: st
     assert held(1.0, frozen=True) > 0.97
 
 
-def test_a_smaller_quota_holds_where_a_larger_one_does_not() -> None:
+def test_smaller_quota_holds_where_larger_one_does_not() -> None:
     """At 1680 requests a second, as measured: 20 % hold 10 ms and 75 % do not."""
     tails = {}
     for quota in (0.2, 0.75):
@@ -272,7 +272,7 @@ def test_a_measurement_is_held_against_itself_where_it_was_repeated() -> None:
     assert against_itself(read_surface(SURFACES / "disk.csv"), 0.010) is None
 
 
-def test_a_host_without_a_link_has_no_constants_of_one(tmp_path: Path) -> None:
+def test_host_without_link_has_no_constants_of_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no constant 'link_base_ratio'"):
         PLAIN.but(link_base_ratio=0.5)
     write_profile(PLAIN, tmp_path / "plain.yaml")

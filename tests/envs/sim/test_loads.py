@@ -81,7 +81,7 @@ def test_seeds_differ(config):
     assert len(set(loads)) == 3
 
 
-def test_the_staircase_stands_on_every_rung_for_its_time():
+def test_staircase_stands_on_every_rung_for_its_time():
     rungs = np.linspace(0.7778, 1.0, 15)
     orders = {order: from_config({**STAIRCASE, "order": order})(5, 3000, 1.0) for order in ("shuffled", "up", "down")}
     assert np.allclose(orders["up"], np.repeat(rungs, 200))
@@ -119,7 +119,7 @@ def test_a_crowd_comes_at_once_and_leaves_slowly():
     assert values[jumps[0]] == 0.5
 
 
-def test_a_day_reaches_its_lowest_and_its_highest_load():
+def test_day_reaches_its_lowest_and_its_highest_load():
     values = from_config(DIURNAL)(3, 1200, 1.0)
     assert (values.min(), values.max()) == (pytest.approx(0.3, abs=1e-4), pytest.approx(0.9, abs=1e-4))
 

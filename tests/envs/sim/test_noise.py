@@ -15,7 +15,7 @@ EDGES = np.array([0, 1, 2**32, 2**63, 2**64 - 1], np.uint64)
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 10**7), st.lists(st.integers(0, 2**64 - 1), max_size=5))
-def test_a_host_draws_the_same_alone_and_among_others(seed: int, tick: int, others: list[int]) -> None:
+def test_host_draws_same_alone_and_among_others(seed: int, tick: int, others: list[int]) -> None:
     """Otherwise adding a manager to a comparison would change the others' results."""
     alone = normals(np.array([seed], np.uint64), tick, 6)
     among = normals(np.array([*others, seed], np.uint64), tick, 6)
@@ -23,7 +23,7 @@ def test_a_host_draws_the_same_alone_and_among_others(seed: int, tick: int, othe
 
 
 @given(st.integers(0, 10**6), st.integers(0, 3000), st.integers(1, 12))
-def test_a_channel_is_the_same_however_many_are_drawn(tick: int, first: int, count: int) -> None:
+def test_channel_is_same_however_many_are_drawn(tick: int, first: int, count: int) -> None:
     alone = uniforms(EDGES, tick, 1, first + count - 1)
     assert (uniforms(EDGES, tick, count, first)[-1] == alone[0]).all()
 

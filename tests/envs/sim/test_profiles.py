@@ -49,7 +49,7 @@ def test_ranges_are_drawn_within_and_differ_by_seed(profile: HostProfile) -> Non
         assert len(np.unique(column)) > 400 or low == high
 
 
-def test_the_digest_is_of_the_constants_and_of_nothing_else() -> None:
+def test_digest_is_of_constants_and_of_nothing_else() -> None:
     one = SHIPPED["thesis-host"]
     assert one.digest == one.model_copy(update={"description": "another"}).digest
     assert one.digest != one.but(cpi=one.interference.cpi * 1.01).digest

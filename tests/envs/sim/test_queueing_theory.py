@@ -180,7 +180,7 @@ def test_a_host_alone_is_mmc(servers: int) -> None:
 
 
 @pytest.mark.parametrize("scv", [0.0, 0.25, 0.5, 1.0])
-def test_a_host_alone_is_mg1_as_the_formulas_have_it(scv: float) -> None:
+def test_host_alone_is_mg1_as_formulas_have_it(scv: float) -> None:
     """Nothing is lost between the formulas above, whose distance from M/G/1 is known, and the plant."""
     for rho in (0.3, 0.5, 0.8, 0.95):
         assert plant_tail(1, rho, scv) == pytest.approx(formula(0.95, 1, rho, cs2=scv), rel=0.02)

@@ -63,7 +63,7 @@ def test_the_worth_of_work_is_a_hosts_own_and_changes_nothing_else():
     assert run(greedy, 0.3, work=WORK) == run(greedy, 0.3)
 
 
-def test_a_larger_grant_to_a_frozen_be_earns_nothing():
+def test_larger_grant_to_frozen_be_earns_nothing():
     """L3: the allocation is read by nobody; a BE that does not run does no work."""
     granted = Allocations(np.full(HOSTS, 8.0), np.full(HOSTS, 8), np.ones(HOSTS, bool))
     assert run(lambda env, tick: granted, 0.3)[1] == 0.0

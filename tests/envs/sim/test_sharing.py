@@ -58,7 +58,7 @@ def test_the_minimum_weight_nearly_removes_be_from_the_lc_s_cpu(wants: float, qu
     assert share.be_cpus >= min(quota, 1.0 - wants) * (1.0 - 1e-9)
 
 
-def test_on_its_own_cpu_be_costs_the_lc_nothing() -> None:
+def test_on_its_own_cpu_be_costs_lc_nothing() -> None:
     one, none = np.ones(1), np.zeros(1)
     share = share_out(Contest.between(one, one, one, one, none, 2.0 * one), 0.8 * one, np.inf * one)
     assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (1.0, 1.0, 0.0)

@@ -55,7 +55,7 @@ def test_readings_are_fresh_where_nothing_delays_them() -> None:
 
 
 @pytest.mark.parametrize("delay", [1, 3])
-def test_a_late_sensor_tells_of_the_past_with_its_age(delay: int) -> None:
+def test_late_sensor_tells_of_past_with_its_age(delay: int) -> None:
     """What arrives is what a punctual sensor said `delay` ticks before; until then there is no data."""
     late, punctual = told(plant(profile=PROFILE.but(delay_ticks=delay))), told(plant())
     for tick, telemetry in enumerate(late):
@@ -70,7 +70,7 @@ def test_a_late_sensor_tells_of_the_past_with_its_age(delay: int) -> None:
         assert telemetry.be_cpus == punctual[tick].be_cpus  # the host measures itself, at once
 
 
-def test_a_missing_window_says_so_and_its_age_grows() -> None:
+def test_missing_window_says_so_and_its_age_grows() -> None:
     seen = told(plant(seed=1, profile=PROFILE.but(missing_ratio=0.7)), ticks=TICKS)
     age = np.inf
     lost = 0

@@ -59,7 +59,7 @@ def test_windows_become_cells_and_the_first_window_is_left_out(write):
         (HEADER, "no settled window"),
     ],
 )
-def test_a_wrong_file_is_one_line_with_its_place(write, text, said):
+def test_wrong_file_is_one_line_with_its_place(write, text, said):
     with pytest.raises(ConfigError, match=r"surface\.csv") as error:
         read_surface(write(text))
     assert said in str(error.value)
@@ -99,7 +99,7 @@ def test_the_shipped_profiles_match_the_measured_surface(profiles):
     assert set(by_regime(found)) == set(Regime) - {Regime.LINK, Regime.LINK_FULL}
 
 
-def test_the_cells_kept_aside_are_met_nearly_as_well(profiles):
+def test_cells_kept_aside_are_met_nearly_as_well(profiles):
     """A fit that only knew its own cells would fall apart on the others."""
     kept, aside = set_aside(read_surface(SHARED))
     assert (len(kept), len(aside)) == (60, 28)
@@ -159,7 +159,7 @@ def test_a_run_outside_the_fitted_region_is_told(profiles):
     assert outside(profile.model_copy(update={"fitted": {}}), 0.0, 9.0) == []
 
 
-def test_the_shipped_region_is_that_of_the_fitted_cells(profiles):
+def test_shipped_region_is_that_of_fitted_cells(profiles):
     kept, _ = set_aside(read_surface(SHARED))
     for beginning, profile in profiles.items():
         region = region_of([cell for cell in kept if cell.service.startswith(beginning)])

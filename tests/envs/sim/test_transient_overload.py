@@ -105,7 +105,7 @@ def test_each_window_s_p95_is_that_of_the_requests_that_completed_in_it(told: tu
     np.testing.assert_allclose(got.tail_latency_seconds[which], true.tail_latency_seconds[which], rtol=TOLERANCE)
 
 
-def test_the_backlog_is_as_large_as_in_the_event_run(told: tuple[Story, Run, Run]) -> None:
+def test_backlog_is_as_large_as_in_event_run(told: tuple[Story, Run, Run]) -> None:
     _, true, got = told
     assert np.abs(got.left - true.left).max() < TOLERANCE * true.left.max()
 

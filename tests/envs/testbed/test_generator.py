@@ -282,7 +282,7 @@ def test_an_error_of_postgresql_is_no_sample(serve: Any, load: Any, reply: bytes
     assert stats.samples == 0
 
 
-def test_memcached_misses_are_counted_and_seed_decides_the_keys(stack: Any, load: Any) -> None:
+def test_memcached_misses_are_counted_and_seed_decides_keys(stack: Any, load: Any) -> None:
     firsts = []
     for seed in (7, 7, 8):
         server = MemcachedServer(FakeMemcached(lambda key: key.endswith(b"1")), end=b"\r\n")
@@ -383,7 +383,7 @@ def test_request_on_a_broken_connection_is_retried_under_its_old_time(serve: Any
     )
 
 
-def test_full_queue_keeps_the_oldest_and_drops_the_newest(load: Any) -> None:
+def test_full_queue_keeps_oldest_and_drops_newest(load: Any) -> None:
     generator = load(port=free_port(), rate_rps=1000.0, queue_limit=10)
     stats = finish(generator, 0.2, lambda stats: stats.dropped > 50)
     assert stats.outstanding == 10

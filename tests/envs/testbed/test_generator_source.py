@@ -31,7 +31,7 @@ def slo() -> SLO:
     return SLO(target_seconds=0.010, quantile=0.95, max_load_rps=1000.0)
 
 
-def test_the_played_stats_have_the_fields_of_the_real_ones() -> None:
+def test_played_stats_have_fields_of_real_ones() -> None:
     assert set(Stats.__dataclass_fields__) <= set(GeneratorStats.__dataclass_fields__)
 
 
@@ -43,7 +43,7 @@ def test_figures_become_readings(slo: SLO) -> None:
     assert found["error_rps"] == Value(2.0, 0.25)
 
 
-def test_the_slos_quantile_is_the_one_that_is_read() -> None:
+def test_slos_quantile_is_one_that_is_read() -> None:
     tail = GeneratorSource(Stats, SLO(0.01, quantile=0.99)).read(10.0)["tail_latency_seconds"]
     assert isinstance(tail, Quantile)
     assert tail.value == 0.009
@@ -51,7 +51,7 @@ def test_the_slos_quantile_is_the_one_that_is_read() -> None:
         GeneratorSource(Stats, SLO(0.01, quantile=0.9))
 
 
-def test_a_stalled_lc_has_no_tail_but_an_oldest_request(slo: SLO) -> None:
+def test_stalled_lc_has_no_tail_but_oldest_request(slo: SLO) -> None:
     stalled = Stats(samples=0, p95_seconds=None, oldest_seconds=1.7, done_rps=0.0)
     found = GeneratorSource(lambda: stalled, slo).read(10.0)
     assert isinstance(found["tail_latency_seconds"], Missing)

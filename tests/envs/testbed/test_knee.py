@@ -84,7 +84,7 @@ def test_one_hiccup_at_low_load_does_not_end_the_search() -> None:
     assert search(measure) > 600.0
 
 
-def test_nothing_answered_or_not_a_number_misses_the_target() -> None:
+def test_nothing_answered_or_not_number_misses_target() -> None:
     assert search(lambda rps: 0.001 if rps < 250.0 else math.nan) <= 250.0
     assert search(lambda rps: 0.001 if rps < 250.0 else math.inf) < 250.0
 
@@ -154,7 +154,7 @@ def test_of_several_windows_the_worst_counts_but_for_those_left_out() -> None:
     assert measure(250.0) == 0.2
 
 
-def test_the_quantile_of_the_target_is_what_is_searched_by() -> None:
+def test_quantile_of_target_is_what_is_searched_by() -> None:
     """A service with a p95 of 4 ms and a p99 of 30 does not hold 10 ms at the 99th percentile."""
     for quantile, seconds in ((0.95, 0.004), (0.99, 0.030)):
         generator = FakeGenerator(replace(STATS, p99_seconds=0.030))
@@ -175,7 +175,7 @@ def test_a_load_that_is_not_borne_is_left_as_soon_as_that_is_clear() -> None:
     assert len(generator.figures) == 2  # what drained it is read, and no further window
 
 
-def test_silent_service_is_infinite_and_a_hanging_one_an_error() -> None:
+def test_silent_service_is_infinite_and_hanging_one_error() -> None:
     silent = FakeGenerator(replace(STATS, samples=0, p95_seconds=None))
     assert probe_with(silent, 0.95, settle_seconds=0.0, window_seconds=0.0)(10.0) == math.inf
     hanging = FakeGenerator(replace(STATS, outstanding=5))

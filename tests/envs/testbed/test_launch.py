@@ -165,7 +165,7 @@ def test_frozen_group_can_be_stopped_and_removed(be_launcher: Launcher, group: G
     assert group.pids() == frozenset()
 
 
-def test_started_in_a_frozen_group_it_waits_for_the_thaw(be_launcher: Launcher, group: Group) -> None:
+def test_started_in_frozen_group_it_waits_for_thaw(be_launcher: Launcher, group: Group) -> None:
     assert group.freezer is not None
     group.freezer.order(True)
     process = be_launcher.start("late", [SH, "-c", "echo ran"])

@@ -58,7 +58,7 @@ def test_too_few_workers(kind: Any, workers: int) -> None:
 
 
 @given(kind=st.sampled_from(["cpu", "memory", "mixed"]), workers=st.integers(2, 99))
-def test_every_kind_has_the_workers_that_were_asked_for(kind: Any, workers: int) -> None:
+def test_every_kind_has_workers_that_were_asked_for(kind: Any, workers: int) -> None:
     options = StressConfig(kind, workers).arguments()
     assert sum(int(option) for option in options if option.isdigit()) == workers
     assert sum(StressConfig(kind, workers).stressors().values()) == workers
@@ -156,7 +156,7 @@ def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
 @pytest.mark.slow
 @installed
 @pytest.mark.host
-def test_hung_or_killed_it_is_an_error_and_gone(launcher: Launcher) -> None:
+def test_hung_or_killed_it_is_error_and_gone(launcher: Launcher) -> None:
     job = StressNg()
     job.start(launcher)
     parent = until(lambda: len(job.pids()) == 3 and job.pids())[0]

@@ -24,7 +24,7 @@ def test_constant_never_changes() -> None:
     assert {constant(5).rate(t) for t in (0.0, 0.1, 1e6)} == {5.0}
 
 
-def test_sinusoid_starts_low_and_peaks_after_half_a_period() -> None:
+def test_sinusoid_starts_low_and_peaks_after_half_period() -> None:
     trace = sinusoid(120, 480, 30)
     assert trace.rate(0.0) == pytest.approx(120)
     assert trace.rate(7.5) == pytest.approx(300)
@@ -122,7 +122,7 @@ def test_csv_written_is_csv_read(tmp_path: Path, points: dict[float, float], t: 
 
 @anywhere
 @given(body=st.one_of(st.text(max_size=60), st.text("0123456789.,-e \r\n", max_size=60), st.binary(max_size=60)))
-def test_any_text_is_a_trace_or_a_trace_error(tmp_path: Path, body: str | bytes) -> None:
+def test_any_text_is_trace_or_trace_error(tmp_path: Path, body: str | bytes) -> None:
     header = b"time_seconds,rate_rps\n"
     path = write(tmp_path, header + (body.encode(errors="replace") if isinstance(body, str) else body))
     with contextlib.suppress(TraceError):

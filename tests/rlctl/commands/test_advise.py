@@ -96,7 +96,7 @@ def asked(log, policies):
 @pytest.fixture(autouse=True)
 def few(monkeypatch, request):
     """Few hosts are drawn: most tests are of what is said, the slow one is of how true it is."""
-    if request.node.originalname == "test_what_be_could_have_had_is_within_the_interval":
+    if request.node.originalname == "test_what_be_could_have_had_is_within_interval":
         return
     monkeypatch.setattr("rlctl.envs.sim.identify.DRAWN", 60)
     monkeypatch.setattr("rlctl.envs.sim.identify.KEPT", 20)
@@ -124,7 +124,7 @@ def shortened(log, to, ticks=29):
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", ["two-core-nginx", "capped-link"])
 @pytest.mark.parametrize("policy", ["none", "frozen"])
-def test_what_be_could_have_had_is_within_the_interval(tmp_path, profile, policy):
+def test_what_be_could_have_had_is_within_interval(tmp_path, profile, policy):
     log = watch(tmp_path, profile, policy)
     advice = asked(log, ("weights", "prm-hybrid-tuned"))
     assert advice.within_twice_percent > 75.0
@@ -218,7 +218,7 @@ def unread_at_first(files, damaged):
 
 
 @pytest.mark.slow
-def test_which_cpus_are_bes_own_is_in_the_log(tmp_path):
+def test_which_cpus_are_bes_own_is_in_log(tmp_path):
     """They share none, though BE has no more CPUs than the LC."""
     watch(tmp_path, apart(), "frozen")
     assert asked(tmp_path, ("frozen",)).watched.record.own_cpus == 1.0
@@ -276,7 +276,7 @@ def test_of_a_long_log_the_page_says_what_was_lived_through(tmp_path, capsys, lo
     assert lived["pieces"] == [{"begins_seconds": BEGAN + start, "ticks": 20} for start in PIECE_STARTS]
 
 
-def test_a_stretch_that_went_wrong_lies_in_one_piece(tmp_path, long_logs):
+def test_stretch_that_went_wrong_lies_in_one_piece(tmp_path, long_logs):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     seen = question(log).watched
     missed = np.zeros(400)
@@ -286,7 +286,7 @@ def test_a_stretch_that_went_wrong_lies_in_one_piece(tmp_path, long_logs):
     assert found == [(59.0, 15.0, pytest.approx(400 / 15)), (113.0, 15.0, pytest.approx(200 / 15))]
 
 
-def test_a_stretch_ends_where_the_log_has_a_gap(tmp_path):
+def test_stretch_ends_where_log_has_gap(tmp_path):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     seen = question(log).watched
     later = np.where(np.arange(400) >= 30, 1000.0, 0.0)

@@ -117,7 +117,7 @@ def test_an_unknown_manager_is_78_with_the_closest(capsys, serve_yaml):
     refused(capsys, 78, ["serve", "--config", str(serve_yaml()), "--policy", "oracle"], "simulator only")
 
 
-def test_an_option_that_the_manager_does_not_take_is_78(capsys, serve_yaml):
+def test_option_that_manager_does_not_take_is_78(capsys, serve_yaml):
     path = serve_yaml("{name: frozen}", "{name: frozen, options: {colour: red}}")
     refused(capsys, 78, ["config", "check", str(path)], f"{path}:8: policy.options: ", "colour")
 
@@ -139,7 +139,7 @@ def test_a_log_pattern_without_seconds_is_78_with_its_line(capsys, serve_yaml, p
     refused(capsys, 78, ["config", "check", str(path)], f"{path}:", "the log pattern")
 
 
-def test_a_platform_file_that_is_wrong_is_a_warning(capsys, serve_yaml, tmp_path):
+def test_platform_file_that_is_wrong_is_warning(capsys, serve_yaml, tmp_path):
     (tmp_path / "platform.yaml").write_text("colour: red\n")
     be = f"  applications: {{platform: {tmp_path / 'platform.yaml'}}}\n"
     path = serve_yaml("  workloads:\n    - {kind: cgroup, path: /batch}\n", be)
@@ -192,7 +192,7 @@ def test_scenarios_are_listed_with_their_descriptions(capsys):
     assert "live-nginx" in capsys.readouterr().out
 
 
-def test_a_reader_who_leaves_ends_the_work_as_a_signal_would():
+def test_reader_who_leaves_ends_work_as_signal_would():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -247,7 +247,7 @@ def test_nothing_loads_what_it_does_not_use(code, modules):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_fit_prm_replaces_a_model_only_when_told_to(capsys, tmp_path):
+def test_fit_prm_replaces_model_only_when_told_to(capsys, tmp_path):
     model, records = tmp_path / "model.json", tmp_path / "ticks.jsonl"
     model.write_text("precious")
     records.write_text("")

@@ -59,7 +59,7 @@ def test_an_empty_host_is_told_as_such_and_nothing_is_raised(tmp_path):
     assert found["state directory"].reason.endswith("can be made")
 
 
-def test_topology_and_memory_are_read_from_the_host_tree(tmp_path):
+def test_topology_and_memory_are_read_from_host_tree(tmp_path):
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
@@ -111,7 +111,7 @@ def test_a_dry_run_of_restore_tells_what_testbeds_have_left_and_removes_nothing(
     assert record.exists()
 
 
-def test_restore_lists_in_a_dry_run_and_changes_nothing(changed, capsys):
+def test_restore_lists_in_dry_run_and_changes_nothing(changed, capsys):
     knob, state = changed
     assert main(["restore", "--state", str(state), "--dry-run"]) == 0
     assert capsys.readouterr().out == f"would restore {knob} to '-1'\n"
@@ -134,7 +134,7 @@ def test_restore_puts_back_and_a_second_time_has_nothing_to_do(changed, capsys):
     assert "0 restored" in capsys.readouterr().out
 
 
-def test_restore_under_a_live_controller_is_75_unless_forced(changed, capsys):
+def test_restore_under_live_controller_is_75_unless_forced(changed, capsys):
     knob, state = changed
     with journal.Journal.open(state):
         assert main(["restore", "--state", str(state)]) == 75

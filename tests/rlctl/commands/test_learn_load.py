@@ -45,7 +45,7 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
 
 
-def test_where_a_second_lc_came_later_each_is_told(tmp_path, capsys, always, limits):
+def test_where_second_lc_came_later_each_is_told(tmp_path, capsys, always, limits):
     class Several(Counting):
         def read(self):
             own = super().read()

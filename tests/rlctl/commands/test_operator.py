@@ -35,7 +35,7 @@ def test_what_is_no_time(text):
 
 
 @pytest.mark.parametrize("words", [("pause",), ("resume",), ("limit", "0.5"), ("release",), ("pause", "--show")])
-def test_without_a_service_it_is_75_in_one_line(words, tmp_path, capsys):
+def test_without_service_it_is_75_in_one_line(words, tmp_path, capsys):
     assert main([*words, "--state", str(tmp_path)]) == 75
     assert capsys.readouterr().err == (
         f"rlctl: error: no rlctl serves with {tmp_path}: where one runs with another, give its --config or --state\n"

@@ -42,7 +42,7 @@ def test_a_log_whose_beginning_was_rotated_away_is_judged_whole(capsys, recorded
     assert "not judged" not in out
 
 
-def test_a_verdict_that_is_not_the_shield_s_is_a_finding(capsys, recorded_run):
+def test_verdict_that_is_not_shield_s_is_finding(capsys, recorded_run):
     folder = recorded_run().go(20)
 
     def freer(said):
@@ -113,7 +113,7 @@ def test_a_policy_that_fails_gets_the_safe_allocation_and_is_told(capsys, record
 
 
 @pytest.mark.parametrize(("words", "said"), [((), "name one with --shield"), (("--shield", "responsive"), "")])
-def test_a_log_from_before_there_were_headers_needs_a_shield(capsys, recorded_run, words, said):
+def test_log_from_before_there_were_headers_needs_shield(capsys, recorded_run, words, said):
     folder = recorded_run().go(5)
     log = folder / "ticks.jsonl"
     ticks = [json.loads(line) for line in log.read_text().splitlines()[1:]]

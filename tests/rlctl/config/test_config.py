@@ -20,12 +20,12 @@ from tests.doubles.yaml_text import load_text
 EXAMPLE = Path(__file__).parents[3] / "configs" / "serve" / "example.yaml"
 
 
-def test_the_shipped_example_is_valid_and_says_every_section():
+def test_shipped_example_is_valid_and_says_every_section():
     config = load_config(EXAMPLE)
     assert config.model_fields_set == set(ServeConfig.model_fields)
 
 
-def test_the_slo_reaches_the_loop_in_seconds_and_ratios(serve_yaml):
+def test_slo_reaches_loop_in_seconds_and_ratios(serve_yaml):
     slo = load_config(serve_yaml()).lc.slo
     assert slo.quantile_percent == 95.0
     assert (slo.slo.target_seconds, slo.slo.quantile, slo.slo.max_load_rps) == (0.010, 0.95, 480.0)
@@ -57,7 +57,7 @@ def test_be_may_be_applications_that_share_a_group(serve_yaml):
         ("  applications: {period_seconds: 0}\n", 6, "greater than or equal to 0.1"),
     ],
 )
-def test_a_slip_in_applications_is_told_with_its_line(serve_yaml, text, line, told):
+def test_slip_in_applications_is_told_with_its_line(serve_yaml, text, line, told):
     path = serve_yaml(APPLICATIONS[1], text)
     with pytest.raises(ConfigError) as caught:
         load_config(path)
@@ -221,7 +221,7 @@ nested = st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.
 
 
 @given(nested)
-def test_whatever_stands_in_the_file_the_user_gets_one_line(value):
+def test_whatever_stands_in_file_user_gets_one_line(value):
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file, contextlib.redirect_stderr(io.StringIO()) as err:
         json.dump({"lc": value}, file)
         file.flush()

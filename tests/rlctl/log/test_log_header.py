@@ -55,7 +55,7 @@ def test_a_shield_that_cannot_be_is_none(header, shield):
     assert profile_in({**header(), "shield": shield}) is None
 
 
-def test_the_hash_tells_constants_apart_and_looks_behind_a_fallback():
+def test_hash_tells_constants_apart_and_looks_behind_fallback():
     static, same = catalogue.build("static"), catalogue.build("static")
     assert static.digest == same.digest
     option = next(iter(catalogue.options("static")))

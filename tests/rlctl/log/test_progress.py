@@ -12,7 +12,7 @@ def test_without_a_terminal_there_is_one_plain_line_per_step(capsys):
     assert err == "1/2 runs: none #1\n2/2 runs: frozen #1\n"
 
 
-def test_on_a_terminal_a_bar_is_drawn_on_stderr(capsys, monkeypatch):
+def test_on_terminal_bar_is_drawn_on_stderr(capsys, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)

@@ -61,7 +61,7 @@ def test_shares_of_applications_come_back_and_are_left_out_where_there_are_none(
     assert [one.tick.shares for one in found] == [{}, SHARES]
 
 
-def test_shares_are_told_in_a_few_lines_the_largest_first():
+def test_shares_are_told_in_few_lines_largest_first():
     many = {f"{pid}:app": Placement(0, "all", pid / 100.0) for pid in range(1, 21)} | {"99:late": None}
     lines = list(shares_in_words(replace(a_tick(), shares=many)))
     assert lines[0] == "20:app: 0.20 CPU on all, mode 0"
@@ -97,7 +97,7 @@ def test_a_log_that_is_a_fifo_is_refused_for_its_reader_would_hold_the_loop_up(t
 
 
 @given(st.integers(0, 400))
-def test_a_crash_in_the_last_line_costs_that_line_only(cut):
+def test_crash_in_last_line_costs_that_line_only(cut):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ticks.jsonl"
         write_ticks(path, [a_tick(0), a_tick(1)])
@@ -176,7 +176,7 @@ def test_a_disk_that_is_full_again_is_told_again_and_that_it_took_records_in_bet
     assert caplog.messages == [f"{log.path}: {said}" for said in (full, again, full)]
 
 
-def test_a_folder_that_vanished_does_not_stop_the_loop(tmp_path):
+def test_folder_that_vanished_does_not_stop_loop(tmp_path):
     path = tmp_path / "log" / "ticks.jsonl"
     log = TickLog(path)
     log.write(a_tick(0))
@@ -229,7 +229,7 @@ def test_fewer_or_smaller_files_than_an_earlier_run_kept_are_what_is_left(tmp_pa
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ticks.jsonl", "ticks.jsonl.1", "ticks.jsonl.old"]
 
 
-def test_a_record_that_a_file_cannot_hold_is_dropped(tmp_path):
+def test_record_that_file_cannot_hold_is_dropped(tmp_path):
     log = TickLog(tmp_path / "ticks.jsonl", most_bytes=4000, keep=1)
     log.write(a_tick(0))
     log.write(a_tick(1, note="x" * 5000))

@@ -11,7 +11,7 @@ from rlctl.log.stderr import log_to_stderr
 
 
 @pytest.mark.parametrize("environ", [{}, {"JOURNAL_STREAM": "8:1"}])
-def test_a_name_with_a_line_feed_forges_no_line(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_with_line_feed_forges_no_line(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     logger, stream = logging.getLogger("rlctl"), io.StringIO()
     monkeypatch.setattr(logger, "handlers", [])
     monkeypatch.setattr("sys.stderr", stream)

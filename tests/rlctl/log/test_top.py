@@ -122,7 +122,7 @@ def test_a_long_text_goes_on_in_the_next_line_and_none_of_it_is_cut():
     assert [line.text for line in ScreenRow("log", "/a/path").wrap(3)] == list("/a/path"), "however narrow it is"
 
 
-def test_the_sparkline_ends_at_its_most_and_keeps_peaks():
+def test_sparkline_ends_at_its_most_and_keeps_peaks():
     assert sparkline([0.0, 1.0, 2.0, 9.0, None], 2.0, 5, PLAIN_BLOCKS) == "_+@@ "
     assert sparkline([0.0] * 99 + [2.0], 2.0, 10, PLAIN_BLOCKS) == "_" * 9 + "@"
     assert sparkline([], 2.0, 10) == ""

@@ -132,7 +132,7 @@ def test_the_nearest_tick_is_found_in_rotated_files_and_how_far_it_is(capsys, re
     assert first(capsys, folder, "1999-01-01").startswith("tick 0 at ")
 
 
-def test_a_number_that_two_runs_have_means_the_later_one(capsys, recorded_run):
+def test_number_that_two_runs_have_means_later_one(capsys, recorded_run):
     recorded_run().go(5)
     folder = recorded_run().go(3)
     assert first(capsys, folder, "tick", "1").endswith("ticks.jsonl:9")
@@ -140,11 +140,11 @@ def test_a_number_that_two_runs_have_means_the_later_one(capsys, recorded_run):
     assert "not known: the run ended with this tick" in out
 
 
-def test_the_time_ago_is_an_argument_and_no_option(capsys, recorded_run):
+def test_time_ago_is_argument_and_no_option(capsys, recorded_run):
     assert first(capsys, recorded_run().go(3), "-90s").startswith("tick 0 at ")
 
 
-def test_json_has_the_tick_its_header_and_the_next(capsys, recorded_run):
+def test_json_has_tick_its_header_and_next(capsys, recorded_run):
     _, out, _ = why(capsys, recorded_run().go(4), "tick", "2", "--json")
     said = json.loads(out)
     assert (said["tick"]["tick"], said["next"]["tick"], said["line"]) == (2, 3, 4)

@@ -101,7 +101,7 @@ def test_a_policy_that_fails_costs_be_this_tick_and_the_next_goes_on(always, err
 
 
 @pytest.mark.parametrize("nonsense", [99, -1, (1, 2), "full", None, 3.5])
-def test_an_action_that_is_none_is_a_policy_failure(always, nonsense):
+def test_action_that_is_none_is_policy_failure(always, nonsense):
     loop = controller(FakePlant(LIMITS), always(lambda o: nonsense), shielded=False)
     loop.run(ticks=1)
     assert ticks(loop)[0].applied == LIMITS.safe
@@ -183,7 +183,7 @@ def test_a_policy_that_wants_the_shields_mask_sees_it_when_there_is_a_shield(alw
     assert masks[1] is None
 
 
-def test_stop_ends_the_loop_after_the_tick_it_came_in(always):
+def test_stop_ends_loop_after_tick_it_came_in(always):
     stop = threading.Event()
     loop = controller(FakePlant(LIMITS), always(lambda o: stop.set() or o.current))
     loop.run(stop=stop)
@@ -279,7 +279,7 @@ def test_the_last_group_of_be_that_went_frozen_ends_the_loop(always):
         controller(Gone(LIMITS), always(lambda o: LIMITS.safe)).run(ticks=1000)
 
 
-def test_a_shield_that_breaks_takes_be_to_the_safe_allocation(always, monkeypatch):
+def test_shield_that_breaks_takes_be_to_safe_allocation(always, monkeypatch):
     loop = controller(FakePlant(LIMITS), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
     monkeypatch.setattr(loop.runner.shield, "rule", lambda *_: 1 / 0)
@@ -465,7 +465,7 @@ def test_whatever_the_policy_does_be_is_never_freer_than_the_verdict_and_the_loo
         assert (tick.fallback == "") == (tick.acting == "always")
 
 
-def test_the_tick_says_who_decided_and_why_not_the_policy(always):
+def test_tick_says_who_decided_and_why_not_policy(always):
     answers = [Allocation(0.1, 1), ValueError("no"), Allocation(0.1, 1)]
     policy = always(lambda o: answers[round(o.telemetry.time_seconds) - 1])
     patient = replace(FailureBudget(), answer_seconds=30.0)

@@ -182,7 +182,7 @@ def a_lease(check="", lost=""):
     return SimpleNamespace(check=lambda: check, why_lost=lambda: lost, renew=lambda **_: None)
 
 
-def test_a_verdict_that_the_watchdog_overruled_is_not_written_again(half):
+def test_verdict_that_watchdog_overruled_is_not_written_again(half):
     """The controller hung, the watchdog froze BE, and that write is what wakes the guard."""
     plant = Watched()
     loop = guarded(plant, half, lease=a_lease())
@@ -264,7 +264,7 @@ def test_an_alarm_in_a_window_that_missed_is_right_and_one_of_an_unknown_window_
     assert [tick.false_alarm for tick in loop.ticks if tick.alarm] == [False, False, True]
 
 
-def test_a_sign_that_is_not_heeded_leaves_the_others(half):
+def test_sign_that_is_not_heeded_leaves_others(half):
     plant = Watched({2: [sample(2.0)], 3: [sample(3.0)], 4: [sample(4.0, LcSample(waits=True))]})
     loop = guarded(plant, half, most=1)
     loop.run(ticks=4)

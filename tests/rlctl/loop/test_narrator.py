@@ -67,7 +67,7 @@ def test_nothing_that_did_not_change_is_told(told):
     assert told == []
 
 
-def test_a_change_names_who_acted_and_the_summary_counts_fallbacks(told):
+def test_change_names_who_acted_and_summary_counts_fallbacks(told):
     narrator = Narrator(told.append, 2, summary_seconds=1.0)
     for second in range(2):
         fallen = tick(second, Quantile(0.001, samples=50), before=Allocation(1.0, 2))
@@ -85,7 +85,7 @@ def test_who_took_be_down_is_told_and_not_the_guard_that_only_held_it(told):
     assert "BE frozen: the control loop applied the safe allocation: no watchdog; " in told[0].text
 
 
-def test_a_summary_does_not_take_an_unknown_use_for_none(told):
+def test_summary_does_not_take_unknown_use_for_none(told):
     Narrator(told.append, 2, summary_seconds=0.0).write(tick(0, Quantile(0.001, samples=50)))
     assert "BE used an unknown number of CPUs of the 2 CPUs it may" in told[-1].text
     assert told[-1].fields["be_cpus"] is None

@@ -13,7 +13,7 @@ LONG_SECONDS = 600.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_a_request_and_the_old_handlers_come_back(number):
+def test_signal_is_request_and_old_handlers_come_back(number):
     before = signal.getsignal(number)
     with stop_on_signals() as stop:
         os.kill(os.getpid(), number)

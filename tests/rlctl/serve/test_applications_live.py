@@ -164,7 +164,7 @@ def test_an_application_runs_in_its_group_with_its_environment_and_its_exit_code
 
 
 @pytest.mark.slow
-def test_an_application_has_the_signals_and_the_threads_of_any_program(scene):
+def test_application_has_signals_and_threads_of_any_program(scene):
     program = "yes | head -1; echo ${OPENBLAS_NUM_THREADS-all}; grep SigIgn /proc/self/status"
     out, _ = scene.launch("plain", "sh", "-c", program).communicate(timeout=PATIENCE_SECONDS)
     yes, threads, ignored = out.splitlines()
@@ -174,7 +174,7 @@ def test_an_application_has_the_signals_and_the_threads_of_any_program(scene):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "code"), [("/no/such", 127), ("/etc/passwd", 126)])
-def test_what_cannot_be_executed_ends_as_in_a_shell(scene, command, code):
+def test_what_cannot_be_executed_ends_as_in_shell(scene, command, code):
     process = scene.launch("broken", command)
     process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == code

@@ -63,7 +63,7 @@ def test_a_budget_is_spent_by_misses_alone(budget):
     assert budget.trouble == "error budget of web is spent: 100% of a day's"
 
 
-def test_it_is_back_when_the_misses_are_a_day_old(budget, clock):
+def test_it_is_back_when_misses_are_day_old(budget, clock):
     missed(budget, OF_A_DAY)
     clock.now += 60.0 * (DAY_MINUTES - 1)
     assert budget.trouble
@@ -72,7 +72,7 @@ def test_it_is_back_when_the_misses_are_a_day_old(budget, clock):
     assert budget.remaining_ratio == 1.0
 
 
-def test_a_fast_burn_is_trouble_before_the_day_is_spent(budget, clock):
+def test_fast_burn_is_trouble_before_day_is_spent(budget, clock):
     missed(budget, round(36 * FAST), spread_minutes=6)
     assert budget.burn_rate(HOUR_MINUTES) == pytest.approx(FAST)
     assert budget.remaining_ratio == pytest.approx(0.75)

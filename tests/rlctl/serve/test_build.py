@@ -57,7 +57,7 @@ def test_a_be_group_with_a_quota_only_is_told_with_the_way_out(v1):
 
 
 @pytest.mark.parametrize(("be", "code"), [("walk", 78), ("other", 0), ("absent", 0)])
-def test_config_check_refuses_a_be_that_holds_the_lc(v1, be, code, serve_yaml, monkeypatch, capsys):
+def test_config_check_refuses_be_that_holds_lc(v1, be, code, serve_yaml, monkeypatch, capsys):
     layout, knobs = v1
     for name in ("walk", "walk/web", "other"):
         Group.create(layout, name, knobs)
@@ -69,7 +69,7 @@ def test_config_check_refuses_a_be_that_holds_the_lc(v1, be, code, serve_yaml, m
     assert ("overlap: what limits one limits both" in capsys.readouterr().err) is (code == 78)
 
 
-def test_a_be_group_that_has_everything_is_not_mentioned(v1):
+def test_be_group_that_has_everything_is_not_mentioned(v1):
     assert why_uncontrolled(with_only(v1, *ACTUATORS), v1[0]) == ""
 
 

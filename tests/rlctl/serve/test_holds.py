@@ -117,7 +117,7 @@ def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(lo
     assert answers[2].startswith("over: ")
 
 
-def test_a_limit_holds_beside_a_pause_and_ends_by_itself(loop):
+def test_limit_holds_beside_pause_and_ends_by_itself(loop):
     loop.said(do="limit", quota_cpus=0.5, until=NOON + 60.0)
     loop.said(do="pause")
     loop.said(do="resume")
@@ -130,7 +130,7 @@ def test_a_limit_holds_beside_a_pause_and_ends_by_itself(loop):
     assert loop.said(do="status")["holds"] == []
 
 
-def test_what_people_say_is_no_mistake_of_the_policy():
+def test_what_people_say_is_no_mistake_of_policy():
     said = Bound("pause", Reason.OPERATOR, LIMITS.safe)
     ruled = Bound("ceiling", Reason.CEILING, LIMITS.minimum)
     assert Verdict(LIMITS.safe, LIMITS.full, (said,)).overridden
@@ -157,7 +157,7 @@ def test_a_restart_forgets_nothing_but_what_is_over(always, tmp_path):
      '{"holds": [{"kind": "free"}]}', '{"holds": [{"kind": "limit", "quota_cpus": "all"}]}', "\0" * 99,
      '{"holds": [{"kind": "limit", "quota_cpus": NaN, "who": "", "why": "", "since_seconds": 0, "until_seconds": 1}]}'],
 )  # fmt: skip
-def test_a_file_that_nobody_can_read_is_a_pause(always, tmp_path, text, caplog):
+def test_file_that_nobody_can_read_is_pause(always, tmp_path, text, caplog):
     (tmp_path / HOLDS).write_text(text)
     loop = Loop(always, tmp_path)
     assert loop.be == LIMITS.safe
@@ -318,7 +318,7 @@ def test_the_log_names_the_time_of_a_schedule_that_begins_or_ends(always, tmp_pa
 
 
 @pytest.mark.parametrize(("zone", "said"), [("UTC0", "UTC (UTC+0000)"), ("CET-1CEST,M3.5.0,M10.5.0", "CET (UTC+0100)")])
-def test_the_log_says_once_in_which_zone_a_schedule_is(monkeypatch, caplog, zone, said):
+def test_log_says_once_in_which_zone_schedule_is(monkeypatch, caplog, zone, said):
     """In a container that is UTC, wherever the host is."""
     caplog.set_level("INFO", "rlctl.serve")
     with monkeypatch.context() as there:
@@ -376,7 +376,7 @@ def test_a_moment_without_descriptors_ends_no_socket(tmp_path, monkeypatch):
         served.close()
 
 
-def test_a_service_that_fails_says_so_and_goes_on(tmp_path):
+def test_service_that_fails_says_so_and_goes_on(tmp_path):
     def answer(request, who):
         if request["do"] == "break":
             raise ZeroDivisionError
@@ -445,7 +445,7 @@ def test_a_group_that_the_socket_may_not_be_given_to_is_told_with_the_way_out(tm
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 @pytest.mark.parametrize(("group", "allowed"), [(None, False), ("nogroup", True)])
-def test_somebody_else_is_refused_unless_the_group_says_so(tmp_path, group, allowed):
+def test_somebody_else_is_refused_unless_group_says_so(tmp_path, group, allowed):
     for folder in itertools.takewhile(
         lambda one: one.name.startswith(("test_", "popen-", "pytest-")), (tmp_path, *tmp_path.parents)
     ):

@@ -98,7 +98,7 @@ def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learne
 
 
 @pytest.mark.parametrize(("hours", "missed"), [(0.0, True), (24.0, False)])
-def test_what_was_learned_ages_while_the_service_is_down(tmp_path, hours, missed):
+def test_what_was_learned_ages_while_service_is_down(tmp_path, hours, missed):
     """A miss of yesterday bars no level today: it is half forgotten after ten minutes."""
     clock = Clock(1e9)
     experience = SafeLevelMemory(LIMITS)

@@ -125,7 +125,7 @@ def test_counts_that_others_keep_are_asked_for_when_somebody_looks():
     assert seen["rlctl_host_events_total{kind=foreign-write}"] == 0
 
 
-def test_an_error_budget_is_a_remainder_and_two_rates():
+def test_error_budget_is_remainder_and_two_rates():
     budget = ErrorBudget("web", 0.01, 1.0)
     for _ in range(216):
         budget.count(missed=True)
@@ -249,7 +249,7 @@ def test_a_bound_that_a_masked_policy_keeps_to_counts_as_one_that_it_exceeds(met
     assert metrics._counts.bounds == {("overrun", Reason.BE_OVERRUN): 1}
 
 
-def test_an_lc_that_misses_its_target_counts_whoever_rules(metrics):
+def test_lc_that_misses_its_target_counts_whoever_rules(metrics):
     """Of an idle one nothing is known, and so it rules."""
     met = EVERYTHING.but(tail_latency_seconds=Quantile(0.001, samples=100), oldest_request_seconds=Value(0.0))
     missed = met.but(tail_latency_seconds=Quantile(0.020, samples=100))

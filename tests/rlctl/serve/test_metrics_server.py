@@ -202,14 +202,14 @@ def test_idle_connections_make_room_for_a_scraper(serve):
             peer.close()
 
 
-def test_a_tls_handshake_that_never_comes_holds_up_nobody(serve, certificate, token):
+def test_tls_handshake_that_never_comes_holds_up_nobody(serve, certificate, token):
     certificate, key = certificate
     server = serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key))
     with socket.create_connection(("127.0.0.1", port(server)), timeout=PATIENCE_SECONDS):
         assert ask(server, tls=ssl.create_default_context(cafile=certificate))[0] == 200
 
 
-def test_a_bug_in_a_metric_costs_an_answer_and_nothing_else(serve, metrics, monkeypatch, caplog):
+def test_bug_in_metric_costs_answer_and_nothing_else(serve, metrics, monkeypatch, caplog):
     server = serve()
     monkeypatch.setattr(metrics, "_counted", lambda: {"log_records_dropped": 1 // 0})
     with caplog.at_level(logging.WARNING, "rlctl"):
@@ -271,14 +271,14 @@ def test_loopback_needs_nothing(listen, address):
     assert (section.address, section.loopback) == (address, True)
 
 
-def test_a_token_that_everybody_may_read_is_no_secret(serve, token):
+def test_token_that_everybody_may_read_is_no_secret(serve, token):
     token.chmod(0o444)
     with pytest.raises(ConfigError, match=r"everybody may use .*: chmod o= "):
         serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
 
 
 @pytest.mark.parametrize("what", ["token", "key"])
-def test_a_secret_that_is_a_fifo_is_not_waited_for(serve, tmp_path, what):
+def test_secret_that_is_fifo_is_not_waited_for(serve, tmp_path, what):
     certificate, _ = self_signed(tmp_path, "open")
     os.mkfifo(fifo := tmp_path / "fifo", 0o600)
     files = {"bearer_token_file": fifo} if what == "token" else {"tls_certificate": certificate, "tls_key": fifo}
@@ -318,7 +318,7 @@ def test_files_that_are_not_there_are_named_by_their_key(serve, tmp_path, certif
         serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=certificate))
 
 
-def test_a_key_with_a_passphrase_asks_nobody_for_it(serve, tmp_path, certificate):
+def test_key_with_passphrase_asks_nobody_for_it(serve, tmp_path, certificate):
     certificate, key = certificate
     locked = tmp_path / "locked.key"
     subprocess.run(["openssl", "ec", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked],
@@ -397,7 +397,7 @@ def test_a_key_that_goes_while_it_is_read_leaves_the_old_one_and_the_peer_its_an
     assert "stay in effect" in caplog.text
 
 
-def test_what_a_start_would_refuse_is_said_before_it(serve_yaml, certificate, token, capsys):
+def test_what_start_would_refuse_is_said_before_it(serve_yaml, certificate, token, capsys):
     crt, key = certificate
     path = serve_yaml("lc:", f"metrics: {{tls_certificate: {crt}, tls_key: {key}, bearer_token_file: {token}}}\nlc:")
     assert main(["config", "check", str(path)]) == 0

@@ -19,7 +19,7 @@ from rlctl.serve.announce import too_slow_a_rise, untrained_shield
 from rlctl.serve.policy_setup import Configuration, build_policy, with_fallback
 
 
-def test_the_section_and_the_chain_have_the_same_defaults():
+def test_section_and_chain_have_same_defaults():
     assert FallbackSection().budgets == FailureBudget()
 
 
@@ -64,7 +64,7 @@ def table_on(tmp_path, max_load_rps, weight, caplog, swept="minimum"):
     return [record.getMessage() for record in caplog.records if "t.yaml" in record.getMessage()]
 
 
-def test_a_table_of_another_host_is_refused_or_told(tmp_path, caplog):
+def test_table_of_another_host_is_refused_or_told(tmp_path, caplog):
     assert table_on(tmp_path, 500.2, "minimum", caplog) == []
     assert table_on(tmp_path, 500, "leave", caplog, swept="equal") == []
     (told,) = table_on(tmp_path, 500, "leave", caplog)
@@ -74,7 +74,7 @@ def test_a_table_of_another_host_is_refused_or_told(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("section", ["policy", "fallback"])
-def test_a_table_whose_levels_stand_in_the_configuration_is_served(section, tmp_path):
+def test_table_whose_levels_stand_in_configuration_is_served(section, tmp_path):
     written = f"{section}: {{name: table, options: {{levels: [[0.5, 1.5, 2], [0.8, 0, 1]]}}}}"
     deciders = served(tmp_path, 500, "minimum", written).deciders
     if section == "policy":

@@ -151,7 +151,7 @@ def test_an_lc_that_comes_back_under_another_name_is_protected_again(host: Host)
     assert host.text("web-2", "memory.low") == str(2 * MIB)
 
 
-def test_a_be_group_that_comes_later_is_bounded_too(host: Host) -> None:
+def test_be_group_that_comes_later_is_bounded_too(host: Host) -> None:
     caretaker = host.caretaker(be_memory_max_bytes=4 * MIB)
     caretaker.begin()
     assert caretaker.read(0.0) == {}

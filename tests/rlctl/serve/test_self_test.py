@@ -130,7 +130,7 @@ def test_a_clock_that_stands_still_ends_the_start_and_a_wrong_date_is_told():
     assert (level, "before 2020" in line) == (logging.WARNING, True)
 
 
-def test_a_guard_whose_sensor_the_host_lacks_is_told(always, told):
+def test_guard_whose_sensor_host_lacks_is_told(always, told):
     plain = load_profile("responsive")
     both = plain.model_copy(
         update={

@@ -29,7 +29,7 @@ def never():
     return next(one["forbidden_modules"] for one in contracts if one["name"].startswith("The serving path"))
 
 
-def test_a_daemon_with_ppo_and_metrics_loads_nothing_heavy(make_bundle, serve_yaml, tmp_path):
+def test_daemon_with_ppo_and_metrics_loads_nothing_heavy(make_bundle, serve_yaml, tmp_path):
     bundle = make_bundle(tmp_path / "tiny")
     config = serve_yaml("policy: {name: frozen}", f"policy: {{name: {bundle}}}")
     done = subprocess.run([sys.executable, "-c", DAEMON, str(config)], capture_output=True, text=True, check=False)

@@ -156,7 +156,7 @@ def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups,
 
 
 @pytest.mark.slow
-def test_a_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path):
+def test_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path):
     """Once: exit code 75, BE left restricted with nobody to watch it, and its originals lost."""
     parent, folders = groups
     before, ticks, journal = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state" / "journal.jsonl"
@@ -366,7 +366,7 @@ def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_on
         assert first.poll() is None
 
 
-def test_a_stop_does_not_wait_for_the_next_tick(groups, tmp_path):
+def test_stop_does_not_wait_for_next_tick(groups, tmp_path):
     parent, folders = groups
     before, config = knobs(folders), written(parent, tmp_path)
     config.write_text(config.read_text().replace("tick_seconds: 0.2", "tick_seconds: 60"))
@@ -455,7 +455,7 @@ def test_after_a_crash_a_start_that_fails_leaves_be_safe_and_watched(groups, tmp
     assert knobs(folders) == before, err
 
 
-def test_a_hangup_exchanges_who_decides_and_a_mistake_changes_nothing(groups, tmp_path):
+def test_hangup_exchanges_who_decides_and_mistake_changes_nothing(groups, tmp_path):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     config = written(parent, tmp_path)
@@ -503,7 +503,7 @@ def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_res
 
 
 @pytest.mark.slow
-def test_a_schedule_and_a_spent_budget_outlive_a_restart(groups, tmp_path):
+def test_schedule_and_spent_budget_outlive_restart(groups, tmp_path):
     parent, folders = groups
     before, ticks, requests = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "requests.jsonl"
     schedule = 'schedule: [{name: always, begins: "00:00", ends: "24:00", be_cpus: 0.3}]'

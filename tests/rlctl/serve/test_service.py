@@ -199,7 +199,7 @@ def test_at_its_end_the_host_is_put_back_and_the_watchdog_keeps_out_of_the_way(
     assert len(list(read_ticks(tmp_path / "log/ticks.jsonl"))) == 5
 
 
-def test_when_the_loop_dies_the_watchdog_keeps_be_safe(always, serve_yaml, monkeypatch, tmp_path):
+def test_when_loop_dies_watchdog_keeps_be_safe(always, serve_yaml, monkeypatch, tmp_path):
     log, error = served(always, serve_yaml, monkeypatch, tmp_path, ticks=50, wait=HostError("the host is gone"))
     assert log == []
     assert isinstance(error, HostError)
@@ -322,7 +322,7 @@ def test_a_change_names_the_guard_that_made_it(always, shown, run):
     assert "load-high" in shown.text
 
 
-def test_json_lines_are_whole_and_end_with_the_totals(always, capsys, run):
+def test_json_lines_are_whole_and_end_with_totals(always, capsys, run):
     run(FakeHost(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full), Countdown(130), as_json=True)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"change", "summary", "end"} <= {event["event"] for event in events}

@@ -250,7 +250,7 @@ def test_who_is_released_and_adopted_between_two_ticks_begins_anew(scene, modes)
     assert scene.quota("app") == pytest.approx(2.0)
 
 
-def test_a_restore_thaws_the_deferred_and_sets_everybody_free(scene):
+def test_restore_thaws_deferred_and_sets_everybody_free(scene):
     scene.come("first")
     scene.come("second", priority=1)
     before = {name: _knobs(group) for name, group in scene.groups.items()}
@@ -307,7 +307,7 @@ class TwoClusters(Scene):
             Group.create = original
 
 
-def test_an_application_moves_to_the_cluster_that_has_room(two):
+def test_application_moves_to_cluster_that_has_room(two):
     names = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
     placed = two.tick(2.0)
     assert {placed[name].cluster for name in names} == {"c0", "c1"}

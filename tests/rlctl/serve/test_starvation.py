@@ -80,7 +80,7 @@ def test_a_reason_with_numbers_in_it_is_one_reason_whatever_they_are():
     assert told.endswith("mostly for: no tick completed for ... s")
 
 
-def test_a_moment_of_plenty_is_enough_not_to_starve():
+def test_moment_of_plenty_is_enough_not_to_starve():
     one = starving()
     assert fed(one, *[tick(HELD)] * 9, tick(FULL), *[tick(HELD)] * 9) == []
     assert not one.starved

@@ -122,7 +122,7 @@ def watchdog_of(scene):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_controller_that_dies_or_stops_leaves_be_safe(scene, number, capsys):
+def test_controller_that_dies_or_stops_leaves_be_safe(scene, number, capsys):
     """Within two seconds on a machine that is not busy: what is printed; scripts/fault-matrix holds it to that."""
     scene.start()
     assert scene.free
@@ -176,7 +176,7 @@ def test_everything_is_put_back_when_nobody_succeeds(scene):
 
 
 @pytest.mark.slow
-def test_be_stays_safe_after_a_hung_controller_was_ended(scene):
+def test_be_stays_safe_after_hung_controller_was_ended(scene):
     scene.start(tick=0.2, restore_after=1.0)
     os.kill(scene.controller.pid, signal.SIGSTOP)
     assert scene.controller.wait(PATIENCE_SECONDS) == -signal.SIGKILL
@@ -187,7 +187,7 @@ def test_be_stays_safe_after_a_hung_controller_was_ended(scene):
 
 
 @pytest.mark.slow
-def test_another_controller_takes_over_and_the_old_watchdog_goes(scene):
+def test_another_controller_takes_over_and_old_watchdog_goes(scene):
     scene.start(restore_after=600.0)
     old = watchdog_of(scene)
     os.kill(scene.controller.pid, signal.SIGKILL)

@@ -210,7 +210,7 @@ def test_moves_ask_for_what_their_table_says() -> None:
             assert np.array_equal(asked.frozen[row], expected.frozen), move.name
 
 
-def test_a_quota_is_rounded_as_the_shield_rounds_it() -> None:
+def test_quota_is_rounded_as_shield_rounds_it() -> None:
     """numpy rounds the product with 1e9, which would let BE have a nano-CPU that the shield forbids."""
     limits, profile = Limits(cpus=4), load_profile("responsive")
     current = [Allocation((k + 0.5) * 1e-9 + tiny, 4) for k in range(1000, 4000, 7) for tiny in (0.0, 1e-16, -1e-16)]

@@ -67,7 +67,7 @@ def pids_of(pid, layout):
 
 
 @pytest.mark.slow
-def test_a_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
+def test_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
     report, result = tmp_path / "out", tmp_path / "result.json"
     options = ("mix", "--mix", mix, "--report", str(report), "--json", str(result))
     done = run(*options, "--runs", "1")

@@ -51,7 +51,7 @@ def test_mixes_and_modes_are_the_papers():
         assert [mode.quota_percent for mode in application.modes] == table["cpu_quota_percent"]
 
 
-def test_the_lightest_mix_settles_on_awm2_as_in_the_paper():
+def test_lightest_mix_settles_on_awm2_as_in_paper():
     """5.3: all four of L1 are co-scheduled on AWM2, of which 8 of 12 CPUs are needed."""
     config, ground = load_measure("mixes"), managed_ground("published", 3)
     scale = ground.quota_cpus / config.published_cpus
@@ -90,7 +90,7 @@ def test_a_wrong_file_is_said_with_its_line(tmp_path, change, said):
     assert said in str(caught.value)
 
 
-def test_a_command_gets_the_published_modes_and_a_name():
+def test_command_gets_published_modes_and_name():
     config = command_config(("/usr/bin/x264-10bit", "--quiet"), 4)
     assert config.mixes == {"4xx26410bit": {"x26410bit": 4}}
     assert [mode.quota_percent for mode in config.applications["x26410bit"].modes] == [50, 100, 200, 400]
@@ -119,7 +119,7 @@ def test_a_log_is_gone_on_with(tmp_path):
     assert len(Log(tmp_path, {"what": "x"}, resume=True).records) == 3
 
 
-def test_a_line_that_a_crash_tore_is_made_again(tmp_path):
+def test_line_that_crash_tore_is_made_again(tmp_path):
     log = Log(tmp_path, {})
     log.add(record("L1", 0, True))
     with (tmp_path / "runs.jsonl").open("a") as file:
@@ -130,7 +130,7 @@ def test_a_line_that_a_crash_tore_is_made_again(tmp_path):
     assert len(Log(tmp_path, {}, resume=True).records) == 2
 
 
-def test_a_log_is_neither_overwritten_nor_mixed_with_another(tmp_path):
+def test_log_is_neither_overwritten_nor_mixed_with_another(tmp_path):
     Log(tmp_path, {"leftover": "idle"})  # without a run nothing is there to be overwritten
     Log(tmp_path, {"leftover": "share"}).add(record("L1", 0, True))
     with pytest.raises(ConfigError, match="--resume"):
@@ -185,7 +185,7 @@ def test_managed_cpus_are_divided_as_asked():
         managed_ground("corse", 3)
 
 
-def test_all_cpus_are_not_taken_from_a_divided_host(monkeypatch):
+def test_all_cpus_are_not_taken_from_divided_host(monkeypatch):
     monkeypatch.setattr(measure_platform, "_stands", lambda group: group == "rlctl-mdev")
     with pytest.raises(HostError, match="name its platform"):
         managed_ground("whole", 3)

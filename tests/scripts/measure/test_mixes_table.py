@@ -50,7 +50,7 @@ def estimate(row, side):
 
 
 @pytest.mark.parametrize("scenario", ["1i1t", "12i8t"])
-def test_the_papers_numbers_are_shown_as_in_the_paper(scenario):
+def test_papers_numbers_are_shown_as_in_paper(scenario):
     listed = published(scenario)
     rows = metric_rows({OURS[row["metric"]]: (estimate(row, "u"), estimate(row, "m")) for row in listed})
     shown = {row[0].split(" ")[0]: row[1:] for row in rows[1:]}
@@ -89,7 +89,7 @@ def test_a_drift_that_both_sides_share_does_not_widen_the_speed_up():
     assert abs(gain.mean) > gain.half95
 
 
-def test_no_migration_before_is_no_basis_for_a_percentage():
+def test_no_migration_before_is_no_basis_for_percentage():
     assert speed_up(METRIC["mig"], Sides((0.0, 0.0), (1.0, 2.0))) is None
 
 
@@ -143,7 +143,7 @@ def sides():
     return {metric.name: there.get(metric.name, NO_PMU) for metric in METRICS}
 
 
-def test_speed_ups_have_a_dash_where_nothing_was_measured(sides):
+def test_speed_ups_have_dash_where_nothing_was_measured(sides):
     rows = speed_up_rows({"L1": sides}, ["ctx"])
     assert rows[0] == ("scenario", "ctime %", "power %", "energy %", "ctx %")
     assert rows[1][0] == "L1"

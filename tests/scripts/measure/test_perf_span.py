@@ -74,7 +74,7 @@ def test_hybrid_cpus_are_added_up(stand_in):
         assert span.end() == {"cycles": Value(12.0)}
 
 
-def test_a_perf_that_refuses_is_a_reason_and_no_error(stand_in):
+def test_perf_that_refuses_is_reason_and_no_error(stand_in):
     with PerfSpan("group", **stand_in("", answers=False)) as span:
         span.begin()
         counts = span.end()

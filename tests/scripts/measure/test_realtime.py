@@ -73,7 +73,7 @@ def test_twenty_cells_of_a_hundred_thousand_take_seven_minutes_and_what_is_aroun
     assert measured < one.seconds / 60.0 < measured + 4.0
 
 
-def test_the_table_has_latency_and_what_the_load_got_done():
+def test_table_has_latency_and_what_load_got_done():
     table = rows(outcome().table())
     assert table["none", "none"] == {
         "wake-ups": "4", "avg": "288.8", "p99": "1145", "p99.9": "1145", "max": "1145", "work/s": "-", "work %": "-",
@@ -117,7 +117,7 @@ def test_what_cannot_be_is_told_before_anything_is_started(options, told, capsys
     assert told in capsys.readouterr().err
 
 
-def test_a_dry_run_says_how_long_it_would_take(capsys, measure):
+def test_dry_run_says_how_long_it_would_take(capsys, measure):
     assert measure("cyclictest", "--dry-run", "--json") == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["rounds"] == 4

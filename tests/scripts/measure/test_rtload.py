@@ -60,7 +60,7 @@ def test_it_runs_as_many_threads_as_asked_and_counts_their_rounds(load: Load, la
     assert running.rounds() == done > 0
 
 
-def test_threads_of_the_scheduling_load_sleep_once_in_a_round(launcher: Launcher) -> None:
+def test_threads_of_scheduling_load_sleep_once_in_round(launcher: Launcher) -> None:
     running = started(Load.SCHED, 3, launcher)
     (pid,) = running.pids()
     slept, rounds = switches(pid), running.rounds()

@@ -37,7 +37,7 @@ def test_a_wrong_digest_is_an_error_and_the_right_one_is_not(workload):
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_threads_are_those_of_the_working_mode_within_the_most(workload, tmp_path):
+def test_threads_are_those_of_working_mode_within_most(workload, tmp_path):
     mode = tmp_path / "mode"
     mode.write_text("mode 1 threads 2 millicpus 500 memory 0\n")
     told = run(*tunable_command(workload, 3, 4), RLCTL_MODE_FILE=str(mode), RLCTL_THREADS="4")

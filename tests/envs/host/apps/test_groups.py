@@ -40,7 +40,7 @@ time.sleep(600)
 
 @pytest.mark.host
 @pytest.mark.parametrize("program", [THREADS, FORKING])
-def test_an_application_moves_between_clusters_with_all_its_threads(real, program):
+def test_application_moves_between_clusters_with_all_its_threads(real, program):
     name = f"rlctl-test-clusters-{os.getpid()}"
     knobs = Knobs(None)
     clusters = [real.group(name), real.group(f"{name}/c0"), real.group(f"{name}/c1")][1:]

@@ -45,7 +45,7 @@ def test_an_unchanged_directory_is_not_read_again(registry, monkeypatch):
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o664, 0o622])
-def test_a_file_that_others_may_write_does_not_count(registry, mode, caplog):
+def test_file_that_others_may_write_does_not_count(registry, mode, caplog):
     registry.add(a_registration())
     registry.path(a_registration().key).chmod(mode)
     assert registry.read() == {}
@@ -88,13 +88,13 @@ def test_a_registration_counts_only_under_its_own_name_and_below_the_root(regist
     assert registry.read() == {}
 
 
-def test_a_later_process_of_the_same_number_is_another():
+def test_later_process_of_same_number_is_another():
     assert a_registration().runs()
     assert not a_registration(start_time=1).runs()
     assert not a_registration(pid=2**22 + 1).runs()
 
 
-def test_the_mode_of_an_application_is_replaced_as_a_whole(registry):
+def test_mode_of_application_is_replaced_as_whole(registry):
     registry.add(a_registration())
     registry.write_mode("1:x", "mode 0 threads 1 millicpus 1 memory 0\n")
     before = registry.mode_file("1:x").stat().st_ino

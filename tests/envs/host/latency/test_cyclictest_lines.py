@@ -47,7 +47,7 @@ def test_each_wake_up_and_nothing_else_is_read() -> None:
     assert wake_ups(CAPTURED.replace(b"\n", b"\n# ")) == []
 
 
-def test_tail_and_load_of_the_window_are_in_seconds(lines: Path) -> None:
+def test_tail_and_load_of_window_are_in_seconds(lines: Path) -> None:
     source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(10.0)
     append(lines, CAPTURED + b"".join(b"       0:%8d:%8d\n" % (n, n) for n in range(3, 1000)))

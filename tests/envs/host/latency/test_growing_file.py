@@ -178,9 +178,7 @@ def test_a_directory_is_missing_and_no_crash(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))
-def test_however_it_is_written_the_lines_are_the_same(
-    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]
-) -> None:
+def test_however_it_is_written_lines_are_same(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
     log = tmp_path_factory.mktemp("follow") / "log"
     log.touch()
     follower = GrowingFile(log)
@@ -225,7 +223,7 @@ def test_looking_ahead_takes_nothing_from_the_next_reading(log: Path) -> None:
     assert follower.ahead(100) == b""
 
 
-def test_of_a_burst_the_newest_whole_lines_are_looked_at(log: Path) -> None:
+def test_of_burst_newest_whole_lines_are_looked_at(log: Path) -> None:
     follower = GrowingFile(log)
     append(log, b"".join(b"%03d\n" % n for n in range(500)))
     assert follower.ahead(10) == b"498\n499\n"

@@ -17,7 +17,7 @@ BUCKETS = st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 1000)), min_siz
 
 
 @given(BUCKETS, st.integers(0, 1000), st.sampled_from([0.5, 0.95, 0.99]))
-def test_a_quantile_lies_in_the_bucket_that_holds_it(rows: list[tuple[float, int]], above: int, q: float) -> None:
+def test_quantile_lies_in_bucket_that_holds_it(rows: list[tuple[float, int]], above: int, q: float) -> None:
     bounds = sorted({bound for bound, _ in rows})
     counts, total = [], 0
     for _, (_, grow) in zip(bounds, rows, strict=False):

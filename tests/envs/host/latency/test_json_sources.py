@@ -116,7 +116,7 @@ def test_no_answer_raises_or_gives_insane_figures(body: bytes) -> None:
             assert isinstance(number, Missing) or (math.isfinite(number) and number >= 0.0)
 
 
-def test_a_slow_endpoint_does_not_hold_up_the_tick(slo: SLO, serve: Callable[..., str]) -> None:
+def test_slow_endpoint_does_not_hold_up_tick(slo: SLO, serve: Callable[..., str]) -> None:
     def slow() -> tuple[int, bytes]:
         time.sleep(0.4)
         return 200, b"{}"
@@ -151,7 +151,7 @@ def test_requests_of_the_window(tmp_path: Path, slo: SLO) -> None:
 
 
 @pytest.mark.parametrize("bad", ['{"ms": null}', '{"ms": 1e12}', '{"ms": NaN}', '{"ms": -1}', "no JSON"])
-def test_a_line_without_a_latency_is_the_slowest_request_of_all(tmp_path: Path, slo: SLO, bad: str) -> None:
+def test_line_without_latency_is_slowest_request_of_all(tmp_path: Path, slo: SLO, bad: str) -> None:
     """Time-outs that a service logs as null or as a huge number once left its tail as good as ever."""
     path = tmp_path / "requests.jsonl"
     path.touch()
@@ -364,7 +364,7 @@ def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> N
     assert found["rejected_rps"] == Value(near(500, rel=0.5))
 
 
-def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
+def test_lines_without_latency_say_what_they_have_instead(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests.jsonl"
     path.touch()
     source = TimedLog(path, JsonRequests(RequestKeys(latency="nosuch")), slo)
@@ -379,7 +379,7 @@ def test_lines_without_the_latency_say_what_they_have_instead(tmp_path: Path, sl
     assert isinstance(load, Missing)  # a load of 0 would be good news from a source that nobody can read
 
 
-def test_a_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> None:
+def test_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> None:
     source = TimedLog(tmp_path / "x.jsonl", JsonRequests(), slo)
     tail = source.read(0.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
@@ -433,7 +433,7 @@ def test_requests_are_looked_at_ahead_of_the_reading_which_has_them_all(tmp_path
     source.close()
 
 
-def test_an_endpoint_says_once_what_the_next_tick_will_read(serve: Callable[..., str], slo: SLO) -> None:
+def test_endpoint_says_once_what_next_tick_will_read(serve: Callable[..., str], slo: SLO) -> None:
     document = {"p95": 4.0, "old": 30.0, "n": 300, "stamp": 1}
     keys = FigureKeys(tail="p95", samples="n", oldest="old", stamp="stamp", unit=TimeUnit.MILLISECONDS)
     url = serve(lambda: (200, json.dumps(document).encode()))

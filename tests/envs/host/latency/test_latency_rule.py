@@ -99,7 +99,7 @@ def test_load_is_what_was_offered_and_what_was_done_only_if_that_is_all_there_is
     assert why(reporter.readings(done, 1.0)["offered_rps"]) is Why.NOT_SUPPORTED
 
 
-def test_a_load_that_is_in_another_unit_is_absurd(reporter: Reporter) -> None:
+def test_load_that_is_in_another_unit_is_absurd(reporter: Reporter) -> None:
     figures = Figures(1.0, 1.0, 5, 0.1, offered_rps=60_000.0)
     assert why(reporter.readings(figures, 1.0)["load_ratio"]) is Why.ABSURD
 

@@ -104,7 +104,7 @@ def test_silence_is_no_data_and_a_log_that_is_not_there_says_so(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("pattern", [r"(?P<took>\d+)", r"(?P<seconds>["])
-def test_a_pattern_that_cannot_work_is_refused_at_the_door(pattern: str) -> None:
+def test_pattern_that_cannot_work_is_refused_at_door(pattern: str) -> None:
     with pytest.raises(ConfigError, match="pattern"):
         PatternLines(pattern)
 

@@ -100,7 +100,7 @@ def test_a_clients_mistakes_and_the_servers_own_lines_are_no_requests(source: Ti
     assert found["error_rps"] == found["rejected_rps"] == Value(0.0)
 
 
-def test_a_sample_stands_for_all_and_failures_for_themselves(log: Path, slo: SLO) -> None:
+def test_sample_stands_for_all_and_failures_for_themselves(log: Path, slo: SLO) -> None:
     source = TimedLog(log, PostgresLines(10), slo)
     source.read(0.0)
     write(log, *[row("duration: 1.000 ms  statement: select 1")] * 50, *[timed_out()] * 20)
@@ -148,7 +148,7 @@ def test_a_look_between_two_ticks_takes_nothing_from_the_next_reading(log: Path,
     source.close()
 
 
-def test_a_burst_keeps_the_steps_of_a_statement_together(log: Path) -> None:
+def test_burst_keeps_steps_of_statement_together(log: Path) -> None:
     source = TimedLog(log, PostgresLines(), SLO(0.010, quantile=0.5, max_load_rps=10_000.0))
     source.read(0.0)
     steps = [row("duration: 1.000 ms", "PARSE"), row("duration: 2.000 ms", "BIND"), row("duration: 4.000 ms")]

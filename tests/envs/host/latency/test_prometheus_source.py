@@ -68,7 +68,7 @@ def test_a_tail_beyond_the_last_bound_is_said_to_be_a_lower_limit(slo: SLO) -> N
     assert found.tail_is_lower_limit
 
 
-def test_a_histogram_that_ends_below_the_target_cannot_tell(slo: SLO) -> None:
+def test_histogram_that_ends_below_target_cannot_tell(slo: SLO) -> None:
     bounds = (0.001, 0.005)
     scrapes = [exposition(counts, bounds=bounds) for counts in ((0, 0, 0), (10, 20, 100))]
     tail = sound(figures(slo, *scrapes)).tail_seconds

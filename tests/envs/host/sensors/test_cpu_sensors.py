@@ -36,7 +36,7 @@ def test_both_cgroup_versions_give_cpus(tmp_path: Path) -> None:
     sensor.close()
 
 
-def test_a_be_group_that_ended_does_not_hide_the_other(tmp_path: Path) -> None:
+def test_be_group_that_ended_does_not_hide_other(tmp_path: Path) -> None:
     jobs = [tmp_path / name / "cpu.stat" for name in ("a", "b")]
     for job in jobs:
         job.parent.mkdir()
@@ -88,7 +88,7 @@ def test_a_counter_that_is_set_back_twice_counts_as_all_cpus(tmp_path: Path) -> 
     assert sensor.read(71.0)["be_cpus"] == Value(1.0)
 
 
-def test_a_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
+def test_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
     job = tmp_path / "job/cpu.stat"
     sensor = GroupCpus(tmp_path / "none", [job], host_cpus=2)
     for second in range(8):
@@ -102,7 +102,7 @@ def test_a_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
         assert sensor.read(float(second))["be_cpus"] != Value(2.0)
 
 
-def test_without_a_be_group_its_cpus_are_not_configured(tmp_path: Path) -> None:
+def test_without_be_group_its_cpus_are_not_configured(tmp_path: Path) -> None:
     reading = GroupCpus(tmp_path / "none").read(0.0)["be_cpus"]
     assert reading == Missing(Why.NOT_CONFIGURED, "no BE group")
 
@@ -160,7 +160,7 @@ def test_psutil_reads_this_host() -> None:
     assert isinstance(sensor.read(1e6)["host_cpus"], Value)
 
 
-def test_an_empty_or_removed_group_is_a_dead_lc(tmp_path: Path) -> None:
+def test_empty_or_removed_group_is_dead_lc(tmp_path: Path) -> None:
     procs = tmp_path / "lc" / "cgroup.procs"
     procs.parent.mkdir()
     procs.write_text("17\n18\n")

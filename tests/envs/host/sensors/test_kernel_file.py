@@ -55,14 +55,14 @@ def test_a_rate_takes_two_readings() -> None:
     assert rate.update(12.0, 6.0) == Value(0.5)
 
 
-def test_a_counter_that_started_anew_is_no_negative_rate() -> None:
+def test_counter_that_started_anew_is_no_negative_rate() -> None:
     rate = Rate()
     rate.update(0.0, 100.0)
     assert why(rate.update(1.0, 3.0)) is Why.NO_DATA
     assert rate.update(2.0, 4.0) == Value(1.0)
 
 
-def test_a_late_tick_is_forgiven_and_nonsense_is_not() -> None:
+def test_late_tick_is_forgiven_and_nonsense_is_not() -> None:
     rate = Rate(most=1.0)
     rate.update(0.0, 0.0)
     assert rate.update(1.0, 1.2) == Value(1.0)

@@ -46,13 +46,13 @@ def test_not_supported_and_not_counted_stay_apart(perf_output: Path, name: str) 
     assert isinstance(frames[0].counts["lc", "context-switches"].count, float)
 
 
-def test_interval_is_a_time_stamp_and_not_a_length(perf_output: Path) -> None:
+def test_interval_is_time_stamp_and_not_length(perf_output: Path) -> None:
     frames = FrameAssembler(keys(SOFTWARE)).feed((perf_output / "perf-6.1-software.jsonl").read_bytes())
     assert [round(frame.seconds, 2) for frame in frames] == [0.3, 0.3, 0.3, 0.3, 0.06]
 
 
 @given(st.lists(st.integers(1, 400), max_size=60))
-def test_however_the_pipe_cuts_it_the_frames_are_the_same(perf_output: Path, cuts: list[int]) -> None:
+def test_however_pipe_cuts_it_frames_are_same(perf_output: Path, cuts: list[int]) -> None:
     whole = rest = (perf_output / "perf-6.1-software.jsonl").read_bytes()
     assembler, frames = FrameAssembler(keys(SOFTWARE)), list[PerfInterval]()
     for cut in cuts:
@@ -62,7 +62,7 @@ def test_however_the_pipe_cuts_it_the_frames_are_the_same(perf_output: Path, cut
     assert frames == FrameAssembler(keys(SOFTWARE)).feed(whole)
 
 
-def test_a_frame_that_lost_a_line_ends_with_the_next_interval(perf_output: Path) -> None:
+def test_frame_that_lost_line_ends_with_next_interval(perf_output: Path) -> None:
     lines = (perf_output / "perf-6.1-software.jsonl").read_bytes().splitlines(keepends=True)
     without = b"".join(line for line in lines if b"0.300365424" not in line or b"cpu-migrations" not in line)
     frames = FrameAssembler(keys(SOFTWARE)).feed(without)
@@ -107,7 +107,7 @@ def test_no_bytes_raise(line: bytes) -> None:
     assert parsed is None or sane(Count(parsed.count))
 
 
-def test_a_line_without_end_is_not_kept_for_ever() -> None:
+def test_line_without_end_is_not_kept_for_ever() -> None:
     assembler = FrameAssembler(keys(SOFTWARE))
     for _ in range(100):
         assert assembler.feed(b"x" * 1000) == []

@@ -83,7 +83,7 @@ def line(stamp: float, group: str, event: str, value: object, running: float = 1
 
 
 @pytest.mark.parametrize("name", ["perf-5.15.csv", "perf-6.8-hybrid.jsonl"])
-def test_cpi_is_the_lcs_and_counters_are_per_second(stage: Stage, groups: Path, perf_output: Path, name: str) -> None:
+def test_cpi_is_lcs_and_counters_are_per_second(stage: Stage, groups: Path, perf_output: Path, name: str) -> None:
     perf = sensor(stage, groups)
     stage.child.out = (perf_output / name).read_bytes()
     found = perf.read(100.0)

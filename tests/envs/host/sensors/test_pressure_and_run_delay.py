@@ -31,7 +31,7 @@ def pressure(group: Path, microseconds: int) -> None:
         (group / f"{resource}.pressure").write_text(PRESSURE.format(microseconds))
 
 
-def test_pressure_is_the_share_of_the_interval_and_not_an_average(tmp_path: Path) -> None:
+def test_pressure_is_share_of_interval_and_not_average(tmp_path: Path) -> None:
     lc, calm, pressed = (tmp_path / name for name in ("lc", "calm", "pressed"))
     for group in (lc, calm, pressed):
         pressure(group, 1_000_000)
@@ -63,7 +63,7 @@ def test_of_many_groups_memory_and_io_are_read_in_turn(tmp_path: Path) -> None:
     sensor.close()
 
 
-def test_a_kernel_without_psi_is_missing_with_the_file(tmp_path: Path) -> None:
+def test_kernel_without_psi_is_missing_with_file(tmp_path: Path) -> None:
     reading = Psi(tmp_path).read(0.0)["lc_pressure_ratio"]
     assert isinstance(reading, Missing)
     assert reading.why is Why.NOT_SUPPORTED
@@ -117,7 +117,7 @@ def test_threads_that_come_count_from_birth_and_those_that_go_take_nothing_away(
     sensor.close()
 
 
-def test_a_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
+def test_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
     thread(tmp_path, 10, 10, 1.0)
     thread(tmp_path, 20, 20, 900.0)
     members = Pids(10)
@@ -173,7 +173,7 @@ def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
 
 
 @pytest.mark.host
-def test_this_host_has_pressure_in_a_group_of_cgroup2() -> None:
+def test_this_host_has_pressure_in_group_of_cgroup2() -> None:
     try:
         group = Layout.detect().mount(CgroupController.PRESSURE).path / f"rlctl-test-psi-{os.getpid()}"
         group.mkdir()
@@ -227,7 +227,7 @@ def test_a_trigger_that_the_kernel_refuses_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.host
-def test_the_kernel_takes_the_trigger_or_says_what_it_lacks() -> None:
+def test_kernel_takes_trigger_or_says_what_it_lacks() -> None:
     path = Path("/proc/pressure/cpu")
     if not path.exists():
         pytest.skip("this kernel has no PSI")

@@ -182,7 +182,7 @@ def test_a_writer_that_died_is_an_error(launcher: Launcher, disk_group: Group) -
 @pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("server")
-def test_postgresql_commits_what_the_generator_sends_and_leaves_nothing(be_launcher: Launcher, group: Group) -> None:
+def test_postgresql_commits_what_generator_sends_and_leaves_nothing(be_launcher: Launcher, group: Group) -> None:
     before = shared_memory()
     postgres = Postgres()
     postgres.start(be_launcher)

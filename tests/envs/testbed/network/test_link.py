@@ -48,7 +48,7 @@ def test_a_bucket_that_takes_no_packet_is_refused(one: dict[str, int]) -> None:
         LinkConfig(rates=((0.0, 300.0),), **one)
 
 
-def test_the_rate_is_the_last_one_that_has_begun() -> None:
+def test_rate_is_last_one_that_has_begun() -> None:
     times = (0.0, 19.9, 20.0, 39.9, 40.0, 1e6)
     assert [CREDITS.rate_mbit(time) for time in times] == [300.0, 300.0, 150.0, 150.0, 300.0, 300.0]
 
@@ -68,7 +68,7 @@ def test_the_classes_stay_below_the_rate_that_their_owner_believes_in() -> None:
     assert NO_CLASSES[:3] == ("tc", "qdisc", "del")
 
 
-def test_under_a_ceiling_the_lc_has_neither_limit_nor_precedence() -> None:
+def test_under_ceiling_lc_has_neither_limit_nor_precedence() -> None:
     commands = [" ".join(command) for command in ceiling()]
     assert any("parent 1: classid 1:10 htb rate 100000.000mbit ceil 100000.000mbit" in command for command in commands)
     assert any("parent 1: classid 1:20 htb rate 1.000mbit ceil 1.000mbit" in command for command in commands)
