@@ -163,7 +163,7 @@ def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys
 
 def test_statistics_of_vecnormalize_are_folded_in(tmp_path, capsys):
     env = VecNormalize(SimVecEnv(SimHostVectorEnv(4)))
-    model = PPO("MlpPolicy", env, seed=1, device="cpu", **ON_POLICY).learn(400)
+    model = PPO("MlpPolicy", env, seed=1, device="cpu", **ON_POLICY).learn(160)
     model.save(tmp_path / "model.zip")
     env.save(str(tmp_path / "vecnormalize.pkl"))
     words = ["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from rlctl.agents.training.evaluations import History
 from rlctl.agents.training.host_kinds import build, load_hosts, present
 from rlctl.agents.training.learn import Budget, learn
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
+from rlctl.agents.training.run_folder import is_run
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.bench.scenarios import load_scenario
@@ -49,6 +51,14 @@ def weights(path, network=""):
 def checkpoint_of(folder):
     (one,) = (folder / "checkpoints").iterdir()
     return one, json.loads((one / "state.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a run of PPO that has spent its budget; it is only read."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert learn(run_of(folder)).ending is Ending.BUDGET
+    return folder
 
 
 @pytest.mark.slow
@@ -100,17 +110,16 @@ def test_a_run_that_lost_its_replay_buffer_collects_as_at_the_beginning_before_i
     assert torch.equal(weights(folder / "model.zip", "q_net."), learned)
 
 
-def test_a_checkpoint_that_was_cut_short_does_not_count(tmp_path):
-    learn(run_of(tmp_path))
-    (tmp_path / "checkpoints" / "000000999999").mkdir()
-    (tmp_path / "checkpoints" / "000000999999" / "model.zip.part").write_bytes(b"half")
-    assert learn(run_of(tmp_path, timesteps=512, resume=True)).timesteps == 512
+def test_a_checkpoint_that_was_cut_short_does_not_count(finished, tmp_path):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "checkpoints" / "000000999999").mkdir()
+    (run / "checkpoints" / "000000999999" / "model.zip.part").write_bytes(b"half")
+    assert learn(run_of(run, timesteps=512, resume=True)).timesteps == 512
 
 
-def test_a_folder_with_a_run_is_not_written_over(tmp_path):
-    learn(run_of(tmp_path))
+def test_a_folder_with_a_run_is_not_written_over(finished, tmp_path):
     with pytest.raises(ConfigError, match="--resume"):
-        learn(run_of(tmp_path))
+        learn(run_of(finished))
     with pytest.raises(ConfigError, match="no folder of a run"):
         learn(run_of(tmp_path / "none", resume=True))
 
@@ -206,13 +215,13 @@ def test_a_recurrent_policy_learns_and_says_that_it_has_no_bundle(tmp_path):
     assert any("no bundle" in remark for remark in result.remarks)
 
 
-def test_a_network_that_no_bundle_holds_is_refused_before_anything_is_learned(tmp_path):
+def test_network_that_no_bundle_holds_is_not_learned(tmp_path):
     run = run_of(tmp_path, export=True)
     network = run.recipe.policy_kwargs.model_copy(update={"net_arch": (1024, 1024)})
     run = replace(run, recipe=run.recipe.model_copy(update={"policy_kwargs": network}))
     with pytest.raises(BundleError, match="has more than 4 MB"):
         learn(run, watch=lambda _: pytest.fail("it learns"))
-    assert learn(run_of(tmp_path)).ending is Ending.BUDGET, "the folder is free"
+    assert not is_run(tmp_path), "the folder is free"
 
 
 @pytest.mark.slow
@@ -228,7 +237,7 @@ def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
         learn(run_of(tmp_path / "text", init=tmp_path / "text.zip"))
 
 
-def test_a_run_that_could_not_begin_leaves_its_folder_for_another_one(tmp_path):
+def test_run_that_could_not_begin_leaves_folder_free(tmp_path):
     (tmp_path / "text.zip").write_text("no model")
     with pytest.raises(ConfigError, match="does not fit"):
         learn(run_of(tmp_path / "run", init=tmp_path / "text.zip"))
@@ -271,7 +280,7 @@ def pairs():
 
 
 @pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "recurrent-ppo"])
-def test_a_warm_start_makes_the_policy_agree_with_its_teacher_on_most_states(algorithm, pairs):
+def test_warm_start_makes_policy_agree_with_its_teacher(algorithm, pairs):
     recipe, _ = load_recipe(algorithm).fitted(512, None)
     model = make(algorithm, recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
     before = warm_start.clone(model, pairs, 0)
@@ -299,10 +308,9 @@ def test_a_recurrent_policy_remembers_within_a_run_and_not_beyond():
     assert np.array_equal(second(seen), before)
 
 
-def test_loading_weights_opens_no_pickle(tmp_path, monkeypatch):
+def test_loading_weights_opens_no_pickle(finished, monkeypatch):
     import cloudpickle
 
-    learn(run_of(tmp_path))
     recipe, _ = load_recipe("ppo").fitted(512, None)
     model = make("ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
 
@@ -310,4 +318,4 @@ def test_loading_weights_opens_no_pickle(tmp_path, monkeypatch):
         raise AssertionError("a pickle was opened")
 
     monkeypatch.setattr(cloudpickle, "loads", refuse)
-    take_weights(model, tmp_path / "best_model.zip")
+    take_weights(model, finished / "best_model.zip")

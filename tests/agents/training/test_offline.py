@@ -109,7 +109,7 @@ def bandit(episodes=40, seed=0):
 
 
 def task(tmp_path, algorithm="cql", data=None, **changes):
-    small = {"n_updates": 400, "rounds": 2, "batch_size": 64} | changes
+    small = {"n_updates": 160, "rounds": 2, "batch_size": 64} | changes
     recipe = recipe_file(OFFLINE[algorithm], algorithm, None).model_copy(update=small)
     if algorithm == "cql":
         network = recipe.policy_kwargs.model_copy(update={"net_arch": (16,), "n_quantiles": 4})
@@ -133,7 +133,7 @@ def test_a_clone_learns_from_no_episode_that_the_dataset_judges_it_by(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["bc", pytest.param("cql", marks=pytest.mark.slow)])
-def test_four_hundred_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
+def test_some_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
     """It finds the good move among what two policies did, one of which mostly violated."""
     outcome = learn_offline(task(tmp_path, algorithm))
     assert chosen(outcome) == "quota-25%"

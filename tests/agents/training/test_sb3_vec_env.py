@@ -72,7 +72,7 @@ def groups():
     ]
 
 
-def test_groups_that_differ_are_each_what_they_are_alone_and_their_counts_add_up():
+def test_groups_are_what_they_are_alone():
     together, alone = SimVecEnv(*groups()), groups()
     together.seed(7)
     seen = together.reset()
@@ -110,12 +110,12 @@ def test_hosts_that_cannot_learn_together_are_refused(env):
 
 @pytest.mark.parametrize(
     ("learner", "options"),
-    [(PPO, {"n_steps": 64, "batch_size": 64, "n_epochs": 2}), (DQN, {"learning_starts": 200, "buffer_size": 2000})],
+    [(PPO, {"n_steps": 64, "batch_size": 64, "n_epochs": 2}), (DQN, {"learning_starts": 200, "buffer_size": 400})],
 )
 def test_learners_learn(env, learner, options):
     model = learner("MlpPolicy", VecMonitor(env), seed=1, device="cpu", **options)
-    model.learn(2000)
-    assert model.num_timesteps >= 2000
+    model.learn(512)
+    assert model.num_timesteps >= 512
     assert len(model.ep_info_buffer) > 0
     assert {episode["l"] for episode in model.ep_info_buffer} == {STEPS}
     action, _ = model.predict(env.reset(), deterministic=True)

@@ -46,7 +46,7 @@ class HandMade(Policy):
 @pytest.mark.parametrize("shielded", [True, False])
 @pytest.mark.parametrize(("name", "vary"), [("noisy", False), ("two-core", False), ("two-core", True)])
 def test_a_trial_agrees_with_the_benchmark(name, vary, shielded, monkeypatch):
-    scenario = load_scenario(name).model_copy(update={"duration_seconds": 60.0, "vary": vary})
+    scenario = load_scenario(name).model_copy(update={"duration_seconds": 30.0, "vary": vary})
     profile = load_profile("responsive").scale_time(scenario.time_scale)
     weight = scenario.be.weight
     monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))

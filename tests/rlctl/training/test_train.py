@@ -178,13 +178,13 @@ def test_runs_that_begin_together_have_each_a_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
 def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp_path):
     out, table = tmp_path / "run", tmp_path / "scores.json"
-    words = ["train", "--algo", algorithm, "--total-timesteps", "2000", "--scenario", "two-core"]
+    words = ["train", "--algo", algorithm, "--total-timesteps", "600", "--scenario", "two-core"]
     assert main([*words, "--out", str(out), "--json", str(table)]) == 0
     printed, err = capsys.readouterr()
     assert "two-core" in printed
     assert "left: " in err or "100%" in err
     told = json.loads(table.read_text())["runs"][0]
-    assert told["timesteps"] >= 2000
+    assert told["timesteps"] >= 600
     assert told["ending"] == "budget spent"
     assert (out / "command.txt").read_text().startswith(f"rlctl train --algo {algorithm} --seed 0")
     few = ["--scenario", "two-core", "--seeds", "2", "--shield", "responsive", "--duration", "10", "--jobs", "1"]
