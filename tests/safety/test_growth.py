@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import Missing, Telemetry, Why
-from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor
+from rlctl.safety.growth import Ceiling, GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.trust import Trust
+from rlctl.safety.verdict import Reason
 
 Calm = Callable[..., Telemetry]
 
@@ -36,6 +37,16 @@ def test_little_slack_forbids_growth_and_allows_to_shrink(profile: Profile, calm
     assert ruled(profile, calm, 0.09, current, LIMITS.full) == current
     assert ruled(profile, calm, 0.09, current, Allocation(1.0, 1)) == Allocation(1.0, 1)
     assert ruled(profile, calm, 0.11, current, LIMITS.full) == Allocation(2.0 + 4 * profile.growth_ratio_per_second, 3)
+
+
+def test_slack_not_seen_yet_holds_be_down(profile: Profile) -> None:
+    current = Allocation(2.0, 2)
+    for guard in profile.guards():
+        if isinstance(guard, SlackHold | SlackFloor):
+            bound = guard.bound(SeenSlack(), Telemetry(0.0, 0.01), current, LIMITS)
+            assert bound is not None
+            assert bound.most.at_most(current)
+            assert bound.reason is Reason.SLACK_UNKNOWN
 
 
 def test_to_thaw_is_to_grow(profile: Profile, calm: Calm) -> None:

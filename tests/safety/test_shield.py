@@ -42,6 +42,14 @@ def test_with_slack_every_move_is_allowed(profile: Profile, calm: Calm) -> None:
     assert ("leap" in allowed(shield, calm(61.0), HALF)) == (profile.measured is not None)
 
 
+def test_less_than_every_bound_stays_as_asked(profile: Profile, calm: Calm) -> None:
+    shield, less = Shield(profile, LIMITS), Allocation(0.25, 1)
+    shield.rule(calm(0.0), HALF, HALF)
+    verdict = shield.rule(calm(1.0), HALF, less)
+    assert verdict.bounds
+    assert verdict.allocation == less
+
+
 def test_with_little_slack_only_moves_that_do_not_grow(profile: Profile, calm: Calm) -> None:
     moves = allowed(Shield(profile, LIMITS), calm(0.0, slack=0.07), HALF)
     assert moves == {move.name for move in MOVES} - GROWING

@@ -391,6 +391,19 @@ def test_a_journal_that_is_taken_away_is_written_anew_and_the_originals_come_bac
     assert group.cpu.quota().quota_us is None
 
 
+def test_ancestor_s_freeze_is_no_original(fake: Bench) -> None:
+    """Put back as it was read, FROZEN would leave a group frozen that nobody had frozen."""
+    above = fake.group("above")
+    group = fake.group("above/below")
+    assert above.freezer is not None
+    assert group.freezer is not None
+    above.freezer.order(True)
+    BeActuator([group], (0, 1), LIMITS, fake.knobs())
+    above.freezer.order(False)
+    fake.restore()
+    assert not group.freezer.is_ordered()
+
+
 def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
     with Journal.open(fake.state_dir, fake.proc) as journal:
         journal.record([entry()])
