@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,9 +17,10 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.journal import JOURNAL
 from tests.faults import bundles
 from tests.faults.client import Client, Endpoint
-from tests.faults.launcher import CLOCK, WRITE
+from tests.faults.launcher import CLOCK, FREEZER, WRITE
+from tests.faults.pace import Promise
 from tests.faults.perf_stub import PERF
-from tests.faults.stage import Stage
+from tests.faults.stage import Stage, TooLate
 
 AFTERWARDS_TICKS = 4.0
 """How long BE is watched once it is where it has to be."""
@@ -67,7 +69,8 @@ class Case:
         inside: The fault inside the controller, see `tests.faults.launcher`.
         path: A folder that the controller's PATH begins with.
         endpoint: Latency comes from an endpoint.
-        dead: The controller is dead; BE has to be safe within the pace's bound.
+        promise: Within which time BE has to be where it has to be.
+        escapes: A task of BE leaves its groups, so that its CPU time is in nobody's hands.
         counted_late: Time counts from the stall of the client that follows the fault.
         lacks: Why it cannot be here; empty if it can.
     """
@@ -81,23 +84,27 @@ class Case:
     inside: str = ""
     path: Callable[[Stage], str] = lambda stage: ""
     endpoint: bool = False
-    dead: bool = False
+    promise: Promise = Promise.STALE
+    escapes: bool = False
     counted_late: bool = False
     lacks: Callable[[], str] = lambda: ""
 
 
-def _to_safe(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
-    """BE has to go to the safe allocation, and stay."""
+def _to_safe(fault: Callable[[Stage], None], excused: Promise | None = None) -> Callable[[Stage], Fault]:
+    """BE has to go to the safe allocation, and stay; until a promise's time it may be freer than the verdict."""
 
     def act(stage: Stage) -> Fault:
         at = time.monotonic()
         fault(stage)
-        stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
+        with contextlib.suppress(TooLate):  # which the time tells
+            stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
         reached = time.monotonic()
-        stage.watch(AFTERWARDS_TICKS)
+        # A controller that cannot write for long is taken for one that hangs.
+        stage.watch(AFTERWARDS_TICKS / 2 if excused else AFTERWARDS_TICKS)
         # A watchdog that was left alone puts back the originals then; on a busy machine BE may be safe only later.
         restored = max(reached, at + stage.pace.restore_after_seconds)
-        return Fault(at, at, stage.limits.safe, min(time.monotonic(), restored))
+        spans = ((at, at + excused.seconds(stage.pace)),) if excused else ()
+        return Fault(at, at, stage.limits.safe, min(time.monotonic(), restored), spans)
 
     return act
 
@@ -237,8 +244,10 @@ def _starts_again(stage: Stage) -> None:
     """It leaves, and starts again with what is there now; with a stalled client BE must then be safe, and stay."""
     _leave(stage)
     stage.serve_again()
-    stage.until(lambda: stage.safe, "BE at the safe allocation after the restart")
-    stage.watch(AFTERWARDS_TICKS)
+    begun = time.monotonic()
+    stage.until(lambda: stage.taken_since(begun), "BE at the safe allocation after the restart")
+    # What stood still before the start is news to it once.
+    stage.watch(AFTERWARDS_TICKS + Promise.STALE.seconds(stage.pace) / stage.pace.tick_seconds)
     if not stage.safe:
         raise TestbedError(f"started with garbage it set BE free: {stage.service.process.tail()}")
     _leave(stage)
@@ -329,9 +338,9 @@ def _lc(stage: Stage) -> int:
 
 
 _SENSOR = Case("sensor", "", _to_safe(_trigger), "", _leave, endpoint=True)
-_POLICY = Case("policy", "", _to_safe(_trigger), "", _leave)
+_POLICY = Case("policy", "", _to_safe(_trigger), "", _leave, promise=Promise.TICK)
 _LEARNED = Case(
-    "learned", "", _within_verdict(_trigger), "", _leave, endpoint=True, config=_learned("grows")
+    "learned", "", _within_verdict(_trigger), "", _leave, endpoint=True, config=_learned("grows"), promise=Promise.TICK
 )  # fmt: skip
 _HELD = Case("held", "", _unchanged(_trigger), "", _leave, counted_late=True)
 
@@ -345,7 +354,8 @@ CASES: tuple[Case, ...] = (
     replace(_SENSOR, name="requests-fail", does="one request in ten fails, as fast as ever", says="latency-missing",
             act=_to_safe(_tell(errors=5.0))),
     Case("log-unusable", "one line in ten of the latency log is null", _to_safe(_garble), "latency-missing", _leave),
-    Case("lc-killed", "SIGKILL to the LC", _to_safe(_signal(signal.SIGKILL, _lc)), "lc-dead", _leave),
+    Case("lc-killed", "SIGKILL to the LC", _to_safe(_signal(signal.SIGKILL, _lc)), "lc-dead", _leave,
+         promise=Promise.TICK),
     Case("lc-stalled", "SIGSTOP to the LC", _to_safe(_signal(signal.SIGSTOP, _lc)), "latency-missing|too-few", _leave),
     Case("client-stalled", "the client sends and tells nothing more", _to_safe(lambda stage: stage.source.stall()),
          "latency-missing|too-few", _leave),
@@ -356,7 +366,7 @@ CASES: tuple[Case, ...] = (
     replace(_POLICY, name="policy-out-of-range", does="the manager asks for 10^9 CPUs and for move 10^6",
             says="outside the table", inside="policy-out-of-range", act=_to_safe_once(_trigger)),
     replace(_POLICY, name="policy-hangs", does="the manager never answers", says="has not renewed its lease",
-            inside="policy-hangs", end=_left_to_successor, dead=True),
+            inside="policy-hangs", end=_left_to_successor, promise=Promise.LEASE),
     replace(_LEARNED, name="bundle-raises", does="a bundle's policy raises", says="a fault of the matrix",
             inside="policy-raises"),
     replace(_LEARNED, name="bundle-nan", does="a bundle's network answers NaN above a load", says="not finite",
@@ -365,35 +375,42 @@ CASES: tuple[Case, ...] = (
             says="not finite", act=_within_verdict(_tell(rps=320.0)), config=_learned("infinite")),
     replace(_LEARNED, name="bundle-hangs", does="a bundle's policy never answers", says="no answer within",
             inside="policy-hangs"),
-    *(Case(f"write-{name.lower()}", f"every write to BE's knobs fails with {name}", _to_safe(_trigger), name, _leave,
-           inside=f"write-{name}") for name in WRITE),
-    Case("cgroup-removed", "BE's group is removed", _within_verdict(Stage.remove_be), "group-vanished", _leave),
+    *(Case(f"write-{name.lower()}", f"every write to BE's knobs fails with {name}", _to_safe(_trigger, Promise.LEASE),
+           name, _leave, inside=f"write-{name}", promise=Promise.LEASE) for name in WRITE),
+    Case("cgroup-removed", "BE's group is removed", _within_verdict(Stage.remove_be), "group-vanished", _leave,
+         promise=Promise.TICK),
     Case("cgroup-replaced", "BE's group is removed and made anew, busy and without limits",
-         _within_verdict(Stage.replace_be, NOTICED_TICKS), "group-replaced|group-appeared", _leave),
+         _within_verdict(Stage.replace_be, NOTICED_TICKS), "group-replaced|group-appeared", _leave,
+         promise=Promise.TICK),
     Case("be-escapes", "a busy task of BE leaves its cpu and freezer groups", _to_safe(Stage.let_escape), "be-overrun",
-         _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
+         _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape, escapes=True),
     Case("be-escapes-unseen", "the same, and its counter of CPU time is set back again and again",
-         _to_safe(_escape_unseen), "be-overrun", _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
+         _to_safe(_escape_unseen), "be-overrun", _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape,
+         escapes=True, promise=Promise.RESETS),
     replace(_HELD, name="be-nests", does=f"{NESTED} control groups appear in BE's, one within another",
             says="latency-missing|too-few", act=_unchanged(lambda stage: stage.nest(NESTED)),
             config=lambda stage: _STATIC),
     Case("foreign-writer", f"another program sets BE free, {FOREIGN_WRITES} times", _foreign, "foreign-write: ", _leave,
-         config=lambda stage: _STATIC),
+         config=lambda stage: _STATIC, promise=Promise.TICK),
     Case("foreign-writer-in-step", f"the same, {STEPS} times soon after a tick", _foreign_in_step, "foreign-write: ",
-         _leave, config=lambda stage: _STATIC),
+         _leave, config=lambda stage: _STATIC, promise=Promise.TICK),
     replace(_HELD, name="wall-clock-jumps", does="the wall clock jumps by days, to and fro", inside=CLOCK,
             says=r"[+-]24 h off"),
     replace(_HELD, name="log-disk-full", does="the tick log is on a full disk", act=_unchanged(_fill_log),
             says="No space left on device", config=lambda stage: _STATIC),
     Case("controller-sigkill", "SIGKILL to the controller", _to_safe(_signal(signal.SIGKILL, _controller)),
-         "has ended: BE goes to the safe allocation", _left_to_watchdog, dead=True),
+         "has ended: BE goes to the safe allocation", _left_to_watchdog,
+         promise=Promise.LEASE),
     Case("controller-sigstop", "SIGSTOP to the controller", _to_safe(_signal(signal.SIGSTOP, _controller)),
-         "has not renewed its lease", _left_to_successor, dead=True),
+         "has not renewed its lease", _left_to_successor, promise=Promise.LEASE),
     Case("watchdog-sigkill", "SIGKILL to the watchdog",
-         _to_safe_once(_signal(signal.SIGKILL, lambda stage: stage.service.watchdog)), "was killed by signal", _leave),
-    Case("both-sigkill", "SIGKILL to both; the service is started again", _both_killed, "watchdog started", _leave),
+         _to_safe_once(_signal(signal.SIGKILL, lambda stage: stage.service.watchdog)), "was killed by signal", _leave,
+         promise=Promise.TICK),
+    Case("both-sigkill", "SIGKILL to both; the service is started again", _both_killed, "watchdog started", _leave,
+         promise=Promise.RESTART),
     Case("state-elsewhere", "SIGKILL to both; started with another state directory, then with the first one again",
-         lambda stage: _both_killed(stage, _start_elsewhere), "has the originals of", _leave),
+         lambda stage: _both_killed(stage, _start_elsewhere), "has the originals of", _leave,
+         promise=Promise.RESTART),
     replace(_HELD, name="journal-removed", does="the journal of originals is removed", says="written anew",
             act=_unchanged(lambda stage: (stage.folder / "state" / JOURNAL).unlink())),
     replace(_HELD, name="config-garbage", does="the configuration becomes garbage, then SIGHUP", says="not reloaded",
@@ -403,3 +420,45 @@ CASES: tuple[Case, ...] = (
             end=_starts_again, endpoint=True, config=_learned("grows")),
 )  # fmt: skip
 """The matrix, in the order of issue 5."""
+
+
+def _stall(stage: Stage) -> None:
+    stage.source.stall()
+
+
+def _hold_up(trouble: Callable[[], object]) -> Callable[[Stage], Fault]:
+    """The onlooker is in trouble, once, while nothing else is wrong."""
+
+    def act(stage: Stage) -> Fault:
+        at = time.monotonic()
+        troubles = [trouble]
+        stage.onlooker.hold_up = lambda: troubles and troubles.pop()()
+        stage.watch(2.0)
+        return Fault(at, at, None, time.monotonic())
+
+    return act
+
+
+def _die() -> None:
+    raise RuntimeError("the matrix wants it so")
+
+
+def _escape_and_stall(stage: Stage) -> None:
+    stage.let_escape()
+    stage.source.stall()
+
+
+BROKEN: tuple[Case, ...] = (
+    Case("freezer-does-nothing", "the freezer says that all have stopped, and writes nothing", _to_safe(_stall), "",
+         _leave, inside=FREEZER),
+    Case("watchdog-late", "SIGSTOP to the controller; the watchdog waits for 5 s more",
+         _to_safe(_signal(signal.SIGSTOP, _controller)), "", _left_to_successor, promise=Promise.LEASE,
+         config=lambda stage: {"watchdog": {"grace_seconds": 5.0 + stage.pace.grace_seconds}}),
+    Case("escape-unguarded", "a task leaves its groups and runs while BE is held", _to_safe(_escape_and_stall), "",
+         _leave, config=lambda stage: _STATIC, lacks=Stage.lacks_escape),
+    Case("group-missing", "BE's group in the CPU hierarchy is removed, its tasks run on",
+         _within_verdict(Stage.lose_group), "", _leave, lacks=Stage.lacks_escape),
+    Case("onlooker-stalls", "who watches BE stands still for .6 s", _hold_up(lambda: time.sleep(0.6)), "", _leave),
+    Case("onlooker-dies", "who watches BE ends", _hold_up(_die), "", _leave),
+)  # fmt: skip
+"""Services and onlookers that are broken: none of these may pass."""

@@ -16,6 +16,9 @@ from tests.faults.onlooker import Sample
 
 ROUNDING_CPUS = 1e-6
 
+CPU_SLACK_SECONDS = 0.3
+"""BE may use so much CPU time beyond what it is allowed: a period of its quota, and what it takes to stop."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -25,11 +28,17 @@ class Judged:
         seconds: Until it was where it had to be; infinite if it never was.
         freer: How many times it became freer than it might be.
         first: The first of these, in words.
+        excess_seconds: CPU time that its processes used beyond what the verdicts allow, at its most.
+        gap_seconds: The longest time for which nobody looked.
+        waited_seconds: How long the service waited for a CPU until BE was where it had to be.
     """
 
     seconds: float
     freer: int = 0
     first: str = ""
+    excess_seconds: float = 0.0
+    gap_seconds: float = 0.0
+    waited_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,7 @@ def judge(
     *,
     stays: bool = True,
 ) -> Judged:
-    """When BE was where it had to be, and how often it was freer than it might be, but for the time until then.
+    """When BE was where it had to be, and how often it was freer than it might be: than the verdict at all times.
 
     Args:
         samples: What was seen.
@@ -99,33 +108,52 @@ def judge(
         wanted: Where BE had to be: the safe allocation, or None for whatever verdict was in force.
         counted_seconds: From when on the time counts.
         watched: From when until when BE might never be freer than the verdict in force.
-        excused: Spans in which it might be: a foreign write may last until the end of the tick after it.
+        excused: Spans in which it might be: a foreign write may last until the end of the tick after it, and writes
+            that fail until the watchdog steps in.
         stays: Once there, BE might never be freer than `wanted` either.
     """
     reached, times, was_freer, first = math.inf, 0, False, ""
     begin, end = watched
+    excess, most_excess, gap = 0.0, 0.0, 0.0
+    before, seen_seconds = None, begin
+    waited_from = waited_to = 0.0
     for sample in samples:
+        if sample.begun_seconds <= counted_seconds:
+            waited_from = sample.waited_seconds
         most = ruled.most(sample)
         if most is None or sample.ended_seconds < begin or sample.begun_seconds > end:
             continue
+        gap, seen_seconds = max(gap, sample.begun_seconds - seen_seconds), sample.ended_seconds
         bound = most if wanted is None else wanted
-        if reached == math.inf and sample.begun_seconds >= counted_seconds:
-            if not _within(sample, bound, stopping=not stays):
-                continue  # how long that lasts is what the time tells
+        is_counted = reached == math.inf and sample.begun_seconds >= counted_seconds
+        waited_to = sample.waited_seconds if is_counted else waited_to
+        if is_counted and _within(sample, bound):
             reached = sample.ended_seconds - counted_seconds
         limit = wanted if stays and wanted is not None and reached < math.inf else most
-        is_freer = freer(sample, limit) and not any(a <= sample.ended_seconds <= b for a, b in excused)
+        is_excused = any(a <= sample.ended_seconds <= b for a, b in excused)
+        is_freer = freer(sample, limit) and not is_excused
+        if before is not None:
+            allowed = max(limit.usable_cpus, before[1]) * (sample.ended_seconds - before[0].begun_seconds)
+            used = sample.used_seconds - before[0].used_seconds
+            # What was not used before is no credit.
+            excess = 0.0 if is_excused else max(excess + used - allowed, 0.0)
+            most_excess = max(most_excess, excess)
+        before = sample, limit.usable_cpus
         if is_freer and not was_freer:
             times += 1
             first = first or f"{sample.begun_seconds - begin:.2f} s after the fault: {sample.found}, allowed {limit}"
         was_freer = is_freer
-    return Judged(reached, times, first)
+    return Judged(reached, times, first, most_excess, max(gap, end - seen_seconds), max(waited_to - waited_from, 0.0))
 
 
-def _within(sample: Sample, most: Allocation, *, stopping: bool) -> bool:
-    """Knob by knob, also beneath a freeze; on a busy machine one tick is over before tasks told to freeze have run."""
+def _within(sample: Sample, most: Allocation) -> bool:
+    """Knob by knob, also beneath a freeze.
+
+    Tasks that were told to freeze stop when they next get a CPU, which on a busy machine takes long; that they use none
+    until then is told by their CPU time.
+    """
     found = sample.found
-    if found is not None and stopping and sample.ordered:
+    if found is not None and sample.ordered:
         found = found.but(frozen=True)
     return found is None or found.at_most(most.but(quota_cpus=most.quota_cpus + ROUNDING_CPUS))
 

@@ -29,10 +29,10 @@ def _hang() -> NoReturn:
 
 
 def _out_of_range() -> Callable[[], object]:
-    """In turn an allocation beyond any host, and an index beyond the table."""
+    """In turn an index beyond the table, and an allocation beyond any host."""
     from rlctl.envs.allocation import Allocation
 
-    answers = itertools.cycle((Allocation(1e9, 1_000_000), 1_000_000))
+    answers = itertools.cycle((1_000_000, Allocation(1e9, 1_000_000)))
     return lambda: next(answers)
 
 
@@ -46,6 +46,9 @@ POLICY: dict[str, Callable[[], Callable[[], object]]] = {
 
 WRITE = ("EACCES", "EINVAL", "ENOENT", "EBUSY")
 """Behind `write-`: what every write to the group's knobs fails with."""
+
+FREEZER = "freezer"
+"""Nothing is written to the freezer, and it says that what was ordered is done."""
 
 CLOCK = "wall-clock"
 """The wall clock jumps a day ahead and a day back, at every look at it."""
@@ -64,6 +67,8 @@ def main(arguments: list[str]) -> int:
     kind, _, name = fault.partition("-")
     if fault == CLOCK:
         _break_clock(trigger)
+    elif fault == FREEZER:
+        _break_freezer()
     elif kind == "policy":
         _break_policy(trigger, POLICY[name]())
     else:
@@ -98,6 +103,17 @@ def _break_writes(trigger: str, group: str, number: int) -> None:
         write(self, path, text)
 
     KernelFiles.write = broken  # type: ignore[method-assign]
+
+
+def _break_freezer() -> None:
+    from rlctl.envs.host.cgroup.driver import FreezerDriver
+    from rlctl.envs.host.cgroup.v1 import FreezerV1
+    from rlctl.envs.host.cgroup.v2 import FreezerV2
+
+    ordered: dict[Path, bool] = {}
+    FreezerDriver.order = lambda self, frozen: ordered.update({self.state_path: frozen})  # type: ignore[method-assign]
+    for driver in (FreezerV1, FreezerV2):
+        driver.ordered = driver.frozen = lambda self: ordered.get(self.state_path, False)  # type: ignore[method-assign]
 
 
 def _break_clock(trigger: str) -> None:

@@ -18,13 +18,16 @@ from typing import Any
 from rlctl.envs.errors import RlctlError
 from rlctl.report.page import render
 from tests.faults.cases import Case, Fault
-from tests.faults.judging import judge, rulings
+from tests.faults.judging import CPU_SLACK_SECONDS, judge, rulings
 from tests.faults.kills import Kill
 from tests.faults.pace import Pace
 from tests.faults.stage import Stage
 
-HEADER = ("case", "BE <= verdict after, s", "freer than it", "originals", "the log says")
+HEADER = ("case", "BE there after, s", "of", "freer", "CPU beyond, s", "unseen, s", "originals", "the log says")
 MOST_WORDS = 68
+
+SEEN_CPU_SECONDS = 1.0
+"""SECURITY.md: a CPU-second too much suspends BE."""
 
 _MESSAGE = re.compile(r"\d\d:\d\d:\d\d |rlctl")  # rather than the configuration in effect
 
@@ -39,6 +42,10 @@ class Row:
         freer: How many times BE was freer than the verdict in force.
         originals: All settings of both groups came back byte for byte.
         says: What the log says.
+        bound_seconds: What was promised for `seconds`.
+        excess_seconds: CPU time that BE used beyond what the verdicts allow.
+        gap_seconds: The longest time for which nobody looked at BE.
+        busy: Why nobody can say whether all holds; empty if one can.
         counted_late: The seconds count from the stall of the client that follows the fault.
         skipped: Why it was not run; empty if it was.
         wrong: What does not hold; empty if all does.
@@ -49,6 +56,10 @@ class Row:
     freer: int
     originals: bool
     says: str
+    bound_seconds: float = math.nan
+    excess_seconds: float = math.nan
+    gap_seconds: float = math.nan
+    busy: str = ""
     counted_late: bool = False
     skipped: str = ""
     wrong: str = ""
@@ -91,25 +102,31 @@ def table(rows: Sequence[Row]) -> str:
 
 def as_json(rows: Sequence[Row], pace: Pace, host: Mapping[str, object]) -> str:
     """The same for a program."""
-    plain = [asdict(row) | {"seconds": row.seconds if math.isfinite(row.seconds) else None} for row in rows]
+    plain = [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in one.items()}
+        for one in map(asdict, rows)
+    ]
     return json.dumps({"schema": 1, **host, "pace": asdict(pace), "cases": plain}, indent=1) + "\n"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     if row.skipped:
-        return row.case, "-", "-", "-", f"not run: {row.skipped}"
-    words = (row.wrong or row.says)[:MOST_WORDS]
+        return row.case, *["-"] * 6, f"not run: {row.skipped}"
+    words = (row.wrong or row.busy or row.says)[:MOST_WORDS]
     if math.isnan(row.seconds):
-        return row.case, "?", "?", "?", words
+        return row.case, *["?"] * 6, words
     seconds = f"{row.seconds:.2f}" + ("*" if row.counted_late else "")
     often = "never" if not row.freer else f"{row.freer} times"
-    return row.case, seconds, often, "yes" if row.originals else "NO", words
+    measures = (f"{one:.2f}" if math.isfinite(one) else "-" for one in (row.excess_seconds, row.gap_seconds))
+    bound = f"{row.bound_seconds:g}" if math.isfinite(row.bound_seconds) else "-"
+    return row.case, seconds, bound, often, *measures, "yes" if row.originals else "NO", words
 
 
 def _in_words(row: Row) -> str:
     if row.skipped:
         return f"{row.case}: not run: {row.skipped}"
-    return f"{row.case}: {row.seconds:.2f} s" + (f"; WRONG: {row.wrong}" if row.wrong else "")
+    verdict = f"; WRONG: {row.wrong}" if row.wrong else f"; {row.busy}" if row.busy else ""
+    return f"{row.case}: {row.seconds:.2f} s{verdict}"
 
 
 def _row(case: Case | Kill, pace: Pace, stop: threading.Event) -> Row:
@@ -152,16 +169,33 @@ def _judged(case: Case, stage: Stage, fault: Fault) -> Row:
     )  # fmt: skip
     says = _said(case.says, stage.folder, [tick for tick in ticks if tick["time_seconds"] >= fault.at_seconds])
     changed = stage.changed()
-    seconds, freer, bound = judged.seconds, judged.freer, stage.pace.dead_seconds
+    seconds, freer, bound = judged.seconds, judged.freer, case.promise.seconds(stage.pace)
+    excess, gap, error = judged.excess_seconds, judged.gap_seconds, stage.onlooker.error
+    # Where nobody looked for long, or the service had no CPU, lateness says nothing of what it does.
+    busy_because = {
+        f"nobody looked at BE for {gap:.2f} s": gap > stage.pace.gap_seconds,
+        f"BE was late by {seconds - bound:.2f} s, rlctl waited {judged.waited_seconds:.2f} s for a CPU": (
+            bound < seconds < bound + judged.waited_seconds
+        ),
+        f"the task that left had {excess:.2f} s of CPU too much, which nobody has to see": (
+            case.escapes and excess < SEEN_CPU_SECONDS
+        ),
+    }
+    why_busy = next((text for text, true in busy_because.items() if true), "")
     faults = {
-        f"BE was not safe within {bound:g} s, but after {seconds:.2f}": case.dead and seconds > bound,
-        "BE never came to the verdict": seconds == math.inf,
+        f"who watches BE has failed: {error}": bool(error),
+        "BE never came to the verdict": seconds == math.inf and not (why_busy and case.escapes),
+        f"BE was not there within {bound:g} s, but after {seconds:.2f}": bound < seconds < math.inf and not why_busy,
         f"BE was freer than the verdict {freer} times, first {judged.first}": freer > 0,
+        f"BE used {excess:.2f} s of CPU more than it may": excess > CPU_SLACK_SECONDS and not case.escapes,
         f"not put back: {', '.join(changed)}": bool(changed),
-        f"nothing in the log says {case.says!r}": not says,
+        f"nothing in the log says {case.says!r}": bool(case.says) and not says and not (why_busy and case.escapes),
     }
     wrong = "; ".join(text for text, true in faults.items() if true)
-    return Row(case.name, seconds, freer, not changed, says, case.counted_late, wrong=wrong)
+    busy = f"too busy to judge: {why_busy}" if why_busy and not wrong else ""
+    return Row(
+        case.name, seconds, freer, not changed, says, bound, excess, gap, busy, case.counted_late, wrong=wrong
+    )  # fmt: skip
 
 
 def _said(pattern: str, folder: Path, ticks: Sequence[Mapping[str, Any]]) -> str:

@@ -42,11 +42,16 @@ MAX_LOAD_RPS = 400.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 ORIGINAL_QUOTA = Quota(190_000, 95_000)  # nothing that rlctl or the kernel would come to by itself
+SERVICE_WEIGHTS = {1: 10_240, 2: 1000}
 BE_WEIGHTS = {1: 16, 2: 2}  # enough to freeze at once, too little to disturb who watches
 
 SETTINGS = ("cpu.*", "cpuset.*", "freezer.*", "cgroup.freeze", "cgroup.subtree_control")
 TRANSIENT = ("cpu.pressure", "cgroup.pressure")  # writable, but no settings
 WATCHDOG = re.compile(r"watchdog started: pid (\d+)")
+
+
+class TooLate(TestbedError):
+    """Something that has to happen did not happen in time."""
 
 
 class Stage:
@@ -64,6 +69,7 @@ class Stage:
         limits: As the service has them.
         source: Where latency comes from.
         onlooker: Watches BE.
+        be_pids: All processes that BE ever had.
         folder: Configuration, logs and state.
         trigger: File that triggers a fault inside the controller.
         service: The controller that was started last.
@@ -78,6 +84,7 @@ class Stage:
         self._endpoint = endpoint
         self._stack = contextlib.ExitStack()
         self._services = 0
+        self.be_pids: list[int] = []
         self.lc: Group
         self.be: Group
         self.source: Client | Endpoint
@@ -123,10 +130,22 @@ class Stage:
         answering = [sys.executable, "-I", "-S", "-c", ANSWERING, str(self.folder / "lc")]
         self.lc_process = self._lc_processes.start("lc", answering)
         self._start_be()
+        # As the unit's slice has it, configs/deploy/rlctl.slice.
+        self._service_group = self._made(f"{self.name}-service")
+        stack.callback(self._service_group.remove)
+        if self._service_group.cpu is not None:
+            self._service_group.cpu.set_weight(SERVICE_WEIGHTS[self._layout.mount(Controller.CPU).version])
+        self._controllers = stack.enter_context(Launcher(self.folder, self._service_group, self._janitor))
         self.originals = {**settings(self.lc), **settings(self.be)}
-        self.onlooker = Onlooker(self._layout, self.be.name, self.order, self.pace.poll_seconds)
+        self.onlooker = Onlooker(
+            self._layout,
+            self.be.name,
+            self.order,
+            self.pace.poll_seconds,
+            lambda: tuple(self.be_pids),
+            self._service_group.pids,
+        )
         stack.callback(self.onlooker.close)
-        self._controllers = stack.enter_context(Launcher(self.folder, None, self._janitor))
 
     def _made(self, name: str) -> Group:
         group = Group.create(self._layout, name, self._knobs)
@@ -147,7 +166,7 @@ class Stage:
 
     def _start_be(self) -> None:
         for number in range(min(len(self.order), self.pace.most_busy)):
-            self._be_processes.start(f"be-{number}", [sys.executable, "-I", "-S", "-c", BUSY])
+            self.be_pids.append(self._be_processes.start(f"be-{number}", [sys.executable, "-I", "-S", "-c", BUSY]).pid)
 
     def changed(self) -> list[str]:
         """Settings of both groups that are not what they were before the start, byte for byte."""
@@ -190,6 +209,13 @@ class Stage:
         layout = Layout.detect()
         together = layout.mount(CgroupController.FREEZER).path == layout.mount(CgroupController.CPUACCT).path
         return "who leaves a group of cgroup v2 leaves its account too" if together else ""
+
+    def lose_group(self) -> None:
+        """Take BE's tasks out of their group in the CPU hierarchy, and remove that."""
+        mount = self._layout.mount(Controller.CPU).path
+        for pid in self.be.pids():
+            (mount / "cgroup.procs").write_text(str(pid))
+        (mount / self.be.name).rmdir()
 
     def free_be(self) -> None:
         """Write BE free, as another program might: the quota lifted, all CPUs, thawed."""
@@ -287,13 +313,14 @@ class Stage:
             seconds: How long it may take; by default the pace's patience.
 
         Raises:
-            TestbedError: It did not happen in time, or it is to stop.
+            TooLate: It did not happen in time.
+            TestbedError: It is to stop.
         """
         limit = self.pace.patience_seconds if seconds is None else seconds
         deadline = time.monotonic() + limit
         while not condition():
             if time.monotonic() > deadline:
-                raise TestbedError(f"not within {limit:.0f} s: {what}; rlctl said: {self.service.process.tail()}")
+                raise TooLate(f"not within {limit:.0f} s: {what}; rlctl said: {self.service.process.tail()}")
             self._pause(0.01)
 
     def await_free(self) -> None:

@@ -1,14 +1,16 @@
 """The fault matrix holds what it says, and notices when something does not hold."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from tests.faults import matrix
-from tests.faults.cases import CASES
+from tests.faults.cases import BROKEN, CASES
 from tests.faults.judging import Rulings, judge
 from tests.faults.kills import KILLS
 from tests.faults.onlooker import Sample
-from tests.faults.pace import QUICK
+from tests.faults.pace import HOST, QUICK
 from tests.needs import needs
 
 SAFE = Allocation(0.01, 1, frozen=True)
@@ -87,7 +89,9 @@ def test_every_knob_is_held_to_the_verdict_unless_nothing_can_run(found, freer):
     assert judge(samples(HALF, found, HALF), ruled(HALF), None, 0.0, (0.0, 9.0)).freer == freer
 
 
-def test_be_that_was_told_to_freeze_is_not_there_yet_but_no_freer_either():
+def test_be_that_was_told_to_freeze_is_held():
+    told = Sample(0.1, 0.11, Allocation(0.01, 1), ordered=True)
+    assert judge([told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).seconds == pytest.approx(0.11)
     told = Sample(0.1, 0.11, HALF, ordered=True)
     assert judge([told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).seconds == float("inf")
     assert judge([*samples(SAFE), told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).freer == 0
@@ -101,3 +105,41 @@ def test_a_verdict_holds_from_the_end_of_its_tick_and_the_one_before_it_until_th
 
 def test_be_that_never_gets_there_never_did():
     assert judge(samples(MOST, MOST), ruled(MOST), SAFE, 0.0, (0.0, 9.0)).seconds == float("inf")
+
+
+def test_freer_before_it_is_safe_counts_too():
+    """A controller that hung once left BE unlimited for nine seconds, and then it was safe."""
+    seen = samples(HALF, HALF, MOST, MOST, SAFE)
+    judged = judge(seen, ruled(HALF), SAFE, 0.0, (0.0, 0.5))
+    assert judged.seconds == pytest.approx(0.45)
+    assert judged.freer == 1
+    assert not judge(seen, ruled(HALF), SAFE, 0.0, (0.0, 0.5), [(0.0, 0.4)]).freer
+
+
+def test_longest_time_without_a_look_is_told():
+    assert judge(samples(HALF, HALF), ruled(HALF), None, 0.0, (0.0, 0.15)).gap_seconds == pytest.approx(0.09)
+    assert judge(samples(HALF, HALF), ruled(HALF), None, 0.0, (0.0, 1.0)).gap_seconds == pytest.approx(0.85)
+
+
+def test_cpu_time_beyond_the_verdict_is_told():
+    """A task that left its groups runs on while the knobs say that all stand still."""
+    used = [Sample(0.1 * n + 0.04, 0.1 * n + 0.05, SAFE, used_seconds=0.1 * n) for n in range(10)]
+    assert judge(used, ruled(SAFE), SAFE, 0.0, (0.0, 1.0)).excess_seconds == pytest.approx(0.9)
+    assert judge(used, ruled(MOST), None, 0.0, (0.0, 1.0)).excess_seconds == 0.0
+
+
+def test_waiting_for_a_cpu_is_told():
+    seen = [Sample(0.1 * n, 0.1 * n + 0.01, SAFE if n == 9 else MOST, waited_seconds=0.05 * n) for n in range(12)]
+    assert judge(seen, ruled(MOST), SAFE, 0.1, (0.0, 2.0)).waited_seconds == pytest.approx(0.4)
+
+
+@pytest.mark.host
+@pytest.mark.slow
+def test_what_is_broken_on_purpose_is_caught(capsys):
+    needs()
+    rows = matrix.run(
+        BROKEN, replace(QUICK, gap_seconds=HOST.gap_seconds, slow_ratio=1.0, patience_seconds=40.0), print
+    )
+    with capsys.disabled():
+        print(f"\n{matrix.table(rows)}")
+    assert not [row.case for row in rows if not (row.wrong or row.busy or row.skipped)]
