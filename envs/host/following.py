@@ -110,7 +110,7 @@ class Follower:
         if self._claims is not None:
             self._claims.keep(self._known)
         try:
-            follow_groups(self._sensors, self.lc, self._known, now_seconds)
+            follow_groups(self._sensors, self.lc, self._known)
         except SensorError as error:
             self._refuse(_PERF, str(error))
         return self._known != before

@@ -16,10 +16,12 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.events import BE_VANISHED, Events
+from rlctl.envs.host.latency.newest import Windowed
 from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.host.poller import Poller
 from rlctl.envs.host.process import read_task
-from rlctl.envs.host.sensors.cpu import cpu_seconds_per_request
+from rlctl.envs.host.sensors.cpu import GroupCpus, cpu_seconds_per_request
+from rlctl.envs.host.sensors.cpu_time import request_cost
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import (
@@ -155,9 +157,8 @@ class LiveHost:
 
     def reset(self, seed: int | None = None) -> None:  # noqa: ARG002 - a live host has none
         """Let the next period begin now; rates and windows of what was before are read, and nobody learns of them."""
-        now = time.monotonic()
         for lc in (self._first, *self._others):
-            _readings(lc, now)
+            _readings(lc)
         self._deadline = time.monotonic() + self.tick_seconds
 
     def read(self) -> Telemetry:
@@ -165,7 +166,7 @@ class LiveHost:
         if self._unfollowed is not None:
             raise self._unfollowed
         now, self._between = time.monotonic(), False
-        readings = _readings(self._first, now)
+        readings = _readings(self._first)
         self._explain(readings)
         self._derive(readings)
         self._tell_escaped(readings)
@@ -336,9 +337,9 @@ class LiveHost:
 
     def _of_other(self, lc: Lc, first: Telemetry) -> Telemetry:
         """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
-        readings = _readings(lc, first.time_seconds)
+        readings = _readings(lc)
         own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
-        own["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(own["lc_cpus"], readings.get("done_rps", ABSENT))
+        own["lc_cpu_seconds_per_request"] = _cost(lc, readings)
         counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in COUNTERS_OF_EACH_LC}}
         counters.pop(MAX_LOAD, None)  # it is the first one's
         return self._rescale_load(
@@ -384,18 +385,29 @@ class LiveHost:
             readings[BE_ALLOWED] = Value(self._allowed_cpus)
         if (share := self.actuator.effective_share()) is not None:
             readings[BE_SHARE] = Value(share)
-        readings["lc_cpu_seconds_per_request"] = cpu_seconds_per_request(
-            readings.get("lc_cpus", ABSENT), readings.get("done_rps", ABSENT)
-        )
+        readings["lc_cpu_seconds_per_request"] = _cost(self._first, readings)
 
 
-def _readings(lc: Lc, now_seconds: float) -> dict[str, Reading]:
-    """All readings; a sensor that breaks its promise not to raise loses its own, and the tick goes on."""
+def _readings(lc: Lc) -> dict[str, Reading]:
+    """All readings, each as of the moment at which its sensor was asked.
+
+    A sensor that breaks its promise not to raise loses its own, and the tick goes on.
+    """
     readings: dict[str, Reading] = {}
     for sensor in lc.sensors:
         try:
-            readings.update(sensor.read(now_seconds))
+            readings.update(sensor.read(time.monotonic()))
         except Exception as error:  # noqa: BLE001 - the tick must go on, and the shield takes missing for unsafe
             failed = Missing(Why.MALFORMED, f"{sensor.name}: {error}")
             readings.update(dict.fromkeys(sensor.provides, failed))
     return readings
+
+
+def _cost(lc: Lc, readings: Mapping[str, Reading]) -> Reading:
+    """CPU time per request: both of the window that the latency source tells of, where it does."""
+    done_rps = readings.get("done_rps", ABSENT)
+    window = next((sensor.window for sensor in lc.sensors if isinstance(sensor, Windowed)), None)
+    cpu_time = next((sensor.lc_time for sensor in lc.sensors if isinstance(sensor, GroupCpus)), None)
+    if window is None or cpu_time is None:
+        return cpu_seconds_per_request(readings.get("lc_cpus", ABSENT), done_rps)
+    return request_cost(done_rps, window, cpu_time)

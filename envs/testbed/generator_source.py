@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
@@ -44,6 +44,11 @@ class GeneratorSource:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The figures since the previous call; missing when the generator is gone or does not answer."""
         return self._reporter.readings(self._figures(), now_seconds)
+
+    @property
+    def window(self) -> Window | None:
+        """When the window of the last readings began and ended."""
+        return self._reporter.window
 
     def newest(self) -> Newest:
         """Requests since the last look, and the oldest one; nothing when the generator is gone or does not answer."""

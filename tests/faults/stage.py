@@ -134,7 +134,7 @@ class Stage:
         self._service_group = self._made(f"{self.name}-service")
         stack.callback(self._service_group.remove)
         if self._service_group.cpu is not None:
-            self._service_group.cpu.set_weight(SERVICE_WEIGHTS[self._layout.mount(Controller.CPU).version])
+            self._service_group.cpu.set_weight(SERVICE_WEIGHTS[self._layout.mount(CgroupController.CPU).version])
         self._controllers = stack.enter_context(Launcher(self.folder, self._service_group, self._janitor))
         self.originals = {**settings(self.lc), **settings(self.be)}
         self.onlooker = Onlooker(
@@ -212,7 +212,7 @@ class Stage:
 
     def lose_group(self) -> None:
         """Take BE's tasks out of their group in the CPU hierarchy, and remove that."""
-        mount = self._layout.mount(Controller.CPU).path
+        mount = self._layout.mount(CgroupController.CPU).path
         for pid in self.be.pids():
             (mount / "cgroup.procs").write_text(str(pid))
         (mount / self.be.name).rmdir()

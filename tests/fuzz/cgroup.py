@@ -31,13 +31,14 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cpulist import MOST_CPUS
 from rlctl.envs.host.probe import probe_machine
 from rlctl.envs.host.process import start_time
-from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive
+from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.host.topology import cpu_order, read_list
 from rlctl.envs.telemetry import Quantile, Value
 from rlctl.envs.workload import Weight
 from tests.doubles.cgroup_kernel import FakeKernel
+from tests.doubles.timed import TimedCpus
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target, refusal
 from tests.fuzz.watch import guarded
@@ -335,7 +336,7 @@ def _sense(folder: Path, fill: Callable[[Mapping[str, bytes]], None], case: Case
     psutil.PROCFS_PATH = str(proc)
     alive = LcAlive(group / "cgroup.procs")
     sensors = (
-        GroupCpus(group / "usage", [group / "usage"], CPUS), HostCpus(host_cpus=CPUS, own_seconds=lambda: 0.5), alive,
+        TimedCpus(group / "usage", [group / "usage"], CPUS), HostCpus(host_cpus=CPUS, own_seconds=lambda: 0.5), alive,
         Psi(group, [group]), RunDelay(alive.pids, proc),
     )  # fmt: skip
     told = {}

@@ -30,7 +30,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.workload import SLO
-from tests.doubles.text_logs import TimedLog
+from tests.doubles.timed import TimedLog
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target
 from tests.fuzz.watch import guarded

@@ -17,8 +17,7 @@ from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Va
 from rlctl.envs.workload import SLO
 
 # Every latency source gives these keys. `tail_is_lower_limit` is 1 while the tail is known to be at least what is
-# reported, but not how much more (a histogram that ends below it). All are of the window that `latency_window_seconds`
-# says, which ended so long ago as that reading is old.
+# reported, but not how much more (a histogram that ends below it).
 PROVIDES = (
     "tail_latency_seconds",
     "oldest_request_seconds",
@@ -27,7 +26,6 @@ PROVIDES = (
     "done_rps",
     "error_rps",
     "tail_is_lower_limit",
-    "latency_window_seconds",
 )
 
 # No client waits an hour for an answer: beyond, the unit is mistaken or the figure is garbage.
@@ -39,6 +37,10 @@ FIRST_ERROR_STATUS = 500
 """Of HTTP. Below, a request that failed is its client's fault, and was answered as it should be."""
 
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
+
+
+Window = tuple[float, float]
+"""Monotonic times, in seconds, between which what a source tells has happened."""
 
 
 class TimeUnit(StrEnum):
@@ -79,9 +81,15 @@ class Figures:
 
 
 class Reporter:
-    """Checks a source's figures, tick by tick, for its readings; those older than `stale_seconds` are missing."""
+    """Checks a source's figures, tick by tick, for its readings; those older than `stale_seconds` are missing.
+
+    Attributes:
+        window: Monotonic time at which the window of the last readings began, and at which it ended; None where there
+            were none.
+    """
 
     def __init__(self, source: str, slo: SLO, stale_seconds: float) -> None:
+        self.window: Window | None = None
         self.source, self.slo, self.stale_seconds = source, slo, stale_seconds
         self._good_seconds = dict.fromkeys(PROVIDES, -math.inf)
 
@@ -92,6 +100,9 @@ class Reporter:
             figures: The newest figures, or why there are none at all.
             failure: Why there are no newer ones, if the source failed since.
         """
+        self.window = None
+        if isinstance(figures, Figures):
+            self.window = figures.end_seconds - figures.window_seconds, figures.end_seconds
         readings = self._judge(figures, now_seconds, failure)
         for name, reading in readings.items():
             if isinstance(reading, Value):
@@ -122,7 +133,6 @@ class Reporter:
             "done_rps": done,
             "error_rps": _checked(figures.error_rps, MOST_RPS, age_seconds),
             "tail_is_lower_limit": tail if isinstance(tail, Missing) else Value(limit, age_seconds),
-            "latency_window_seconds": _checked(figures.window_seconds, LONGEST_SECONDS, age_seconds),
         }
 
     def _named(self, detail: str) -> str:

@@ -56,6 +56,10 @@ class GrowingFile:
         self._partial = self._mark = b""
         self._resync = False
         self._ahead = 0  # where `ahead` goes on
+        self._written_ns, self._is_emptied = (
+            0,
+            False,
+        )  # as of the last look
         self._opened = deque[int](maxlen=8)  # numbers of the files that had the name
         self.taken_ratio = 1.0
         self.gap = self._next_gap = ""
@@ -142,7 +146,9 @@ class GrowingFile:
             return missing_because(error, self.path)
         self._begin_anew()
         self._ahead = 0
-        self._opened.append((there := os.fstat(self._file)).st_ino)
+        there = os.fstat(self._file)
+        self._opened.append(there.st_ino)
+        self._written_ns, self._is_emptied = there.st_mtime_ns, False
         if there.st_mtime < self._looked_seconds - TIMES_AGREE_SECONDS:
             self._skip_the_past()
         return None
@@ -182,10 +188,13 @@ class GrowingFile:
         return self._whole_lines(self._added())
 
     def _added(self) -> bytes:
-        size = self._size()
-        if self._is_truncated(size):
+        found = self._look()
+        size = found.st_size
+        if self._is_truncated(found):
             self._next_gap = "the file was truncated in place, and what was written before that is not read"
             self._begin_anew()
+            self._is_emptied = size == 0
+        self._written_ns = found.st_mtime_ns
         added = size - self._offset
         if added > MOST_BYTES:
             self._offset, self._partial, self._mark, self._resync = size - MOST_BYTES, b"", b"", True
@@ -196,21 +205,25 @@ class GrowingFile:
         self._mark = (self._mark + data[-MARK_BYTES:])[-MARK_BYTES:]
         return data
 
-    def _size(self) -> int:
-        """The size, and in `read_seconds` when it was this: what is added later belongs to the next window."""
+    def _look(self) -> os.stat_result:
+        """The file's size, and in `read_seconds` when it was this: what is added later is of the next window."""
         for _ in range(LOOKS):
             before_seconds = self._clock()
-            size = os.fstat(self._descriptor).st_size
+            found = os.fstat(self._descriptor)
             self.read_seconds = self._clock()
             if self.read_seconds - before_seconds <= TORN_SECONDS:
-                return size
-        self._next_gap = "rlctl was held up while it read the log: it is not known until when the lines are"
-        return size
+                break
+        else:
+            self._next_gap = "rlctl was held up while it read the log: it is not known until when the lines are"
+        return found
 
-    def _is_truncated(self, size: int) -> bool:
-        if size < self._offset:
-            return True
-        return os.pread(self._descriptor, len(self._mark), self._offset - len(self._mark)) != self._mark
+    def _is_truncated(self, found: os.stat_result) -> bool:
+        if found.st_size == self._offset:  # it was written to, and is no longer for it
+            return found.st_mtime_ns != self._written_ns
+        # Where it was found empty there is nothing to compare: what was written and truncated since is not to be seen.
+        was_emptied = self._offset == 0 and self._is_emptied
+        marked = os.pread(self._descriptor, len(self._mark), self._offset - len(self._mark))
+        return found.st_size < self._offset or was_emptied or marked != self._mark
 
     def _whole_lines(self, data: bytes) -> bytes:
         if self._resync:  # the first line was begun before the place where reading began

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from rlctl.envs.host.latency.figures import Window
 from rlctl.envs.host.sensors.sensor import Sensor
 
 
@@ -25,6 +26,15 @@ class Newest:
 
 
 NOTHING = Newest()
+
+
+@runtime_checkable
+class Windowed(Protocol):
+    """A latency source that says of which time its last readings are, so that others can be put beside them."""
+
+    @property
+    def window(self) -> Window | None:
+        """When that began and ended; None where the last readings are of no window."""
 
 
 @runtime_checkable

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
@@ -105,6 +105,11 @@ class PolledSource:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
         return self._reporter.readings(self._latest, now_seconds, self._failure)
+
+    @property
+    def window(self) -> Window | None:
+        """When the window of the last readings began and ended."""
+        return self._reporter.window
 
     def newest(self) -> Newest:
         """The latency of a window that has come since the last look; with the oldest request, as in a tick."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.envs.host.latency.figures import PROVIDES, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Reporter, Window
 from rlctl.envs.host.latency.growing_file import GrowingFile
 from rlctl.envs.host.latency.line_formats import LineFormat
 from rlctl.envs.host.latency.newest import NOTHING, Newest
@@ -109,6 +109,11 @@ class TextLog:
         figures = Missing(Why.MALFORMED, self._format.unfit) if self._window.unfit else self._window.figures()
         readings = self._reporter.readings(figures, now_seconds)
         return {**readings, "rejected_rps": self._window.rejected_rps(), "log_gaps": gaps}
+
+    @property
+    def window(self) -> Window | None:
+        """When the window of the last readings began and ended."""
+        return self._reporter.window
 
     def newest(self) -> Newest:
         """The newest requests since the last look; a line without a latency is the slowest of all."""

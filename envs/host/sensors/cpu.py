@@ -15,6 +15,7 @@ import psutil
 
 from rlctl.envs.host.cgroup.kernel import identity_of
 from rlctl.envs.host.decode import parse_quantity
+from rlctl.envs.host.sensors.cpu_time import CpuTime
 from rlctl.envs.host.sensors.kernel_file import BEGAN_ANEW, G, Gauge, KernelFile, Rate, follow_gauges
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
@@ -60,9 +61,10 @@ class BeUsage(Gauge):
         self._group = identity_of(path.parent)
         self._resets: deque[float] = deque(maxlen=RESETS)
 
-    def rate(self, now_seconds: float, most: float | None = None) -> Reading:
+    def timed_rate(self, clock: Callable[[], float], most: float | None = None) -> Reading:
         """Its growth per second since the previous call."""
-        reading = super().rate(now_seconds, most)
+        reading = super().timed_rate(clock, most)
+        now_seconds = clock()
         if isinstance(reading, Missing):
             if reading.why is Why.GONE and self._last is not None:
                 reading, self._last = self._last, None
@@ -84,28 +86,46 @@ class BeUsage(Gauge):
 
 
 class GroupCpus:
-    """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes counts once more, see `BeUsage`."""
+    """`lc_cpus` and `be_cpus` from control groups; of `be` one that vanishes counts once more, see `BeUsage`.
+
+    Args:
+        clock: Says when a counter was read, monotonic.
+
+    Attributes:
+        lc_time: CPU time of the LC, for the windows of others.
+    """
 
     name = "group-cpus"
     provides = ("lc_cpus", "be_cpus")
 
-    def __init__(self, lc: Path, be: Sequence[Path] = (), host_cpus: int | None = None) -> None:
-        self._host_cpus = host_cpus
+    def __init__(
+        self,
+        lc: Path,
+        be: Sequence[Path] = (),
+        host_cpus: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._host_cpus, self._clock = host_cpus, clock
+        self.lc_time = CpuTime()
         self._lc, self._be = Gauge(lc, usage_seconds), tuple(BeUsage(path) for path in be)
 
-    def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """Both shares since the previous call."""
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:  # noqa: ARG002 - it looks at the clock itself
+        """Both shares since the previous call, each between the moments at which its counter was read."""
         most = _most_cpus(self._host_cpus)
-        be = [usage.rate(now_seconds, most) for usage in self._be]
-        return {"lc_cpus": self._lc.rate(now_seconds, most), "be_cpus": _sum(be)}
+        lc = self._lc.timed_rate(self._clock, most)
+        self.lc_time.add(self._lc.last)
+        be = [usage.timed_rate(self._clock, most) for usage in self._be]
+        return {"lc_cpus": lc, "be_cpus": _sum(be)}
 
-    def follow(self, lc: Path, be: Sequence[Path], now_seconds: float) -> None:
+    def follow(self, lc: Path, be: Sequence[Path]) -> None:
         """Other groups from now on; one that is new counts from this moment. Call it after `read` of the same tick."""
 
         def begin(gauge: G) -> G:
-            gauge.rate(now_seconds)
+            gauge.timed_rate(self._clock)
             return gauge
 
+        if lc != self._lc.path:
+            self.lc_time = CpuTime()
         (self._lc,) = follow_gauges((self._lc,), (lc,), lambda path: begin(Gauge(path, usage_seconds)))
         self._be = follow_gauges(self._be, be, lambda path: begin(BeUsage(path)))
 

@@ -81,11 +81,18 @@ class KernelFile:
                 os.close(file)
 
 
+LATE_SECONDS, LOOKS = 0.010, 3
+"""Whoever was held up for longer while it read a number does not know of when it is, and reads again, so often."""
+
+
 BEGAN_ANEW = "the counter or the clock started anew"
 
 
 class Rate:
     """Growth per second of a counter that only grows.
+
+    Attributes:
+        before: The time and the number of the last call; None where that was missing.
 
     Args:
         most: The largest rate that physics allows. Ticks are late now and then, so that one interval's growth is
@@ -94,7 +101,7 @@ class Rate:
 
     def __init__(self, most: float = math.inf) -> None:
         self._most = most
-        self._before: tuple[float, float] | None = None
+        self.before: tuple[float, float] | None = None
         self._good_seconds = -math.inf
 
     def update(self, now_seconds: float, total: float | Missing, most: float | None = None) -> Reading:
@@ -110,10 +117,10 @@ class Rate:
         return reading
 
     def _difference(self, now_seconds: float, total: float | Missing, most: float) -> Reading:
-        before, self._before = self._before, None
+        before, self.before = self.before, None
         if isinstance(total, Missing):
             return total
-        self._before = now_seconds, total
+        self.before = now_seconds, total
         if before is None:
             return Missing(Why.NO_DATA, "a rate takes two readings")
         seconds, growth = now_seconds - before[0], total - before[1]
@@ -152,6 +159,21 @@ class Gauge:
     def rate(self, now_seconds: float, most: float | None = None) -> Reading:
         """Its growth per second since the previous call; `most` as of `Rate.update`."""
         return self._rate.update(now_seconds, self.now(), most)
+
+    def timed_rate(self, clock: Callable[[], float], most: float | None = None) -> Reading:
+        """The same between the moments at which it was read, whatever held up its reader before and after."""
+        for _ in range(LOOKS):
+            began_seconds, total, ended_seconds = clock(), self.now(), clock()
+            if ended_seconds - began_seconds <= LATE_SECONDS:
+                break
+        else:
+            total = Missing(Why.NO_DATA, f"{self.path}: rlctl was held up while it read")
+        return self._rate.update(ended_seconds, total, most)
+
+    @property
+    def last(self) -> tuple[float, float] | None:
+        """The time and the number of the last call of `rate`; None where it was missing."""
+        return self._rate.before
 
     def close(self) -> None:
         """Close the file; the next reading opens it again."""

@@ -34,7 +34,7 @@ def group_sensors(lc: Group, be: Sequence[Group]) -> list[Sensor]:
     return sensors
 
 
-def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now_seconds: float) -> None:
+def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group]) -> None:
     """Point sensors as `group_sensors` and `perf_sensors` made them at other groups, right after they were read.
 
     Raises:
@@ -45,7 +45,7 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group], now
             case LcAlive():
                 sensor.follow(lc.procs_file)
             case GroupCpus() if lc.usage_file:
-                sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file], now_seconds)
+                sensor.follow(lc.usage_file, [group.usage_file for group in be if group.usage_file])
             case Psi() if lc.pressure_file:
                 pressed = [group.pressure_file.parent for group in be if group.pressure_file]
                 sensor.follow(lc.pressure_file.parent, pressed)

@@ -23,7 +23,8 @@ class Sensor(Protocol):
         """All readings; a missing one is a `Missing`. Never raises for a missing reading and never blocks.
 
         Args:
-            now_seconds: `time.monotonic()` of the tick. Rates are differences since the previous call.
+            now_seconds: `time.monotonic()`. Rates are differences since the previous call; where they are held against
+                another sensor's, between the moments at which the counter itself was read.
         """
 
     def close(self) -> None:

@@ -518,8 +518,8 @@ def test_a_container_that_is_made_anew_is_found_under_its_new_id() -> None:
 def test_sensors_without_files_stay_as_they_are(fake: Bench) -> None:
     lc, be = fake.group(), fake.group()
     sensors = group_sensors(lc, [be])
-    follow_groups(sensors, lc, [], 1.0)
-    follow_groups(sensors, lc, [be], 2.0)
+    follow_groups(sensors, lc, [])
+    follow_groups(sensors, lc, [be])
     readings = [sensor.read(3.0) for sensor in sensors]
     assert readings
     for sensor in sensors:

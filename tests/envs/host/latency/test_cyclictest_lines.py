@@ -17,7 +17,7 @@ from rlctl.envs.host.latency.line_formats import cyclictest_lines
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
 from scripts.studies.realtime.cyclictest import wake_ups
-from tests.doubles.text_logs import TimedLog
+from tests.doubles.timed import TimedLog
 
 CAPTURED = (
     b"Max CPUs = 2\nOnline CPUs = 2\n# /dev/cpu_dma_latency set to 0us\nThread 0 Interval: 200\n"

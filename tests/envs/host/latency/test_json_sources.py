@@ -25,7 +25,7 @@ from rlctl.envs.host.latency.polled import PolledSource
 from rlctl.envs.host.latency.text_log import LOOK_EVERY, LOOK_LINES, MOST_LINES, TextLog, sampled
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.doubles.text_logs import TimedLog
+from tests.doubles.timed import TimedLog
 from tests.waiting import reading, until
 
 near: Any = pytest.approx  # its own type is not that of a number

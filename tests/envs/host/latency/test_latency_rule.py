@@ -37,7 +37,6 @@ def test_figures_become_readings_with_their_age(reporter: Reporter) -> None:
         "done_rps": Value(500.0, 0.5),
         "error_rps": Value(1.0, 0.5),
         "tail_is_lower_limit": Value(0.0, 0.5),
-        "latency_window_seconds": Value(1.0, 0.5),
     }
 
 

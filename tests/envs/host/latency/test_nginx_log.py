@@ -14,7 +14,7 @@ from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.line_formats import PatternLines, nginx_lines
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.doubles.text_logs import TimedLog
+from tests.doubles.timed import TimedLog
 
 NOW = 1_795_248_000.0
 

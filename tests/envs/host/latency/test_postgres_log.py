@@ -15,7 +15,7 @@ from rlctl.envs.host.latency.postgres_lines import UNFIT, PostgresLines
 from rlctl.envs.host.latency.text_log import LOOK_EVERY
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from tests.doubles.text_logs import TimedLog
+from tests.doubles.timed import TimedLog
 
 CAPTURED = Path(__file__).parents[3] / "fixtures/latency/postgres.jsonl"
 

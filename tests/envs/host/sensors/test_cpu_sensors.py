@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.sensors.cpu import GroupCpus, HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
+from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive, cpu_seconds_per_request, usage_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
+from tests.doubles.timed import TimedCpus
 
 near: Any = pytest.approx  # its own type is not that of a number
 
@@ -28,7 +29,7 @@ def test_both_cgroup_versions_give_cpus(tmp_path: Path) -> None:
     v1, v2 = tmp_path / "cpuacct.usage", tmp_path / "cpu.stat"
     v1.write_text("1000000000\n")
     v2.write_text(V2.format(1_000_000))
-    sensor = GroupCpus(v1, [v2], host_cpus=2)
+    sensor = TimedCpus(v1, [v2], host_cpus=2)
     assert isinstance(sensor.read(100.0)["lc_cpus"], Missing)
     v1.write_text("1500000000\n")
     v2.write_text(V2.format(2_500_000))
@@ -41,7 +42,7 @@ def test_be_group_that_ended_does_not_hide_other(tmp_path: Path) -> None:
     for job in jobs:
         job.parent.mkdir()
         job.write_text(V2.format(0))
-    sensor = GroupCpus(jobs[0], jobs, host_cpus=2)
+    sensor = TimedCpus(jobs[0], jobs, host_cpus=2)
     sensor.read(0.0)
     jobs[1].write_text(V2.format(300_000))
     sensor.read(0.5)
@@ -60,7 +61,7 @@ def test_a_be_group_that_ended_counts_once_more(tmp_path: Path) -> None:
     """BE that moved into a new group every 20 ms read as 0.0 CPUs."""
     job = tmp_path / "job/cpu.stat"
     job.parent.mkdir()
-    sensor = GroupCpus(tmp_path / "none", [job], host_cpus=2)
+    sensor = TimedCpus(tmp_path / "none", [job], host_cpus=2)
     for second in range(3):
         job.write_text(V2.format(second * 800_000))
         sensor.read(float(second))
@@ -74,7 +75,7 @@ def test_a_be_group_that_ended_counts_once_more(tmp_path: Path) -> None:
 def test_a_counter_that_is_set_back_twice_counts_as_all_cpus(tmp_path: Path) -> None:
     """A 0 written to `cpuacct.usage` five times a second kept the guard against an overrun silent."""
     usage = tmp_path / "cpuacct.usage"
-    sensor = GroupCpus(tmp_path / "none", [usage], host_cpus=2)
+    sensor = TimedCpus(tmp_path / "none", [usage], host_cpus=2)
     found = []
     for second, seconds_used in enumerate([5, 6, 1, 2, 0, 1, 2]):
         usage.write_text(f"{seconds_used}000000000\n")
@@ -90,7 +91,7 @@ def test_a_counter_that_is_set_back_twice_counts_as_all_cpus(tmp_path: Path) -> 
 
 def test_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
     job = tmp_path / "job/cpu.stat"
-    sensor = GroupCpus(tmp_path / "none", [job], host_cpus=2)
+    sensor = TimedCpus(tmp_path / "none", [job], host_cpus=2)
     for second in range(8):
         if second % 2 == 0:
             sensor.close()
@@ -103,7 +104,7 @@ def test_group_made_anew_is_no_counter_set_back(tmp_path: Path) -> None:
 
 
 def test_without_be_group_its_cpus_are_not_configured(tmp_path: Path) -> None:
-    reading = GroupCpus(tmp_path / "none").read(0.0)["be_cpus"]
+    reading = TimedCpus(tmp_path / "none").read(0.0)["be_cpus"]
     assert reading == Missing(Why.NOT_CONFIGURED, "no BE group")
 
 
@@ -132,7 +133,7 @@ def test_cpus_that_are_added_while_it_runs_count_without_a_restart(
     samples = iter([times(0.0), times(2.0), times(9.0)])
     usage = tmp_path / "cpu.stat"
     monkeypatch.setattr(os, "sysconf", lambda name: 2)
-    host, groups = HostCpus(lambda: next(samples)), GroupCpus(usage, [usage])
+    host, groups = HostCpus(lambda: next(samples)), TimedCpus(usage, [usage])
     for now, busy in ((0.0, 0), (1.0, 2_000_000)):
         usage.write_text(V2.format(busy))
         host.read(now)
