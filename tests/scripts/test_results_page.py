@@ -62,3 +62,19 @@ def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dic
     page = pages[tmp_path / "results/live-nginx.md"]
     assert "| ppo              |  95.0 | 89.5-97.7 | 12.3 |" in page
     assert "on 2030-01-02 in 21 min on" in page
+
+
+def test_results_of_other_code_are_listed(script: dict[str, Any], tmp_path: Path) -> None:
+    digest = script["code_digest"]
+    here = digest(ROOT, live=False)
+    runs = {"suite": {"code": here}, "tuned": {"code": "0" * 12}, "live-nginx": {"code": here}, "capped": {}}
+    assert script["out_of_date"](runs) == {"tuned": "0" * 12, "live-nginx": here, "capped": "unknown"}
+    for folder in ("safety", "envs/host"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "law.py").write_text("x = 1\n")
+    before = digest(tmp_path, live=False)
+    (tmp_path / "safety/law.py").write_text('"""What it is."""\nx = 1  # and why\n')
+    (tmp_path / "envs/host/law.py").write_text("x = 2\n")
+    assert digest(tmp_path, live=False) == before, "no comment changes it, nor code that it does not run"
+    (tmp_path / "safety/law.py").write_text("x = 2\n")
+    assert digest(tmp_path, live=False) != before

@@ -1,0 +1,33 @@
+"""Which code makes a result: a digest of what its modules say to the interpreter, so that no comment changes it."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+
+DECIDING = ("envs", "envs/sim", "safety", "safety/many", "agents", "agents/managers", "agents/many", "agents/served")
+SIMULATED = tuple(f"{folder}/*.py" for folder in (*DECIDING, "agents/bounds", "rlctl/bench"))
+LIVE = (*SIMULATED, "envs/host/**/*.py", "envs/testbed/**/*.py", "envs/testbed/*.c", "rlctl/loop/**/*.py")
+CONFIGURED = ("configs/bundles/*/weights.npz", "configs/managers/*.yaml", "configs/safety/*.yaml")
+"""Networks and constants that decide with it. Scenarios and profiles have digests of their own in each result."""
+
+
+def code_digest(root: Path, *, live: bool) -> str:
+    """Of the modules that decide a simulated result, or a live one, and of the networks and constants that ship."""
+    found = hashlib.sha256()
+    for pattern in (*(LIVE if live else SIMULATED), *CONFIGURED):
+        for path in sorted(root.glob(pattern)):
+            found.update(str(path.relative_to(root)).encode() + b"\0")
+            found.update(_meaning(path) if path.suffix == ".py" else path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _meaning(path: Path) -> bytes:
+    """A module without comments, docstrings and places."""
+    tree = ast.parse(path.read_bytes())
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            node.body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+    return ast.dump(tree).encode()
