@@ -60,7 +60,7 @@ def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dic
     script["store"]("live-nginx", written, 1234.0, "2030-01-02")
     pages = script["pages"](json.loads((tmp_path / "results/runs.json").read_text()))
     page = pages[tmp_path / "results/live-nginx.md"]
-    assert "| ppo              |  95.0 | 89.5-97.7 | 12.3 |" in page
+    assert "| ppo              | 95.0 (89.5-97.7) |  12.3 (5.1-10.5) |" in page
     assert "on 2030-01-02 in 21 min on" in page
 
 
