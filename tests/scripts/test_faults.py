@@ -16,8 +16,16 @@ from tests.needs import needs
 SAFE = Allocation(0.01, 1, frozen=True)
 HALF, MOST = Allocation(0.5, 1), Allocation(UNLIMITED, 2)
 
-ALWAYS = ("policy-hangs", "foreign-writer", "both-sigkill")
-IN_CI = ("sensor-nan", "write-eacces", "config-garbage", "lc-killed", "client-stalled", "cgroup-replaced")
+ALWAYS = ("policy-hangs", "foreign-writer")
+IN_CI = (
+    "both-sigkill",
+    "sensor-nan",
+    "write-eacces",
+    "config-garbage",
+    "lc-killed",
+    "client-stalled",
+    "cgroup-replaced",
+)
 IN_CI += ("log-disk-full", "controller-sigkill", "watchdog-sigkill", "requests-fail", "log-unusable", "be-escapes")
 IN_CI += ("journal-removed", "state-elsewhere", "be-nests")
 """Of each kind one; the whole matrix takes minutes: scripts/fault-matrix."""

@@ -101,10 +101,8 @@ resources:
     return path
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_memory_and_disks_are_bounded_while_it_runs_and_as_before_afterwards(
-    groups: Layout, tmp_path: Path, killed: bool
-) -> None:
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_memory_and_disks_are_bounded_while_it_runs(groups: Layout, tmp_path: Path, killed: bool) -> None:
     before, ticks = settings(groups), tmp_path / "log/ticks.jsonl"
     command = [sys.executable, "-m", "rlctl", "serve", "--config", str(written(tmp_path, ""))]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
