@@ -10,10 +10,10 @@ from statistics import fmean
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
-from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.score import LiveRun, Score, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
+from rlctl.bench.workforce import kept_at_signals
 from rlctl.envs.errors import RlctlError
 from rlctl.log.progress import say
 

@@ -10,12 +10,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
-from rlctl.agents.training.cluster.connection import connected
-from rlctl.bench.interrupts import kept_at_signals
+from rlctl.agents.training.cluster.connection import connected, ended_as_interrupted
 from rlctl.envs.errors import HostError
 from rlctl.log.progress import say
 
@@ -57,6 +56,21 @@ HERE = Workforce(1, lambda function, items: enumerate(map(function, items)))
 
 
 @contextlib.contextmanager
+def kept_at_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP interrupt meanwhile, so that what was measured is kept and what was changed is put back.
+
+    The exit code is the signal's all the same. A signal that is ignored stays so, as nohup has it.
+    """
+    ends = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
+    ends = {one: handler for one, handler in ends.items() if handler is not signal.SIG_IGN}
+    with contextlib.ExitStack() as stack:
+        for one, handler in ends.items():
+            stack.callback(signal.signal, one, handler)
+        stack.enter_context(ended_as_interrupted(ends))
+        yield
+
+
+@contextlib.contextmanager
 def workforce(workers: int | None = None, ray: str | None = None, *, logs: bool = False) -> Iterator[Workforce]:
     """Processes that stay for all work of the block, or a Ray cluster.
 
@@ -79,15 +93,54 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@contextlib.contextmanager
+def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
+    """A pool that any exception ends at once, with what its processes do."""
+    others = set(multiprocessing.active_children())
+    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
+    context = multiprocessing.get_context("spawn")
+    # SIGTERM and SIGHUP end this process in order, too: the pool's semaphores would be left to a warning otherwise.
+    with kept_at_signals(), ProcessPoolExecutor(count, context, begin, (os.getpid(),)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()  # a piece of work may have minutes to go
+            raise
+
+
+def begin(parent: int) -> None:
+    """Leave Ctrl-C to the parent, and end with it, whatever ends it: a pool's processes wait for more work forever.
+
+    Args:
+        parent: Its pid. The kernel looks at the thread that started us, which is the one that uses the pool.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole process group; the parent ends us, quietly
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before
+        os._exit(1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that has come meanwhile ends us here
+
+
 def _on_processes(
     pool: ProcessPoolExecutor, function: Callable[[Any], Any], items: Sequence[Any]
 ) -> Iterator[tuple[int, Any]]:
-    places = {pool.submit(function, item): place for place, item in enumerate(items)}
+    # Processes are born deaf to Ctrl-C and SIGTERM, which they inherit: before `begin` each would end with a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        places = {pool.submit(function, item): place for place, item in enumerate(items)}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     try:
         for future in as_completed(places):
             yield places[future], future.result()
     except BrokenProcessPool as error:
         raise HostError("a worker was killed, for its memory perhaps; give fewer (--jobs, --workers)") from error
+
+
+def _call_with_copies(function: Callable[[Any], Any], item: Any) -> Any:
+    """Ray lends arrays read-only, from shared memory, both ways; simulated hosts change theirs."""
+    return function(copy.deepcopy(item))
 
 
 @contextlib.contextmanager
@@ -110,54 +163,3 @@ def _on_ray(address: str, workers: int | None, *, logs: bool) -> Iterator[Workfo
         yield Workforce(cluster.cpus, complete)
     if lost:
         say(f"tasks lost and done again: {len(lost)}; no number depends on it")
-
-
-def _call_with_copies(function: Callable[[Any], Any], item: Any) -> Any:
-    """Ray lends arrays read-only, from shared memory, both ways; simulated hosts change theirs."""
-    return function(copy.deepcopy(item))
-
-
-@contextlib.contextmanager
-def pool_of(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool that any exception ends at once, with what its processes do.
-
-    SIGTERM and SIGHUP end this process in order, too: the pool's semaphores would be left to a warning otherwise.
-    """
-    others = set(multiprocessing.active_children())
-    # Spawned, not forked: a progress bar's thread may hold a lock at the moment of a fork.
-    context = multiprocessing.get_context("spawn")
-    with kept_at_signals(), _Pool(count, context, initializer=begin, initargs=(os.getpid(),)) as pool:
-        try:
-            yield pool
-        except BaseException:
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()  # a piece of work may have minutes to go
-            raise
-
-
-class _Pool(ProcessPoolExecutor):
-    """Its processes are deaf to Ctrl-C and SIGTERM from birth: before `begin` each would end with a traceback."""
-
-    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Starts a process where none is free; it inherits what is blocked.
-
-        SIGTERM between the birth of a process and the message that tells it what to do would leave it without one.
-        """
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        try:
-            return super().submit(fn, *args, **kwargs)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def begin(parent: int) -> None:
-    """Leave Ctrl-C to the parent, and end with it, whatever ends it: a pool's processes wait for more work forever.
-
-    Args:
-        parent: Its pid. The kernel looks at the thread that started us, which is the one that uses the pool.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it goes to the whole process group; the parent ends us, quietly
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before
-        os._exit(1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # one that has come meanwhile ends us here

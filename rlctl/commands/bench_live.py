@@ -7,7 +7,6 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from rlctl.agents import catalogue
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL
@@ -30,7 +29,9 @@ SETTLE_SECONDS = 4.0
 def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
     """Run the plans one after the other and show each; HostError at an early end, with all before it written."""
     for plan in plans:
-        say(_effective(plan))
+        caption = plan.described("maximum load: searched before each repeat")
+        names = ", ".join(plan.managers)
+        say(f"{plan.scenario.description}\nmanagers {names}, about {_minutes(plan)} min\n{caption}")
     if args.dry_run:
         return 0
     outcomes: list[LiveOutcome] = []
@@ -74,20 +75,6 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
-
-
-def _effective(plan: LivePlan) -> str:
-    s = plan.scenario
-    own = [f"{name}: {plan.weight(name)}" for name in catalogue.OF_KERNEL if name in plan.managers]
-    others = f" ({', '.join(own)})" if own else ""
-    return (
-        f"{s.name}: {s.description}\n"
-        f"managers {', '.join(plan.managers)}; {plan.repeats} x {s.duration_seconds:g} s each, interleaved, "
-        f"about {_minutes(plan)} min\n"
-        f"tick {s.tick_seconds:g} s; p{s.slo.quantile_percent:g} <= {s.slo.target_milliseconds:g} ms; "
-        f"BE weight {s.be.weight}{others}; shield {plan.profile.name} ({plan.profile.digest}); "
-        f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
-    )
 
 
 def _minutes(plan: LivePlan) -> int:

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.live_repeats import results_as_json
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SimScenario
-from rlctl.bench.workforce import Workforce, workforce
+from rlctl.bench.workforce import Workforce, kept_at_signals, workforce
 from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import files_first, write_json
 from rlctl.envs.sim.surface import outside
@@ -29,7 +28,7 @@ SEEDS = 30
 def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     """Run the plans one after the other and show each; tables go to stdout, all else to stderr."""
     for plan in plans:
-        say(_effective(plan))
+        say(f"{plan.scenario.description}\nmanagers {', '.join(plan.managers)}\n{plan.caption}")
         warn_of_misfits(plan)
     if args.dry_run:
         return 0
@@ -117,17 +116,3 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
         "time_scale": args.time_scale and f"{args.time_scale:g}",
     }
     return command_line("bench", options)
-
-
-def _effective(plan: SimPlan) -> str:
-    s = plan.scenario
-    return (
-        f"{s.name}: {s.description}\n"
-        f"simulated host {plan.host.name} ({plan.host.digest}); managers {', '.join(plan.managers)}; "
-        f"{plan.seeds} evaluation seeds x {plan.ticks} windows of {s.tick_seconds:g} s"
-        + (f" after {plan.adapt_ticks} that do not count\n" if plan.adapt_ticks else "\n")
-        + f"p{100 * plan.host.lc.quantile_ratio:g} <= {1e3 * plan.host.lc.target_seconds:g} ms; "
-        f"BE weight {s.be.weight}{plan.own_weights}; shield {plan.profile.name} ({plan.profile.digest}); "
-        f"published periods / {s.time_scale:g}; a published core is {s.core_cpus:g} CPU"
-        + (f"; constants {plan.tuned_source} ({plan.tuned.digest})" if plan.tuned else "")
-    )

@@ -14,14 +14,13 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served.bundle import add_scores, load
 from rlctl.agents.served.card import Score, ScoreEstimate
 from rlctl.bench.comparison import Comparison, compare
-from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.intervals import Estimate as Measured
 from rlctl.bench.participants import require_library
 from rlctl.bench.scenarios import changed, require_distinct, sim_scenario
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.bench.workforce import workforce
+from rlctl.bench.workforce import kept_at_signals, workforce
 from rlctl.commands.arguments import (
     distinct_policies,
     distinct_profiles,

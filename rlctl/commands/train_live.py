@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.bench.interrupts import kept_at_signals
 from rlctl.bench.scenarios import live_scenario
+from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError

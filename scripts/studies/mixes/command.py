@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rlctl.bench.interrupts import kept_at_signals
+from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands import Command
 from rlctl.commands.arguments import number, positive, positive_int, require_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json

@@ -163,6 +163,17 @@ def test_the_managed_part_is_as_described(divided: Divided) -> None:
     assert restricted(divided.bench, pid) == {f"/{divided.group.name}"}
 
 
+def test_tasks_of_a_group_that_is_taken_come_back(divided: Divided) -> None:
+    other = divided.bench.group()
+    pid = divided.run(THREADS, group=other)
+    place = where(pid)
+    divided.apply(Wish(take=(other.name,)))
+    assert restricted(divided.bench, pid) == {f"/{divided.platform.host_group}/{other.name}"}
+    assert allowed(pid) == {0}
+    assert divided.undo().ok
+    assert where(pid) == place
+
+
 def test_an_affinity_that_somebody_set_is_there_again(divided: Divided) -> None:
     """Kernels before 6.2 forget it with the move; then undo sets it."""
     pid = divided.run()

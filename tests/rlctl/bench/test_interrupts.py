@@ -10,7 +10,7 @@ from tests.waiting import until
 ENDED = """
 import signal, sys, time
 from pathlib import Path
-from rlctl.bench.interrupts import kept_at_signals
+from rlctl.bench.workforce import kept_at_signals
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may have it ignored, as nohup does
 with kept_at_signals():
     try:
