@@ -30,8 +30,8 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
     """Run the plans one after the other and show each; HostError at an early end, with all before it written."""
     for plan in plans:
         caption = plan.described("maximum load: searched before each repeat")
-        names = ", ".join(plan.managers)
-        say(f"{plan.scenario.description}\nmanagers {names}, about {_minutes(plan)} min\n{caption}")
+        what = f"{plan.scenario.name}: {plan.scenario.description}"
+        say(f"{what}\nmanagers {', '.join(plan.managers)}, about {_minutes(plan)} min\n{caption}")
     if args.dry_run:
         return 0
     outcomes: list[LiveOutcome] = []

@@ -28,7 +28,7 @@ SEEDS = 30
 def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
     """Run the plans one after the other and show each; tables go to stdout, all else to stderr."""
     for plan in plans:
-        say(f"{plan.scenario.description}\nmanagers {', '.join(plan.managers)}\n{plan.caption}")
+        say(f"{plan.scenario.name}: {plan.scenario.description}\nmanagers {', '.join(plan.managers)}\n{plan.caption}")
         warn_of_misfits(plan)
     if args.dry_run:
         return 0
