@@ -26,19 +26,6 @@ INDEX = {move.name: index for index, move in enumerate(MOVES)}
 TRUST = Trust(max_age_seconds=3.0, min_samples=20)
 
 
-def ruled(profile: Profile, calm: Calm, slack: float, current: Allocation, proposed: Allocation) -> Allocation:
-    shield = Shield(profile, LIMITS)
-    shield.rule(calm(0.0, slack=slack), current, proposed)
-    return shield.rule(calm(1.0, slack=slack), current, proposed).allocation
-
-
-def test_little_slack_forbids_growth_and_allows_to_shrink(profile: Profile, calm: Calm) -> None:
-    current = Allocation(2.0, 2)
-    assert ruled(profile, calm, 0.09, current, LIMITS.full) == current
-    assert ruled(profile, calm, 0.09, current, Allocation(1.0, 1)) == Allocation(1.0, 1)
-    assert ruled(profile, calm, 0.11, current, LIMITS.full) == Allocation(2.0 + 4 * profile.growth_ratio_per_second, 3)
-
-
 def test_slack_not_seen_yet_holds_be_down(profile: Profile) -> None:
     current = Allocation(2.0, 2)
     for guard in profile.guards():
@@ -47,16 +34,6 @@ def test_slack_not_seen_yet_holds_be_down(profile: Profile) -> None:
             assert bound is not None
             assert bound.most.at_most(current)
             assert bound.reason is Reason.SLACK_UNKNOWN
-
-
-def test_to_thaw_is_to_grow(profile: Profile, calm: Calm) -> None:
-    assert ruled(profile, calm, 0.09, LIMITS.safe, LIMITS.minimum).frozen
-    assert not ruled(profile, calm, 0.11, LIMITS.safe, LIMITS.minimum).frozen
-
-
-def test_very_little_slack_takes_be_to_the_floor(profile: Profile, calm: Calm) -> None:
-    assert ruled(profile, calm, 0.04, Allocation(2.0, 2), LIMITS.full) == Allocation(0.4, 1)
-    assert ruled(profile, calm, 0.06, Allocation(2.0, 2), LIMITS.full) == Allocation(2.0, 2)
 
 
 @pytest.mark.parametrize(

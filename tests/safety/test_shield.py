@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Telemetry, Why
@@ -50,20 +48,10 @@ def test_less_than_every_bound_stays_as_asked(profile: Profile, calm: Calm) -> N
     assert verdict.allocation == less
 
 
-def test_with_little_slack_only_moves_that_do_not_grow(profile: Profile, calm: Calm) -> None:
-    moves = allowed(Shield(profile, LIMITS), calm(0.0, slack=0.07), HALF)
-    assert moves == {move.name for move in MOVES} - GROWING
-
-
 def test_a_suspended_be_that_is_frozen_already_may_be_kept(profile: Profile, calm: Calm) -> None:
     moves = allowed(Shield(profile, LIMITS), calm(0.0, load=1.0), LIMITS.safe)
     assert "keep" in moves
     assert "thaw" not in moves
-
-
-def test_when_be_must_be_suspended_a_running_one_may_only_be_frozen(profile: Profile, calm: Calm) -> None:
-    lost = calm(0.0, tail_latency_seconds=Missing(Why.GONE))
-    assert allowed(Shield(profile, LIMITS), lost, LIMITS.full) == {"freeze"}
 
 
 def test_reset_forgets(profile: Profile, calm: Calm) -> None:
@@ -82,14 +70,6 @@ def test_the_state_can_be_logged(profile: Profile, calm: Calm) -> None:
     state = json.loads(json.dumps(shield.state))
     gap = profile.load_suspend_ratio - profile.load_resume_ratio
     assert state["load-gate"] == {"closed": False, "load_ratio": 0.5, "polled_seconds": 0.0, "noise_ratio": gap}
-
-
-def test_a_repeated_reading_earns_no_growth(profile: Profile, calm: Calm) -> None:
-    """A plant that hands out copies of one tick must not let BE grow once per copy."""
-    shield, current = Shield(profile, LIMITS), LIMITS.minimum
-    for time_seconds in (0.0, 1.0, 1.0, 1.0, 1.0):
-        current = shield.rule(calm(time_seconds), current, LIMITS.full).allocation
-    assert current.quota_cpus == pytest.approx(0.01 + profile.growth_ratio_per_second * LIMITS.cpus)
 
 
 def test_a_greedy_policy_that_would_always_be_late_seldom_is(profile: Profile) -> None:
