@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.agents import catalogue
@@ -65,24 +63,12 @@ def _read_columns(log: Path, names: Sequence[str], damaged: Callable[[Damage], N
 
 
 def _write(args: argparse.Namespace, report: Report, checks: Mapping[str, Sequence[Check]]) -> None:
-    lines, plain = "\n".join([*report_lines(report), *gate_lines(checks)]), _as_json(report, checks)
-    with files_first(lambda: args.json == "-" or print(lines)):
-        write_json(args.json, plain)
-
-
-def _as_json(report: Report, checks: Mapping[str, Sequence[Check]]) -> dict[str, object]:
     plain = report.as_json()
     if checks:
         plain["gate"] = {
-            name: {"promote": all(check.passed for check in found), "reasons": list(map(_check_as_json, found))}
+            name: {"promote": all(check.passed for check in found), "reasons": [check.as_json() for check in found]}
             for name, found in checks.items()
         }
-    return plain
-
-
-def _check_as_json(check: Check) -> dict[str, object]:
-    """JSON has no infinity and no NaN: null."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(check).items()
-    }
+    lines = [*report_lines(report), *gate_lines(checks)]
+    with files_first(lambda: args.json == "-" or print(*lines, sep="\n")):
+        write_json(args.json, plain)

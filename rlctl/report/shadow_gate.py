@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from rlctl.agents.catalogue import label
 from rlctl.envs.errors import ConfigError, printable, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
-from rlctl.report.shadow_report import Report, ShadowFigures
+from rlctl.report.shadow_report import Report
 
 SIMULATE = "compare policies on a profile of this host with `rlctl bench`"
 """What says how a shadow's moves would change the LC's latency: the log does not."""
@@ -83,6 +83,11 @@ class Check:
     figure: float
     bound: float
 
+    def as_json(self) -> dict[str, object]:
+        """By name; JSON has no infinity and no NaN: null."""
+        figure = self.figure if math.isfinite(self.figure) else None
+        return {"passed": self.passed, "text": self.text, "figure": figure, "bound": self.bound}
+
 
 def load_gate(path: Path | None = None) -> Gate:
     """A gate from a file; the one that ships when none is named."""
@@ -120,55 +125,38 @@ def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tup
     Args:
         qos: Of a benchmark with this policy and the acting one; without it the gate says no.
     """
-    figures = report.shadows[name]
-    return (
+    one, load = report.shadows[name], gate.load
+    share, drift, gain = "% of the ticks", one.drift_percent, one.be_gain
+    bands = [band for band in report.load_bands if band.from_percent < load.to_percent]
+    checks = [
         _least("watched", report.hours, gate.least_hours, "h"),
-        *_coverage(gate.load, report),
-        _most("errors and late answers", figures.error_percent, gate.most_error_percent, "% of the ticks"),
-        _most(
-            "refused by the shield, upper bound",
-            figures.refused_percent.ci95[1],
-            gate.most_override_percent,
-            "% of the ticks",
+        *(
+            _least(
+                f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum",
+                band.minutes,
+                load.least_minutes_per_band,
+                "min",
+            )
+            for band in bands
+            if band.to_percent > load.from_percent
         ),
-        *_drift(gate, figures),
-        *_gain(gate, figures),
-        *_latency(gate, report.acting, name, qos),
-    )
-
-
-def _latency(gate: Gate, acting: str, name: str, qos: Qos | None) -> Iterator[Check]:
-    """What the log cannot say: whether the LC would miss more under the shadow's moves."""
+        _most("errors and late answers", one.error_percent, gate.most_error_percent, share),
+        _most("refused by the shield, upper bound", one.refused_percent.ci95[1], gate.most_override_percent, share),
+    ]
+    if drift is not None:
+        checks.append(_most("unlike its training, upper bound", drift.ci95[1], gate.most_drift_percent, share))
+    # A gain or a loss that is not known is none that passes.
+    gained = math.nan if gain is None else gain.points.ci95[0]
+    checks.append(_least("BE's gain by the log, lower bound", gained, gate.least_be_gain_points, "points"))
     bound = gate.most_qos_loss_points
     if not qos:
-        make = f"rlctl bench --managers {label(acting)},{label(name)} --json FILE"
-        yield Check(False, f"the LC's latency is not known: give --bench FILE of `{make}`", math.nan, bound)
-        return
-    for scenario, managers in qos.items():
-        before, after = (managers.get(one, managers.get(label(one), math.nan)) for one in (acting, name))
-        yield _most(f"QoS lost in {scenario}, by the benchmark", before - after, bound, "points")
-
-
-def _coverage(load: LoadSection, report: Report) -> Iterator[Check]:
-    for band in report.load_bands:
-        if band.from_percent < load.to_percent and band.to_percent > load.from_percent:
-            words = f"at a load of {band.from_percent:g} to {band.to_percent:g} % of the maximum"
-            yield _least(words, band.minutes, load.least_minutes_per_band, "min")
-
-
-def _drift(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
-    if figures.drift_percent is not None:
-        yield _most(
-            "unlike its training, upper bound", figures.drift_percent.ci95[1], gate.most_drift_percent, "% of the ticks"
-        )
-
-
-def _gain(gate: Gate, figures: ShadowFigures) -> Iterator[Check]:
-    bound = gate.least_be_gain_points
-    if figures.be_gain is None:
-        yield Check(False, "BE's gain is not known: BE's use was never measured", math.nan, bound)
-    else:
-        yield _least("BE's gain by the log, lower bound", figures.be_gain.points.ci95[0], bound, "points")
+        make = f"rlctl bench --managers {label(report.acting)},{label(name)} --json FILE"
+        why = f"the LC's latency is not known: give --bench FILE of `{make}`"
+        checks.append(Check(False, why, math.nan, bound))
+    for scenario, managers in (qos or {}).items():
+        before, after = (managers.get(by, managers.get(label(by), math.nan)) for by in (report.acting, name))
+        checks.append(_most(f"QoS lost in {scenario}, by the benchmark", before - after, bound, "points"))
+    return tuple(checks)
 
 
 def gate_lines(checks: Mapping[str, Sequence[Check]]) -> Iterator[str]:
