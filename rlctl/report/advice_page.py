@@ -46,14 +46,14 @@ def parts_on(source: str, answer: Advice | Unanswered) -> list[Part]:
     title = "What BE could have had"
     return [
         Heading(source),
-        *_seen(answer.watched),
+        "\n".join(_seen(answer.watched)),
         Heading(title, 3),
         Grid(tuple(_rows(answer.options)), title),
-        *_could(answer),
+        "\n".join(_could(answer)),
         Heading("What would have gone wrong", 3),
-        *_wrong(answer),
+        "\n".join(_wrong(answer)),
         Heading("What the log supports", 3),
-        *_supports(answer.watched),
+        "\n".join(_supports(answer.watched)),
     ]
 
 
@@ -70,7 +70,7 @@ def total(answers: Answers) -> list[Part]:
             rows.append((source, one.policy, one.shield, *shares, *_figures(one.be_cpu_hours_a_day, 1)))
         else:
             rows.append((source, "none", "-", "-", "-", "0.0", "-"))
-    return [Heading("All hosts"), Grid(rows, "All hosts"), *lines]
+    return [Heading("All hosts"), Grid(rows, "All hosts"), "\n".join(lines)]
 
 
 def _total_line(answers: Answers) -> str:

@@ -52,7 +52,7 @@ class Fold:
 
 
 Part = str | Heading | Note | Grid | Picture | Fold
-"""A text is a paragraph."""
+"""A text is a paragraph, and keeps its lines."""
 
 
 def html_page(title: str, parts: Sequence[Part]) -> str:
@@ -83,7 +83,7 @@ def _html(part: Part) -> str:
             state = " open" if part.is_open else ""
             return f"<details{state}><summary>{escape(part.summary)}</summary>\n{note}</details>"
         case _:
-            return f"<p>{escape(part)}</p>"
+            return f"<p>{escape(part)}</p>".replace("\n", "<br>\n")
 
 
 def _html_table(rows: Sequence[Sequence[str]], label: str) -> str:

@@ -13,7 +13,7 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -190,20 +190,6 @@ class ShadowFigures:
     drift_percent: Estimate | None
     be_gain: Gain | None
 
-    def as_json(self) -> dict[str, object]:
-        """By name; what is not known is null."""
-        drift, gain = self.drift_percent, self.be_gain
-        return {
-            "same_percent": self.same_percent.as_json(),
-            "refused_percent": self.refused_percent.as_json(),
-            "failed": self.failed,
-            "late": self.late,
-            "error_percent": round(self.error_percent, 4),
-            "first_failure": self.first_failure,
-            "drift_percent": drift and drift.as_json(),
-            "be_gain_points": gain and gain.points.as_json() | {"assumed_percent": round(gain.assumed_percent, 4)},
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Band:
@@ -242,30 +228,24 @@ class Report:
     shadows: Mapping[str, ShadowFigures]
 
     def as_json(self) -> dict[str, object]:
-        """Everything as plain data; what is not known is null."""
-        bands = [
-            {
-                "from_percent": band.from_percent,
-                "to_percent": _finite(band.to_percent),
-                "minutes": round(band.minutes, 4),
-                "violation_percent": _finite(band.violation_percent),
-            }
-            for band in self.load_bands
-        ]
-        return {
-            "schema": 3,
-            "source": self.source,
-            "acting": self.acting,
-            "ticks": self.ticks,
-            "hours": round(self.hours, 4),
-            "left_out_ticks": self.left_out_ticks,
-            "from_seconds": self.span_seconds[0],
-            "to_seconds": self.span_seconds[1],
-            "violation_percent": self.violation_percent and self.violation_percent.as_json(),
-            "override_percent": self.override_percent.as_json(),
-            "load_bands": bands,
-            "shadows": {name: one.as_json() for name, one in self.shadows.items()},
-        }
+        """Everything by the fields' names; what is not known is null."""
+        return {"schema": 3, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}
+
+
+def _plain(value: Any) -> object:
+    match value:
+        case Estimate():
+            return value.as_json()
+        case float():
+            return round(value, 4) if math.isfinite(value) else None
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+        case tuple():
+            return [_plain(one) for one in value]
+        case Gain() | ShadowFigures() | Band():
+            return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        case _:
+            return value
 
 
 def report_of(ticks: WatchedTicks, source: str) -> Report:
@@ -426,7 +406,3 @@ def _percent(estimate: Estimate) -> str:
 
 def _range(estimate: Estimate, digits: int) -> str:
     return span(estimate.ci95, f".{digits}f", "too short to tell")
-
-
-def _finite(value: float) -> float | None:
-    return round(value, 4) if math.isfinite(value) else None
