@@ -125,7 +125,7 @@ def test_ceiling_of_one_still_knows_size_of_host() -> None:
 
 
 @given(data=st.data())
-def test_no_move_but_a_leap_of_a_running_be_outgrows_a_full_tick(data: st.DataObject, profile: Profile) -> None:
+def test_only_a_leap_outgrows_a_full_tick(data: st.DataObject, profile: Profile) -> None:
     """Otherwise the mask would forbid growing moves for ever, and each target far above would be an override."""
     limits = data.draw(st.sampled_from([Limits(1), Limits(4), Limits(36), Limits(3, min_quota_cpus=0.3)]))
     quotas = st.one_of(st.floats(limits.min_quota_cpus, limits.cpus), st.just(UNLIMITED))
@@ -154,9 +154,7 @@ def test_a_far_target_is_reached_without_an_override(profile: Profile, calm: Cal
 
 @pytest.mark.parametrize("cpus", [1, 2, 36])
 @pytest.mark.parametrize("quota", ["half", "all", "lifted"])
-def test_after_its_own_freeze_a_policy_thaws_and_grows_at_the_rate(
-    profile: Profile, calm: Calm, cpus: int, quota: str
-) -> None:
+def test_after_its_freeze_policy_thaws_and_grows(profile: Profile, calm: Calm, cpus: int, quota: str) -> None:
     """A freeze that left quota and cpuset wide would leave `thaw` no way through: it would ask for all at once."""
     limits = Limits(cpus)
     wide = Allocation({"half": cpus / 2, "all": float(cpus), "lifted": UNLIMITED}[quota], cpus)

@@ -94,7 +94,7 @@ def test_guard_never_asks_for_less_than_safe_allocation(
         assert bound is None or limits.safe.at_most(bound.most)
 
 
-def test_a_guard_of_your_own_restricts_further_and_shows_in_the_digest(limits: Limits, calm: Calm) -> None:
+def test_guard_of_your_own_shows_in_the_digest(limits: Limits, calm: Calm) -> None:
     profile = load_profile("responsive")
     plain, own = Shield(profile, limits), Shield(profile, limits, extra=(PressureGuard(0.2),))
     waiting = calm(0.0, lc_pressure_ratio=Value(0.5))

@@ -79,12 +79,12 @@ def test_ticks_in_time_have_no_reason_and_renew(bench):
     assert bench.started[0].said == [b"", *["renew"] * 6]
 
 
-def test_a_tick_that_comes_too_late_is_safe_and_the_next_is_free(bench):
+def test_late_tick_is_safe_next_is_free(bench):
     assert bench.tick(seconds=2.0) == "no tick completed for 2.0 s"
     assert bench.tick() == ""
 
 
-def test_a_write_that_hung_renews_nothing_and_the_next_tick_is_safe(bench):
+def test_hung_write_renews_nothing(bench):
     renewals = len(bench.started[0].said)
     assert bench.tick(hang=5.0) == ""
     assert len(bench.started[0].said) == renewals
@@ -92,7 +92,7 @@ def test_a_write_that_hung_renews_nothing_and_the_next_tick_is_safe(bench):
     assert bench.tick() == ""
 
 
-def test_a_watchdog_that_died_is_replaced_and_the_tick_is_safe(bench):
+def test_dead_watchdog_is_replaced_tick_is_safe(bench):
     bench.started[0].end = "was killed by signal 9"
     assert "was killed by signal 9" in bench.tick()
     assert len(bench.started) == 2
@@ -106,7 +106,7 @@ def test_a_watchdog_that_hangs_is_ended_and_replaced(bench):
     assert bench.tick() == ""
 
 
-def test_until_a_new_watchdog_has_its_plan_be_stays_safe(bench):
+def test_until_new_watchdogs_plan_be_stays_safe(bench):
     bench.started[0].end = "was killed by signal 9"
     bench.tick()
     bench.started[1].ready = False
@@ -115,7 +115,7 @@ def test_until_a_new_watchdog_has_its_plan_be_stays_safe(bench):
     assert bench.tick() == ""
 
 
-def test_a_new_watchdog_that_takes_seconds_is_waited_for_and_a_dumb_one_replaced(bench):
+def test_slow_watchdog_is_waited_for_dumb_one_replaced(bench):
     bench.started[0].end = "was killed by signal 9"
     bench.tick()
     slow = bench.started[1]
@@ -128,7 +128,7 @@ def test_a_new_watchdog_that_takes_seconds_is_waited_for_and_a_dumb_one_replaced
     assert slow.killed
 
 
-def test_watchdogs_that_keep_dying_are_not_started_more_than_eight_times_a_minute(bench):
+def test_dying_watchdogs_start_eight_times_a_minute(bench):
     for _ in range(600):
         for one in bench.started:
             one.end = "ended with exit code 1"
@@ -136,14 +136,14 @@ def test_watchdogs_that_keep_dying_are_not_started_more_than_eight_times_a_minut
     assert 4 <= len(bench.started) <= 8
 
 
-def test_while_none_can_be_started_be_stays_safe_and_then_goes_on(bench):
+def test_without_watchdog_be_is_safe_then_goes_on(bench):
     bench.started[0].end, bench.fails = "was killed by signal 9", True
     assert all(bench.tick() for _ in range(40))
     bench.fails = False
     assert any(bench.tick() == "" for _ in range(20))
 
 
-def test_a_watchdog_that_has_proven_itself_is_replaced_at_once(bench):
+def test_proven_watchdog_is_replaced_at_once(bench):
     for _ in range(3):
         for _ in range(61):
             assert bench.tick() == ""
@@ -202,7 +202,7 @@ def test_originals_put_back_behind_its_back_end_claim(bench, tmp_path):
     assert "somebody put the originals back" in bench.lease.why_lost()
 
 
-def test_a_journal_that_was_only_removed_is_no_reason_to_stop(bench, tmp_path):
+def test_removed_journal_is_no_reason_to_stop(bench, tmp_path):
     """It once ended the controller with BE left at .33 CPU, unwatched: the originals were in memory all the time."""
     journal = tmp_path / "journal.jsonl"
     journal.with_name("journal.jsonl.restored").write_text("of an earlier run")

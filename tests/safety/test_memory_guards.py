@@ -70,19 +70,19 @@ def lived(*stalls: Reading | float, guard: MemoryPressureGuard = PRESSURE) -> li
     return given_
 
 
-def test_an_lc_that_waits_for_memory_holds_be_then_shrinks_it_then_suspends_it() -> None:
+def test_memory_waits_hold_then_shrink_then_suspend() -> None:
     assert lived(0.0, 0.1, 0.1, 0.1) == [None, TWO, TWO, LIMITS.minimum]
     assert lived(0.5, 0.5, 0.5) == [TWO, TWO, LIMITS.safe]
 
 
-def test_be_is_let_go_when_all_was_calm_for_long_enough_and_not_by_a_single_calm_tick() -> None:
+def test_be_is_let_go_after_long_calm() -> None:
     """Suspended BE makes the pressure vanish: were it let go at once it would come and go for ever."""
     after = lived(0.5, 0.5, 0.5, *[0.0] * 10)
     assert after[3:] == [LIMITS.safe] * 9 + [None]
     assert lived(0.1, 0.0, 0.1, 0.0, 0.1)[-1] == TWO, "not three in a row"
 
 
-def test_a_sensor_that_was_never_there_is_no_objection_and_one_that_is_lost_lets_nothing_grow() -> None:
+def test_absent_sensor_is_none_lost_one_holds() -> None:
     for why in Why:
         missing = Missing(why)
         assert lived(missing) == ([None] if why in NEVER_THERE else [TWO]), why

@@ -263,7 +263,7 @@ def test_a_header_stands_at_each_start_in_each_file_and_where_something_was_lost
     assert damages == [], "what was never written is no damage"
 
 
-def test_a_header_that_cannot_be_said_costs_records_and_not_the_loop(tmp_path):
+def test_unspeakable_header_costs_records_and_not_the_loop(tmp_path):
     log = TickLog(tmp_path / "ticks.jsonl")
     log.header = lambda tick: {"log": 1, "guards": math.nan}
     log.write(a_tick(0))
@@ -280,7 +280,7 @@ def test_damage_is_reported_with_file_and_line(tmp_path):
     assert str(damages[0]).startswith(f"{path}:2: its checksum does not fit")
 
 
-def test_a_log_that_cannot_be_opened_is_refused_at_the_start(tmp_path):
+def test_unopenable_log_is_refused_at_the_start(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
         TickLog(tmp_path / "file" / "ticks.jsonl")
@@ -293,12 +293,12 @@ def test_tee_hands_the_same_tick_to_all():
     assert one.ticks == two.ticks == [tick]
 
 
-def test_a_tick_says_who_acted_and_why_it_was_not_the_policy():
+def test_tick_says_who_acted_and_why():
     plain = tick_as_json(replace(a_tick(), acting="safe", fallback="late answer"))
     assert (plain["acting"], plain["fallback"]) == ("safe", "late answer")
 
 
-def test_no_reading_of_telemetry_is_left_out_of_the_log():
+def test_every_reading_of_telemetry_is_in_the_log():
     said = tick_as_json(a_tick())["readings"]
     assert {"tail_latency_seconds", "load_ratio", "cpi", "be_work_rate", "lc_run_delay_ratio"} <= said.keys()
     assert not math.isnan(said["tail_latency_seconds"]["value"])
@@ -307,7 +307,7 @@ def test_no_reading_of_telemetry_is_left_out_of_the_log():
 ALARM = Alarm(Sign.OLDEST, "LC web: 21.5 ms, above 10 ms at two looks", 0.203, 0.004)
 
 
-def test_an_alarm_comes_back_and_is_left_out_where_there_is_none(tmp_path):
+def test_alarm_comes_back_where_there_is_one(tmp_path):
     write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), alarm=ALARM)])
     assert ["alarm" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
     found = [one.tick for one in read_log([tmp_path / "ticks.jsonl"], pytest.fail)]
@@ -315,7 +315,7 @@ def test_an_alarm_comes_back_and_is_left_out_where_there_is_none(tmp_path):
     assert not found[1].false_alarm, "the window missed its target"
 
 
-def test_the_price_of_a_violation_comes_back_and_none_that_no_budget_makes(tmp_path):
+def test_violations_price_comes_back_where_a_budget_is(tmp_path):
     path = tmp_path / "ticks.jsonl"
     write_ticks(path, [a_tick(), replace(a_tick(1), price=0.25)])
     assert [one.tick.price for one in read_log([path], pytest.fail)] == [1.0, 0.25]

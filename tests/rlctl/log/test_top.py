@@ -50,7 +50,7 @@ def test_new_ticks_are_followed_through_rotations(recorded_run, follow):
     assert late == numbers(tail)[-len(late) :]
 
 
-def test_half_a_line_is_waited_for_and_damage_is_counted(recorded_run, follow):
+def test_half_line_is_waited_for_damage_is_counted(recorded_run, follow):
     run = recorded_run()
     tail = follow(run.go(2))
     log = run.folder / "ticks.jsonl"
@@ -62,7 +62,7 @@ def test_half_a_line_is_waited_for_and_damage_is_counted(recorded_run, follow):
     assert (numbers(tail), tail.damaged) == ([0, 1, 1], 1)
 
 
-def test_a_log_that_is_gone_for_now_or_cut_is_followed_again(recorded_run, follow):
+def test_lost_or_cut_log_is_followed_again(recorded_run, follow):
     run = recorded_run()
     tail = follow(run.go(2))
     log = run.folder / "ticks.jsonl"
@@ -77,7 +77,7 @@ def test_a_log_that_is_gone_for_now_or_cut_is_followed_again(recorded_run, follo
     assert numbers(tail)[:4] == [0, 1, 0, 1]
 
 
-def test_the_screen_names_slack_load_allocation_verdict_and_who_acted(recorded_run, follow):
+def test_screen_names_slack_load_allocation_verdict_and_actor(recorded_run, follow):
     run = recorded_run()
     ticks = list(follow(run.go(10)).ticks)
     shown = {row.word: row.text for row in rows(ticks, BEGAN + 9.5) if row.word}
@@ -110,7 +110,7 @@ def test_no_row_is_wider_than_the_screen(recorded_run, follow):
     assert len(rows(ticks, BEGAN)) < 24
 
 
-def test_a_long_text_goes_on_in_the_next_line_and_none_of_it_is_cut():
+def test_long_text_goes_on_in_the_next_line():
     """Once the explanation ended in three dots, before its reason."""
     long = ScreenRow("asked", "0.5 CPU on 1 CPU (slack and load allow growth)", Mood.WARN)
     assert [line.plain() for line in long.wrap(30)] == [
@@ -156,7 +156,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(recorded_run):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("colours", [True, False])
-def test_in_a_terminal_it_is_live_and_leaves_it_as_it_was(recorded_run, colours):
+def test_in_terminal_it_is_live_and_restores_it(recorded_run, colours):
     pytest.importorskip("rich")
     run = recorded_run()
     environ = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {"TERM": "xterm-256color"}

@@ -63,7 +63,7 @@ def test_times_as_people_write_them(text, wanted):
         ("12:30", "2026-03-28T11:30Z"),  # later than now: yesterday, in winter time
     ],
 )
-def test_on_the_day_that_summer_time_begins_a_time_is_what_the_clocks_showed(monkeypatch, text, wanted):
+def test_summer_time_begins_and_times_are_the_clocks(monkeypatch, text, wanted):
     noon = datetime.fromisoformat("2026-03-29T10:00Z").timestamp()
     with monkeypatch.context() as there:
         there.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0")  # Europe/Berlin
@@ -85,7 +85,7 @@ def test_a_time_that_is_none_is_told(capsys, recorded_run):
     assert err.startswith("rlctl: error: 'yesterday' is not a time")
 
 
-def test_one_decision_tells_what_was_seen_asked_allowed_written_and_what_came_of_it(capsys, recorded_run):
+def test_one_decision_tells_what_came_of_what(capsys, recorded_run):
     folder = recorded_run().go(12)
     code, out, _ = why(capsys, folder, "tick", "5")
     assert code == 0
@@ -116,7 +116,7 @@ def test_a_failed_write_and_a_fallback_are_told(capsys, recorded_run):
     assert "effect   not known: this is the last tick of the log" in out
 
 
-def test_the_nearest_tick_is_found_in_rotated_files_and_how_far_it_is(capsys, recorded_run):
+def test_nearest_tick_is_found_in_rotated_files(capsys, recorded_run):
     folder = recorded_run(rotate_bytes=30_000).go(60)
     assert len(list(folder.iterdir())) > 2
     assert first(capsys, folder).startswith("tick 59 at ")
@@ -160,7 +160,7 @@ def test_nothing_to_explain_is_told(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["why", "top"])
-def test_without_a_log_in_the_default_place_it_is_told_how_to_name_one(capsys, monkeypatch, tmp_path, command):
+def test_without_default_log_naming_one_is_told(capsys, monkeypatch, tmp_path, command):
     monkeypatch.setattr("rlctl.commands.log.LogSection", lambda: LogSection(directory=tmp_path / "absent"))
     code = main([command])
     assert (code, "absent: there is no log" in (err := capsys.readouterr().err)) == (78, True)

@@ -38,7 +38,7 @@ def ticks(one):
     return one.recorder.ticks
 
 
-def test_the_readings_decision_and_writing_of_a_tick_are_recorded_together(always):
+def test_readings_decision_and_writing_are_recorded_together(always):
     plant = FakePlant(LIMITS, loads=(0.3,))
     loop = controller(plant, always(lambda o: Allocation(0.5, 1)), shielded=False)
     loop.run(ticks=3)
@@ -51,7 +51,7 @@ def test_the_readings_decision_and_writing_of_a_tick_are_recorded_together(alway
 
 
 @pytest.mark.parametrize(("shielded", "begin"), [(True, LIMITS.safe), (False, LIMITS.minimum)])
-def test_under_a_shield_be_begins_frozen_and_without_one_where_the_policy_says(always, shielded, begin):
+def test_be_begins_frozen_or_where_the_policy_says(always, shielded, begin):
     plant = FakePlant(LIMITS)
     controller(plant, always(lambda o: o.current), shielded).begin()
     assert plant.current == begin
@@ -59,7 +59,7 @@ def test_under_a_shield_be_begins_frozen_and_without_one_where_the_policy_says(a
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("same", [False, True])
-def test_what_the_host_has_taught_goes_on_with_another_policy_whatever_the_disk_has(always, same, fails):
+def test_what_host_taught_goes_on_with_another_policy(always, same, fails):
     loop = controller(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full))
     loop.run(ticks=30)
     taught, shield = loop.runner.observer.experience, loop.runner.shield
@@ -84,7 +84,7 @@ def test_nothing_is_ever_applied_beyond_the_verdict(always, moves, load):
 
 
 @pytest.mark.parametrize("error", [PolicyError("no such move"), ValueError("nan"), ZeroDivisionError(), KeyError("x")])
-def test_a_policy_that_fails_costs_be_this_tick_and_the_next_goes_on(always, error):
+def test_failing_policy_costs_be_this_tick_only(always, error):
     answers = [error, Allocation(0.1, 1)]
 
     def decide(_):
@@ -123,7 +123,7 @@ class Stubborn(FakePlant):
         return super().apply(allocation)
 
 
-def test_a_refused_write_falls_back_to_the_safe_allocation_and_is_recorded(always):
+def test_refused_write_falls_back_to_the_safe_allocation(always):
     plant = Stubborn(lambda a, n: a == Allocation(1.0, 2))
     loop = controller(plant, always(lambda o: Allocation(1.0, 2)), shielded=False)
     loop.run(ticks=2)
@@ -132,7 +132,7 @@ def test_a_refused_write_falls_back_to_the_safe_allocation_and_is_recorded(alway
     assert loop.totals.write_errors == 2
 
 
-def test_when_not_even_the_safe_allocation_can_be_written_the_loop_goes_on_for_a_while_then_leaves(always):
+def test_loop_leaves_when_nothing_safe_can_be_written(always):
     plant = Stubborn(lambda a, n: n > 1)
     loop = controller(plant, always(lambda o: Allocation(1.0, 2)), shielded=False)
     with pytest.raises(HostError, match=f"{FAILURES_IN_A_ROW} ticks in a row"):
@@ -141,7 +141,7 @@ def test_when_not_even_the_safe_allocation_can_be_written_the_loop_goes_on_for_a
     assert ticks(loop)[0].applied == LIMITS.minimum, "what is really in force is recorded"
 
 
-def test_ten_ticks_a_second_neither_end_it_after_one_nor_fill_the_log(always, caplog):
+def test_ten_ticks_a_second_never_fill_the_log(always, caplog):
     plant = Stubborn(lambda a, n: n > 1)
     plant.tick_seconds = 0.1
     loop = controller(plant, always(lambda o: 1 / 0), shielded=False)
@@ -166,14 +166,14 @@ class Blind(FakePlant):
         return super().read().but(tail_latency_seconds=Missing(Why.GONE), oldest_request_seconds=Missing(Why.GONE))
 
 
-def test_a_blind_shield_keeps_be_frozen_whatever_is_asked_for(always):
+def test_blind_shield_keeps_be_frozen(always):
     loop = controller(Blind(LIMITS), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
     assert all(tick.applied.frozen for tick in ticks(loop))
     assert loop.totals.overrides == 5
 
 
-def test_a_policy_that_wants_the_shields_mask_sees_it_when_there_is_a_shield(always):
+def test_policy_that_wants_the_mask_sees_it(always):
     masks = []
     policy = always(lambda o: masks.append(o.mask) or o.current)
     policy.masked = True
@@ -201,7 +201,7 @@ def test_missed_deadlines_are_counted(always):
     assert loop.totals.missed_deadlines == 6
 
 
-def test_a_host_that_cannot_be_read_for_a_tick_keeps_be_safe_and_the_loop_goes_on(always):
+def test_unreadable_tick_keeps_be_safe_loop_goes_on(always):
     class Moody(FakePlant):
         def read(self):
             if self.ticks in (3, 4):
@@ -218,7 +218,7 @@ def test_a_host_that_cannot_be_read_for_a_tick_keeps_be_safe_and_the_loop_goes_o
     assert (loop.totals.tick_errors, loop.totals.write_errors, loop.totals.policy_errors) == (2, 0, 0)
 
 
-def test_a_host_that_cannot_be_read_keeps_be_safe_even_without_a_shield(always):
+def test_unreadable_host_keeps_be_safe_without_shield_too(always):
     class Unreadable(FakePlant):
         def read(self):
             raise HostError("the host is gone")
@@ -234,7 +234,7 @@ def test_a_host_that_cannot_be_read_keeps_be_safe_even_without_a_shield(always):
     assert begun <= times[0] <= time.monotonic() + 1.0, "as of a host that can be read"
 
 
-def test_a_read_that_fails_leaves_each_of_several_lcs_its_own_target(always):
+def test_failed_read_leaves_each_lc_its_own_target(always):
     """Once `rlctl advise` took the ticks before it for those of another host."""
 
     class Several(FakePlant):
@@ -251,7 +251,7 @@ def test_a_read_that_fails_leaves_each_of_several_lcs_its_own_target(always):
     assert (blind.acting, blind.applied, blind.telemetry.time_seconds) == ("safe", LIMITS.safe, 3.0)
 
 
-def test_a_read_that_fails_is_a_lost_reading_and_no_absent_one_for_guards_that_go_by_counters(always):
+def test_failed_read_is_lost_reading_for_counter_guards(always):
     """Once one failed read ended what the guard of the LC's memory held, and its time of calm."""
     stalled = {"lc_memory_pressure_ratio": Value(0.9)}
 
@@ -268,7 +268,7 @@ def test_a_read_that_fails_is_a_lost_reading_and_no_absent_one_for_guards_that_g
     assert seen[1].why not in NEVER_THERE
 
 
-def test_the_last_group_of_be_that_went_frozen_ends_the_loop(always):
+def test_last_frozen_group_that_went_ends_the_loop(always):
     class Gone(FakePlant):
         def apply(self, allocation):
             if self.ticks > 3:
@@ -287,7 +287,7 @@ def test_shield_that_breaks_takes_be_to_safe_allocation(always, monkeypatch):
     assert ticks(loop)[-1].note == "deciding failed: ZeroDivisionError: division by zero"
 
 
-def test_a_write_that_fails_in_an_unknown_way_is_a_failed_write(always):
+def test_unknown_failure_of_a_write_is_failed_write(always):
     class Odd(FakePlant):
         def apply(self, allocation):
             if allocation == LIMITS.full:
@@ -313,7 +313,7 @@ def test_a_recorder_that_breaks_costs_the_record_only(always):
 
 
 @pytest.mark.parametrize("knob", [{"cpuset_cpus": 1.5}, {"quota_cpus": "1"}, {"quota_cpus": 10**400}])
-def test_an_allocation_of_odd_types_is_the_policys_failure_and_not_the_writers(always, knob):
+def test_allocation_of_odd_types_is_the_policys_failure(always, knob):
     odd = object.__new__(Allocation)
     for name, value in ({"quota_cpus": 0.5, "cpuset_cpus": 1, "frozen": False} | knob).items():
         object.__setattr__(odd, name, value)
@@ -364,7 +364,7 @@ def test_the_lease_is_renewed_after_each_shielded_tick(always):
     assert bare.lease.renewed == 0
 
 
-def test_a_tick_that_went_wrong_and_left_be_safe_renews_the_lease_as_well(always):
+def test_wrong_tick_that_left_be_safe_renews_lease(always):
     loop = leased(FakePlant(LIMITS), always(lambda o: LIMITS.full))
     loop.begin()
     loop.plant.read = lambda: 1 / 0
@@ -372,7 +372,7 @@ def test_a_tick_that_went_wrong_and_left_be_safe_renews_the_lease_as_well(always
     assert (loop.lease.checked, loop.lease.renewed) == (1, BEGINNING + 1), "the loop lives, BE is where it should be"
 
 
-def test_the_lease_is_not_renewed_while_nothing_can_be_written_and_is_while_be_is_safe(always):
+def test_lease_is_renewed_only_while_be_is_safe(always):
     loop = leased(Stubborn(lambda a, n: False), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
     assert not loop.plant.current.frozen
@@ -384,7 +384,7 @@ def test_the_lease_is_not_renewed_while_nothing_can_be_written_and_is_while_be_i
     assert safe.lease.renewed == BEGINNING + 5
 
 
-def test_without_a_watchdog_be_is_safe_and_the_tick_says_why(always, caplog):
+def test_without_watchdog_be_is_safe_tick_says_why(always, caplog):
     loop = leased(FakePlant(LIMITS), always(lambda o: LIMITS.full))
     loop.run(ticks=5)
     loop.lease.reason = "the watchdog died; it is started again"
@@ -406,7 +406,7 @@ def test_a_watchdog_that_cannot_be_asked_is_none(always):
     assert loop.tick().applied == LIMITS.safe
 
 
-def test_when_the_originals_were_restored_behind_its_back_the_loop_ends_and_writes_nothing(always):
+def test_originals_restored_behind_its_back_end_the_loop(always):
     plant = FakePlant(LIMITS)
     loop = leased(plant, always(lambda o: LIMITS.full))
     loop.run(ticks=5)
@@ -435,7 +435,7 @@ WINDOW = FailureBudget(
 
 
 @given(st.lists(st.tuples(ANSWERS, st.booleans()), min_size=1, max_size=20), st.floats(0.0, 1.2))
-def test_whatever_the_policy_does_be_is_never_freer_than_the_verdict_and_the_loop_goes_on(always, script, load):
+def test_be_is_never_freer_than_verdict_whatever_policy(always, script, load):
     released = threading.Event()
     answers = iter(script)
 

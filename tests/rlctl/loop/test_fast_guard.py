@@ -80,7 +80,7 @@ def half(always):
     return always(lambda o: HALF)
 
 
-def test_at_a_sign_be_is_held_until_the_next_tick_and_the_loop_goes_on_from_what_it_had(half):
+def test_sign_holds_be_until_the_next_tick(half):
     plant = Watched({2: [sample()]})
     loop = guarded(plant, half)
     loop.run(ticks=3)
@@ -116,7 +116,7 @@ class People:
         (LIMITS.full, HALF, 1),
     ],
 )
-def test_what_people_say_is_in_force_before_the_tick_and_never_frees_anybody(half, most, has, writes):
+def test_operators_word_is_in_force_before_the_tick(half, most, has, writes):
     """With a period of a minute a pause once took a minute."""
     plant, people = Watched({2: [sample(web=LcSample()), sample(web=LcSample(), foreign=True)]}), People(most)
     loop = guarded(plant, half, people=people)
@@ -140,7 +140,7 @@ def test_after_an_alarm_a_limit_frees_nobody(half):
     assert people.heard == [LIMITS.safe]
 
 
-def test_a_pause_that_cannot_be_written_is_not_said_to_be_in_force(half):
+def test_unwritten_pause_is_not_in_force(half):
     plant, people = Watched({2: [sample(web=LcSample())]}), People(LIMITS.safe)
     loop = guarded(plant, half, people=people)
     loop.run(ticks=1)
@@ -164,7 +164,7 @@ def test_be_that_is_held_already_raises_no_alarm(always, held):
     assert [tick.alarm for tick in loop.ticks] == [None, None]
 
 
-def test_what_another_program_wrote_is_answered_with_the_last_verdict(half):
+def test_foreign_write_is_answered_with_last_verdict(half):
     plant = Watched({2: [sample(web=LcSample(), foreign=True)] * 2})
     loop = guarded(plant, half)
     loop.run(ticks=2)
@@ -172,7 +172,7 @@ def test_what_another_program_wrote_is_answered_with_the_last_verdict(half):
     assert loop.ticks[-1].alarm is None
 
 
-def test_after_an_alarm_a_foreign_write_is_answered_with_the_safe_allocation(half):
+def test_after_alarm_foreign_write_meets_safe_allocation(half):
     plant = Watched({2: [sample(), sample(web=LcSample(), foreign=True)]})
     guarded(plant, half).run(ticks=2)
     assert plant.applied[-3:] == [LIMITS.safe, LIMITS.safe, HALF]
@@ -192,7 +192,7 @@ def test_verdict_that_watchdog_overruled_is_not_written_again(half):
     assert plant.applied[-1] == LIMITS.safe
 
 
-def test_nothing_is_written_where_somebody_has_put_the_originals_back(half):
+def test_nothing_is_written_where_originals_are_back(half):
     plant = Watched()
     loop = guarded(plant, half, lease=a_lease())
     loop.run(ticks=1)
@@ -203,7 +203,7 @@ def test_nothing_is_written_where_somebody_has_put_the_originals_back(half):
     assert "put the originals back" in loop.inner.end()[0].error
 
 
-def test_a_write_that_fails_is_told_and_the_next_tick_writes(half):
+def test_failed_write_is_told_and_next_tick_writes(half):
     plant = Watched({2: [sample()]})
     loop = guarded(plant, half)
     loop.run(ticks=1)
@@ -216,7 +216,7 @@ def test_a_write_that_fails_is_told_and_the_next_tick_writes(half):
     assert tick.applied == HALF
 
 
-def test_a_tick_that_could_not_be_written_leaves_only_the_safe_allocation_to_be_written_again(half):
+def test_unwritten_tick_leaves_only_safe_allocation_to_write(half):
     plant = Watched()
     loop = guarded(plant, half)
     loop.run(ticks=1)
@@ -227,7 +227,7 @@ def test_a_tick_that_could_not_be_written_leaves_only_the_safe_allocation_to_be_
     assert plant.applied[-1] == LIMITS.safe
 
 
-def test_what_another_program_holds_against_the_guard_is_no_ground_to_grow_from(half):
+def test_what_another_program_holds_is_no_growing_ground(half):
     """It writes `max` in a tight loop: the guard's answer fails, and what was read back is everything."""
     plant = Watched()
     loop = guarded(plant, half)
@@ -244,7 +244,7 @@ def test_what_another_program_holds_against_the_guard_is_no_ground_to_grow_from(
     assert loop.inner.end()[1] == LIMITS.safe
 
 
-def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_once(half, caplog):
+def test_sign_often_wrong_is_not_heeded_an_hour(half, caplog):
     minute, ticks = 60.0, 70
     plant = Watched({n: [sample(minute * n)] for n in range(1, ticks)}, tick_seconds=minute)
     loop = guarded(plant, half, most=3)
@@ -256,7 +256,7 @@ def test_a_sign_that_is_wrong_too_often_is_not_heeded_for_an_hour_which_is_said_
     assert said == ["inner guard: 3 false alarms in an hour: late-requests of LC web is not heeded for now"] * 2
 
 
-def test_an_alarm_in_a_window_that_missed_is_right_and_one_of_an_unknown_window_is_neither(half):
+def test_alarm_in_missed_window_is_right(half):
     lost = Missing(Why.NO_DATA, "no request completed")
     plant = Watched({n: [sample(float(n))] for n in range(2, 5)}, tail_seconds={2: 0.02, 3: lost, 4: 0.004})
     loop = guarded(plant, half)
@@ -271,7 +271,7 @@ def test_sign_that_is_not_heeded_leaves_others(half):
     assert [tick.alarm and tick.alarm.sign for tick in loop.ticks] == [None, Sign.LATE, None, Sign.PRESSURE]
 
 
-def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of_its_windows(half):
+def test_false_alarms_of_an_lc_are_its_own(half):
     """One whose threads wait in turns once had the other's only early sign ignored."""
 
     class Several(Watched):
@@ -288,7 +288,7 @@ def test_the_false_alarms_of_an_lc_leave_the_signs_of_another_and_say_nothing_of
     assert loop.inner.heeded == {*Sign} - {Sign.PRESSURE}
 
 
-def test_a_dry_run_says_what_it_would_do_and_writes_nothing(half, caplog):
+def test_dry_run_says_what_it_would_do(half, caplog):
     plant = Watched({2: [sample()]})
     plant.actuator = SimpleNamespace(controls={"cpu", "cpuset", "freezer"}, plan=lambda _: ())
     loop = guarded(DryRun(plant), half, guard=False)
@@ -308,7 +308,7 @@ one_look = st.builds(
 
 
 @given(st.lists(st.lists(one_look, max_size=4), min_size=1, max_size=12), st.floats(0.0, 1.2))
-def test_whatever_it_sees_be_is_never_freer_than_the_last_verdict(always, periods, load):
+def test_whatever_it_sees_be_is_never_freer(always, periods, load):
     """And the verdicts are those of the loop without it, on the same readings."""
 
     def run(guard):

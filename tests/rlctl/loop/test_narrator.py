@@ -28,7 +28,7 @@ def told():
     return []
 
 
-def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
+def test_missing_latency_is_told_at_once_and_again(told):
     narrator = Narrator(told.append, 2)
     for second in range(50):
         narrator.write(tick(second, GONE))
@@ -37,7 +37,7 @@ def test_a_missing_latency_is_told_with_its_reason_at_once_and_every_30_s(told):
     assert told[0].text.startswith("no latency: /tmp/x.jsonl: No such file or directory; BE stays at ")
 
 
-def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time(told):
+def test_another_reason_is_told_flapping_one_is_not(told):
     narrator = Narrator(told.append, 2)
     for second in range(20):
         narrator.write(tick(second, GONE if second % 2 else Quantile(0.001, samples=50)))
@@ -46,7 +46,7 @@ def test_another_reason_is_told_at_once_and_a_flapping_one_is_not_told_each_time
     assert "no 'nosuch' in its lines; there is: ms" in told[1].text
 
 
-def test_lost_sensors_are_named_and_not_what_follows_from_them(told):
+def test_lost_sensors_are_named_not_their_consequences(told):
     bounds = (
         Bound("sensors", Reason.LATENCY_MISSING, SAFE),
         Bound("load-gate", Reason.COOLING_DOWN, SAFE),
@@ -78,7 +78,7 @@ def test_change_names_who_acted_and_summary_counts_fallbacks(told):
     assert "a fallback decided 2 ticks" in summary.text
 
 
-def test_who_took_be_down_is_told_and_not_the_guard_that_only_held_it(told):
+def test_who_took_be_down_is_told(told):
     held = Bound("growth-rate", Reason.GROWTH_RATE, Allocation(0.5, 1), "")
     one = tick(0, Quantile(0.001, samples=50), Allocation(0.5, 1), bounds=(held,))
     Narrator(told.append, 2).write(replace(one, acting="safe", fallback="no watchdog"))
@@ -92,7 +92,7 @@ def test_summary_does_not_take_unknown_use_for_none(told):
 
 
 @pytest.mark.parametrize(("cpus", "words"), [(1, "1 CPU it may"), (2, "2 CPUs it may")])
-def test_a_summary_says_of_how_much_be_used_what_it_used(told, cpus, words):
+def test_summary_says_of_how_much_be_used_what(told, cpus, words):
     """A figure alone does not say whether BE was starved or had nearly all."""
     narrator = Narrator(told.append, cpus, summary_seconds=1.0)
     for second in range(2):
@@ -101,7 +101,7 @@ def test_a_summary_says_of_how_much_be_used_what_it_used(told, cpus, words):
     assert f"BE used 0.50 CPUs on average of the {words} be given, now " in told[-1].text
 
 
-def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_is_missing(told):
+def test_lc_without_process_is_told_at_once(told):
     narrator, stale = Narrator(told.append, 2), tick(0, Missing(Why.STALE, "http://x: nothing new for 3.2 s"))
     narrator.write(stale)
     narrator.write(replace(stale, index=1, telemetry=stale.telemetry.but(lc_alive=Value(0.0))))
@@ -118,14 +118,14 @@ def test_an_lc_without_a_process_is_told_at_once_and_not_only_that_its_latency_i
         ({}, Value(1.0), False),
     ],
 )
-def test_an_idle_lc_is_told_with_what_to_check_if_it_is_not_idle(told, counters, alive, told_what_to_do):
+def test_idle_lc_is_told_with_what_to_check(told, counters, alive, told_what_to_do):
     """A wrong lc.latency looks like an idle service, beside which BE stays safe for ever without an error."""
     idle = tick(0, Missing(Why.NO_DATA, "x.jsonl: no request completed in 1.0 s"))
     Narrator(told.append, 2).write(replace(idle, telemetry=idle.telemetry.but(counters=counters, lc_alive=alive)))
     assert ("lc.latency" in told[0].text) == told_what_to_do
 
 
-def test_a_be_that_has_vanished_is_the_reason_and_not_the_policy(told):
+def test_vanished_be_is_the_reason_not_the_policy(told):
     events = ("group-vanished: BE group b is left out: the group was removed", "be-vanished: no BE group is left")
     gone = replace(tick(0, Quantile(0.001, samples=50), before=Allocation(1.0, 2)), note="growth", events=events)
     Narrator(told.append, 2).write(gone)
@@ -145,21 +145,21 @@ def quotas_told(told, *quotas, bounds=()):
     return [event.fields["applied"]["quota_cpus"] for event in told]
 
 
-def test_a_policy_that_goes_a_little_up_and_down_has_no_line_for_each(told):
+def test_wavering_policy_has_no_line_for_each_change(told):
     """Once `feedforward`, which follows the load, had one nearly every tick."""
     assert quotas_told(told, 0.6, 0.65, 0.58, 0.66, 0.61, 0.63, 0.59) == [0.6]
 
 
-def test_what_a_policy_changes_in_small_steps_is_told_when_it_is_much(told):
+def test_small_steps_are_told_when_they_are_much(told):
     assert quotas_told(told, 0.6, 0.65, 0.7, 0.8, 0.9, 0.85, 0.01) == [0.6, 0.8, 0.01]
 
 
-def test_a_guard_that_steps_in_is_told_however_little_it_takes(told):
+def test_guard_that_steps_in_is_told(told):
     cap = Allocation(0.55, 2)
     assert quotas_told(told, 0.6, 0.55, bounds=(Bound("slack-floor", Reason.SLACK_TINY, cap),)) == [0.6, 0.55]
 
 
-def test_a_cpuset_that_grows_or_shrinks_is_told_under_an_unlimited_quota(told):
+def test_cpuset_change_is_told_under_unlimited_quota(told):
     """Managers that know only whole CPUs leave the quota alone."""
     narrator, before = Narrator(told.append, 8), Allocation(1.0, 1)
     for second, cpus in enumerate((8, 2, 3, 2, 3, 2, 3)):

@@ -48,13 +48,13 @@ def test_without_a_request_a_wait_takes_its_time():
     assert not Request().wait(0.01)
 
 
-def test_a_wait_that_is_over_before_it_has_begun_ends():
+def test_wait_over_before_it_has_begun_ends():
     """`SimpleQueue.get(timeout=...)` hung here within some thousand tries: a controller whose first tick was due."""
     for _ in range(4_000):
         assert not Request().wait(1e-9)
 
 
-def test_signals_that_come_in_the_midst_of_everything_hang_nothing():
+def test_signals_in_the_midst_of_everything_hang_nothing():
     """A second handler amid the first one, a handler amid a wait: `threading.Event` deadlocks here sooner or later."""
     reread = Request()
     with stop_on_signals(reread):

@@ -152,7 +152,7 @@ def scene(tmp_path):
         yield made
 
 
-def test_an_application_runs_in_its_group_with_its_environment_and_its_exit_code_comes_back(scene):
+def test_application_runs_in_its_group_with_its_environment(scene):
     program = "grep -q :oneshot /proc/self/cgroup && echo $RLCTL_THREADS $RLCTL_MODE_FILE; exit 7"
     process = scene.launch("oneshot", "sh", "-c", program)
     out, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -182,7 +182,7 @@ def test_what_cannot_be_executed_ends_as_in_shell(scene, command, code):
 
 
 @pytest.mark.slow
-def test_signals_are_passed_on_even_to_one_that_is_frozen_and_again_at_each_tick(scene):
+def test_signals_reach_one_that_is_frozen(scene):
     words = "trap 'sleep 0.5; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
     process = scene.launch("patient", "sh", "-c", words)
     assert process.stdout.readline() == "ready\n"
@@ -196,7 +196,7 @@ def test_signals_are_passed_on_even_to_one_that_is_frozen_and_again_at_each_tick
     assert process.returncode == 9
 
 
-def test_a_process_is_adopted_listed_and_returned_to_where_it_was(scene):
+def test_process_is_adopted_listed_and_returned(scene):
     worker = subprocess.Popen(BUSY)
     try:
         before = Path(f"/proc/{worker.pid}/cgroup").read_text()
@@ -241,7 +241,7 @@ def test_whoever_could_not_be_given_back_is_not_adopted(scene):
 
 
 @pytest.mark.slow
-def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
+def test_serve_divides_budget_defers_and_puts_back(scene):
     for priority, name in enumerate(("one", "two", "three")):
         scene.launch(name, priority=priority)
     before = knobs(scene.groups())
@@ -262,7 +262,7 @@ def test_serve_divides_the_budget_defers_tells_and_puts_all_back(scene):
     assert after == {file: text for file, text in before.items() if ":one/" not in file}
 
 
-def test_a_controller_that_is_killed_leaves_three_applications_safe_and_then_free(scene):
+def test_killed_controller_leaves_applications_safe_then_free(scene):
     for priority, name in enumerate(("one", "two", "three")):
         scene.launch(name, priority=priority)
     before = knobs(scene.groups())
@@ -286,7 +286,7 @@ def knobs(groups):
 
 
 @pytest.mark.slow
-def test_applications_are_moved_to_clusters_of_their_own_and_released_from_there(scene):
+def test_applications_are_moved_to_clusters_and_released(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
     be = Group.create(layout, f"{scene.name}/be", free, also=(CgroupController.MEMORY,))

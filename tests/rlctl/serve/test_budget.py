@@ -81,7 +81,7 @@ def test_fast_burn_is_trouble_before_day_is_spent(budget, clock):
     assert budget.trouble == ""
 
 
-def test_a_clock_that_is_set_back_or_far_ahead_for_a_while_holds_nobody_for_good(budget, clock):
+def test_clock_set_back_or_ahead_holds_nobody(budget, clock):
     clock.now += 1e9
     missed(budget, 2 * OF_A_DAY)
     clock.now = NOON
@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_back_or_far_ahead_for_a_while_holds_nobody_for_good
     assert len(budget._missed) <= DAY_MINUTES + 1, "bounded"
 
 
-def test_starts_with_a_clock_that_is_behind_lose_no_misses_which_count_once_it_is_set(budget, clock):
+def test_starts_behind_the_clock_lose_no_misses(budget, clock):
     """A host without a battery boots in 1970; once its spent budget was forgotten there."""
     missed(budget, OF_A_DAY)
     told, today = budget.trouble, clock.now
@@ -106,7 +106,7 @@ def test_starts_with_a_clock_that_is_behind_lose_no_misses_which_count_once_it_i
     assert budget.trouble == told != ""
 
 
-def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(budget, clock):
+def test_it_is_kept_over_restart_as_plain_data(budget, clock):
     missed(budget, OF_A_DAY, spread_minutes=100)
     plain = json.loads(json.dumps(budget.state_dict()))
     again = ErrorBudget("web", 0.01, 1.0, clock)
@@ -124,9 +124,7 @@ def test_it_is_kept_over_a_restart_as_plain_data_and_what_is_none_is_refused(bud
     ("ratio", "tick_seconds", "target", "same"),
     [(0.01, 1.0, 10.0, True), (0.02, 1.0, 10.0, True), (0.01, 0.5, 10.0, False), (0.01, 1.0, 20.0, False)],
 )
-def test_misses_are_kept_over_a_restart_with_another_budget_but_not_with_another_target(
-    tmp_path, clock, ratio, tick_seconds, target, same
-):
+def test_misses_are_kept_unless_the_target_changes(tmp_path, clock, ratio, tick_seconds, target, same):
     """Once a restart with another maximum load, CPUs or weight of BE gave a spent budget back."""
     before = ErrorBudget("web", 0.01, 1.0, clock, {"target_milliseconds": 10.0})
     missed(before, OF_A_DAY, spread_minutes=100)
@@ -160,7 +158,7 @@ COMES = {"offered_rps": Value(100.0), "done_rps": Value(0.0)}
         ({"tail_latency_seconds": Missing(Why.STALE), "counters": COMES}, 0),
     ],
 )
-def test_an_outage_is_missed_and_a_window_of_which_nothing_is_known_is_not(clock, readings, misses):
+def test_outage_is_missed_unknown_window_is_not(clock, readings, misses):
     budgets = Budgets({"lc": Lc(1.0)}, 1.0, clock)
     for _ in range(3):
         budgets.write(SimpleNamespace(telemetry=GOOD.but(**readings)))
@@ -184,7 +182,7 @@ class Loop:
         return self.ticks.ticks[-1]
 
 
-def test_be_is_held_at_its_minimum_while_the_budget_is_spent(always, clock, caplog):
+def test_spent_budget_holds_be_at_its_minimum(always, clock, caplog):
     caplog.set_level(logging.WARNING, "rlctl.serve")
     loop = Loop(always, clock, 1.0)
     assert loop.run(60).applied.quota_cpus > 1.0
@@ -204,7 +202,7 @@ def test_be_is_held_at_its_minimum_while_the_budget_is_spent(always, clock, capl
     assert len(told) == 3, "burns, is spent, then is over; once each"
 
 
-def test_each_lc_has_its_own_and_one_without_has_none(clock):
+def test_each_lc_has_its_own_or_none(clock):
     budgets = Budgets({"web": Lc(0.1), "db": Lc(None), "api": Lc(50.0)}, 1.0, clock)
     assert [one.lc for one in budgets.each] == ["web", "api"]
 
@@ -220,7 +218,7 @@ def test_each_lc_has_its_own_and_one_without_has_none(clock):
 
 
 @pytest.mark.parametrize(("misses", "price"), [(0, 1 / MOST_PRICE), (36, 1.0), (72, 2.0), (1000, MOST_PRICE)])
-def test_a_violation_costs_a_learned_policy_by_how_fast_the_budget_goes(misses, price, clock):
+def test_violation_costs_by_how_fast_budget_goes(misses, price, clock):
     budgets = Budgets({"web": Lc(1.0)}, 1.0, clock)
     for _ in range(misses):
         budgets.each[0].count(missed=True)

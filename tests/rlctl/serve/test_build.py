@@ -45,7 +45,7 @@ def with_only(v1, *controllers):
     return Group("walk-be", {one: whole.paths[one] for one in controllers}, layout, knobs)
 
 
-def test_a_be_group_with_a_quota_only_is_told_with_the_way_out(v1):
+def test_be_group_with_quota_only_is_told(v1):
     layout, _ = v1
     said = why_uncontrolled(with_only(v1, CgroupController.CPU), layout)
     assert said.startswith(
@@ -73,21 +73,21 @@ def test_be_group_that_has_everything_is_not_mentioned(v1):
     assert why_uncontrolled(with_only(v1, *ACTUATORS), v1[0]) == ""
 
 
-def test_a_dry_run_does_not_claim_what_is_not_controlled():
+def test_dry_run_claims_only_what_is_controlled():
     host = FakeHost(Limits(cpus=2))
     host.controls = {"cpu"}
     plant = DryRun(host)
     assert plant.apply(Allocation(0.5, 1, frozen=True)) == Allocation(0.5, 2)
 
 
-def test_groups_that_are_not_where_perf_looks_have_no_counters_and_the_log_says_so(v1, tmp_path, monkeypatch, caplog):
+def test_groups_beyond_perf_have_no_counters_and_say(v1, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(of_groups, "perf_root", lambda: tmp_path / "perf_event")
     lc = with_only(v1, CgroupController.CPU)
     assert of_groups.perf_sensors(lc, [lc], 1.0) == []
     assert "neither the LC nor BE has a group below" in caplog.text
 
 
-def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of_them(v1, always, caplog):
+def test_readings_that_never_come_have_their_reason(v1, always, caplog):
     lc = with_only(v1, CgroupController.CPU)
     absent = absent_readings(lc, [lc], group_sensors(lc, [lc]), perf=False)
     assert absent["lc_cpus"] == "the LC has no cpuacct group"
@@ -104,7 +104,7 @@ def test_readings_that_will_never_come_have_their_reason_and_the_policy_hears_of
     ]
 
 
-def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1):
+def test_dry_run_knows_what_user_may_not_write(serve_yaml, monkeypatch, v1):
     layout, knobs = v1
     Group.create(layout, "batch", knobs)
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
@@ -112,7 +112,7 @@ def test_a_dry_run_knows_what_its_user_may_not_write(serve_yaml, monkeypatch, v1
     assert [path.name for path in unwritable(load_config(serve_yaml()))] == ["cpu.cfs_quota_us"]
 
 
-def test_a_dry_run_says_all_of_it_and_writes_nothing(serve_yaml, monkeypatch, v1, caplog):
+def test_dry_run_says_all_and_writes_nothing(serve_yaml, monkeypatch, v1, caplog):
     """The whole command over a captured tree: what lacks, what is missing, why BE stays, and what root is for."""
     layout, knobs = v1
     for name in ("web", "batch"):
@@ -151,12 +151,12 @@ def found(serve_yaml, v1):
     return Workloads.find(load_config(serve_yaml()), layout, knobs, make=False)
 
 
-def test_an_lc_without_a_cpuset_has_the_cpus_that_its_processes_may_run_on(found):
+def test_lc_without_cpuset_has_its_processes_cpus(found):
     """Taken for one CPU their maximum load came out far too small."""
     assert found.lc_cpus() == (tuple(sorted(os.sched_getaffinity(0))), True)
 
 
-def test_an_lc_that_pins_its_threads_has_the_cpus_of_all_of_them(found):
+def test_lc_that_pins_threads_has_all_their_cpus(found):
     """HAProxy and Seastar do: by the first thread alone BE came first to where the others run."""
     allowed, done = os.sched_getaffinity(0), threading.Event()
     first, last = min(allowed), max(allowed)
@@ -172,7 +172,7 @@ def test_an_lc_that_pins_its_threads_has_the_cpus_of_all_of_them(found):
         thread.join()
 
 
-def test_the_cpu_limit_of_an_lc_bounds_what_it_is_taken_to_bear(serve_yaml, monkeypatch, v1):
+def test_cpu_limit_of_lc_bounds_what_it_bears(serve_yaml, monkeypatch, v1):
     """`docker --cpus=2` on a large host: the load gate waited for a load that could never come."""
     layout, knobs = v1
     for name in ("web", "batch"):
@@ -183,7 +183,7 @@ def test_the_cpu_limit_of_an_lc_bounds_what_it_is_taken_to_bear(serve_yaml, monk
     assert learned.lc_cpus == 0.5
 
 
-def test_no_cpu_of_be_s_is_its_own_while_an_lc_s_are_not_known(serve_yaml, monkeypatch, v1, caplog):
+def test_no_cpu_is_bes_while_lcs_are_unknown(serve_yaml, monkeypatch, v1, caplog):
     """An LC that starts after rlctl: all of them were, and `feedforward` asked for everything."""
     layout, knobs = v1
     for name in ("web", "batch"):
@@ -211,7 +211,7 @@ def test_groups_that_the_configuration_selects_are_followed(serve_yaml, monkeypa
     host.close()
 
 
-def test_what_another_program_writes_is_answered_as_the_section_says():
+def test_foreign_write_is_answered_as_section_says():
     assert OwnershipSection().foreign is Foreign.REASSERT
     assert OwnershipSection(foreign="alarm").foreign is Foreign.ALARM
     for wrong in ({"foreign": "fight"}, {"most_backoff_seconds": 0}, {"other": 1}):
@@ -222,9 +222,7 @@ def test_what_another_program_writes_is_answered_as_the_section_says():
 @pytest.mark.parametrize(
     ("inherited", "applied", "freed"), [(True, False, False), (True, True, True), (False, False, True)]
 )
-def test_who_fails_before_its_first_allocation_sets_no_be_of_a_predecessor_free(
-    tmp_path, monkeypatch, inherited, applied, freed
-):
+def test_early_failure_sets_no_predecessors_be_free(tmp_path, monkeypatch, inherited, applied, freed):
     """Such as one whose port is taken."""
     put_back = []
     monkeypatch.setattr(_Originals, "_put_back", lambda self: put_back.append(self))
@@ -243,9 +241,7 @@ def restricted(layout, knobs, name):
     return group
 
 
-def test_a_group_that_is_be_no_more_is_freed_by_the_successor_of_a_crashed_controller(
-    serve_yaml, monkeypatch, tmp_path
-):
+def test_successor_frees_group_that_is_be_no_more(serve_yaml, monkeypatch, tmp_path):
     """It stayed frozen for as long as the successor ran, be it the LC by now."""
     kernel, state = FakeKernel(tmp_path, "v1", cpus=1), tmp_path / "state"
     layout = Layout.detect(kernel.root, kernel.proc)
@@ -264,7 +260,7 @@ def test_a_group_that_is_be_no_more_is_freed_by_the_successor_of_a_crashed_contr
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 
 
-def test_of_what_is_be_or_is_selected_to_be_nothing_is_freed_nor_what_protects_the_lc(serve_yaml, tmp_path):
+def test_nothing_of_be_nor_lc_protection_is_freed(serve_yaml, tmp_path):
     kernel = FakeKernel(tmp_path, "v2")
     layout, originals = Layout.detect(kernel.root, kernel.proc), _Originals(tmp_path / "state")
     with originals.journal as journal:
@@ -280,7 +276,7 @@ def test_of_what_is_be_or_is_selected_to_be_nothing_is_freed_nor_what_protects_t
     assert low.read_text() == "4096\n"
 
 
-def test_what_was_written_beside_a_forced_restore_is_put_back_at_the_end(tmp_path, monkeypatch, caplog):
+def test_writes_beside_forced_restore_are_put_back(tmp_path, monkeypatch, caplog):
     """Without a watchdog nobody tells the loop: BE kept its last settings, which the next start took for originals."""
     caplog.set_level(logging.INFO, logger="rlctl")
     kernel, state = FakeKernel(tmp_path, "v1"), tmp_path / "state"

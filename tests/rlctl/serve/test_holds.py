@@ -71,7 +71,7 @@ def loop(always, tmp_path):
     return Loop(always, tmp_path)
 
 
-def test_a_pause_is_in_force_when_it_is_answered_and_over_when_it_is_ended(loop):
+def test_answered_pause_is_in_force_until_ended(loop):
     assert not loop.be.frozen
     answer = loop.said(do="pause", why="a\nbackup \x1b[31m")
     assert loop.be == LIMITS.safe
@@ -85,7 +85,7 @@ def test_a_pause_is_in_force_when_it_is_answered_and_over_when_it_is_ended(loop)
     assert not loop.be.frozen
 
 
-def test_a_pause_is_in_force_without_a_tick_where_somebody_looks_between_them(loop):
+def test_pause_is_in_force_without_a_tick(loop):
     """What ends it waits for the tick."""
     holds, answers = loop.holds, []
 
@@ -177,7 +177,7 @@ def too_much(path):
 
 
 @pytest.mark.parametrize("planted", [a_link, os.mkfifo, Path.mkdir, too_much])
-def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_pause(always, tmp_path, planted, caplog):
+def test_file_of_another_kind_is_a_pause(always, tmp_path, planted, caplog):
     """A FIFO once hung the start, before the watchdog knew of anything to hold."""
     planted(tmp_path / HOLDS)
     assert Loop(always, tmp_path).be == LIMITS.safe
@@ -185,7 +185,7 @@ def test_a_file_of_another_kind_is_neither_followed_nor_waited_for_and_is_a_paus
     assert str(tmp_path / HOLDS) in said
 
 
-def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path, monkeypatch):
+def test_full_disk_is_told_and_be_is_held(loop, tmp_path, monkeypatch):
     def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
@@ -194,7 +194,7 @@ def test_a_disk_that_is_full_is_told_and_be_is_held_all_the_same(loop, tmp_path,
     assert loop.be == LIMITS.safe
 
 
-def test_what_a_full_disk_did_not_take_is_kept_as_soon_as_there_is_room(loop, tmp_path, monkeypatch, caplog):
+def test_full_disk_keeps_it_once_there_is_room(loop, tmp_path, monkeypatch, caplog):
     def full(path, data, **_):
         raise OSError(28, "No space left on device", str(path))
 
@@ -207,14 +207,14 @@ def test_what_a_full_disk_did_not_take_is_kept_as_soon_as_there_is_room(loop, tm
     assert [hold["kind"] for hold in json.loads((tmp_path / HOLDS).read_text())["holds"]] == ["pause"]
 
 
-def test_who_takes_the_place_of_another_s_word_hears_of_it(loop):
+def test_who_replaces_another_s_word_hears_of_it(loop):
     loop.said(do="pause", why="debugging the database")
     said = loop.said(do="pause", until=NOON + 600.0)["said"]
     assert "in place of: paused by root: debugging the database" in said
 
 
 @pytest.mark.parametrize(("quota", "told"), [(3.9, False), (4.0, True), (99.0, True)])
-def test_a_limit_that_limits_nothing_is_said_to_be_none(loop, quota, told):
+def test_limit_that_limits_nothing_is_none(loop, quota, told):
     said = loop.said(do="limit", quota_cpus=quota)["said"]
     assert ("that limits nothing: BE may have 4 CPU of this host anyway" in said) is told
     loop.run(20)
@@ -289,7 +289,7 @@ def test_a_wrong_schedule_is_refused(given):
         entry(**given)
 
 
-def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
+def test_schedule_holds_be_at_its_time(always, tmp_path):
     loop = Loop(always, tmp_path, [entry(begins="12:00", ends="13:00")])
     assert loop.be == LIMITS.safe
     assert loop.ticks.ticks[-1].verdict.decisive[-1].reason is Reason.SCHEDULE
@@ -301,7 +301,7 @@ def test_a_schedule_holds_be_at_its_time_and_not_after(always, tmp_path):
     assert half.be == Allocation(0.5, 4)
 
 
-def test_the_log_names_the_time_of_a_schedule_that_begins_or_ends(always, tmp_path, caplog):
+def test_log_names_time_of_schedule_that_begins(always, tmp_path, caplog):
     """Once it had the word `schedule`, and which of several it was stood in the tick log alone."""
     caplog.set_level("INFO", "rlctl.serve")
     times = [entry(begins="12:00", ends="13:00"), entry(name="office", begins="12:30", ends="14:00", be_cpus=0.5)]
@@ -347,7 +347,7 @@ def test_the_kernel_says_who_asks(asked):
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"[]\n", b"\xff\xfe\n", b"x" * 100_000, b'{"do": 1e999}\n'])
-def test_garbage_is_answered_in_one_line_and_the_next_one_is_served(asked, line):
+def test_garbage_is_answered_and_next_is_served(asked, line):
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(10)
         peer.connect(str(asked / SOCKET))
@@ -425,7 +425,7 @@ def test_without_a_service_the_way_out_is_said(tmp_path):
         ControlSocket(tmp_path / "s", "no-such-group", lambda *_: {})
 
 
-def test_the_longest_path_that_the_kernel_takes_is_checked_as_one_that_can_be(tmp_path):
+def test_longest_path_the_kernel_takes_is_allowed(tmp_path):
     longest = tmp_path / ("x" * (MOST_LETTERS - len(f"{tmp_path}/")))
     assert check_socket(longest, None) is None
     ControlSocket(longest, None, lambda *_: {}).close()
@@ -433,7 +433,7 @@ def test_the_longest_path_that_the_kernel_takes_is_checked_as_one_that_can_be(tm
         check_socket(Path(f"{longest}x"), None)
 
 
-def test_a_group_that_the_socket_may_not_be_given_to_is_told_with_the_way_out(tmp_path, monkeypatch):
+def test_group_refused_to_the_socket_is_told(tmp_path, monkeypatch):
     def refused(*_):
         raise PermissionError(1, "Operation not permitted")
 

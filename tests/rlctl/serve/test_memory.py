@@ -87,7 +87,7 @@ class Nobody:
         (Nobody, 1800.0, "maximum load of lc begins anew: it knew nothing of this host 30 min ago"),
     ],
 )
-def test_what_is_known_after_a_restart_is_said_as_it_is(tmp_path, caplog, learner, seconds, said):
+def test_what_is_known_after_restart_is_said(tmp_path, caplog, learner, seconds, said):
     """Once 0.0 h ago, and of an LC that had missed nothing yet that something was known."""
     caplog.set_level("INFO")
     clock = Clock(1e9)
@@ -127,14 +127,14 @@ def known(schema=3):
      json.dumps({"schema": 1, "host": HOST, "learned": {"experience": {"saved": "x", "memory": known()}}}),
      json.dumps({"schema": 1, "host": HOST, "learned": {"experience": 3}}), "x" * (2 << 20)],
 )  # fmt: skip
-def test_a_file_that_is_no_memory_is_told_and_written_anew(tmp_path, text, caplog):
+def test_file_that_is_no_memory_is_written_anew(tmp_path, text, caplog):
     (tmp_path / MEMORY).write_text(text)
     assert served(tmp_path, 60)["cells"]
     assert "is learned anew" in caplog.text
     assert "experience" in json.loads((tmp_path / MEMORY).read_text())["learned"]
 
 
-def test_under_limits_that_are_guesses_what_was_learned_stays_and_a_budget_goes_on(tmp_path):
+def test_under_guessed_limits_what_was_learned_stays(tmp_path):
     """An LC that starts after rlctl: its CPUs are not known, and the host is taken for another one."""
     HostMemory(tmp_path, HOST).keep((taught(),))
     budget, guess = ErrorBudget("lc", 0.01, 1.0), {**HOST, "limits": {}}
@@ -150,7 +150,7 @@ def test_under_limits_that_are_guesses_what_was_learned_stays_and_a_budget_goes_
 
 
 @pytest.mark.parametrize("planted", [lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
-def test_a_file_of_another_kind_is_neither_followed_nor_waited_for(tmp_path, planted, caplog):
+def test_file_of_another_kind_is_not_followed(tmp_path, planted, caplog):
     planted(tmp_path / MEMORY)
     assert served(tmp_path, 60)["cells"]
     assert "experience is learned anew" in caplog.text
@@ -171,12 +171,12 @@ def test_what_a_file_says_frees_nobody(tmp_path):
     assert plant.current.frozen or level_of(plant.current, LIMITS) == 0
 
 
-def test_another_policy_goes_on_with_what_the_first_one_learned(tmp_path):
+def test_another_policy_goes_on_with_the_learned(tmp_path):
     first = served(tmp_path, 60)
     assert len(served(tmp_path, 1, manager=build("greedy-shield"))["cells"]) >= len(first["cells"])
 
 
-def test_it_is_kept_once_a_minute_by_name_and_the_latest_ones_only(tmp_path):
+def test_latest_are_kept_once_a_minute_by_name(tmp_path):
     clock = Clock(1e9)
     memory, experience = HostMemory(tmp_path, HOST, clock), taught()
     memory.keep_if_due((experience,))
@@ -193,7 +193,7 @@ def test_it_is_kept_once_a_minute_by_name_and_the_latest_ones_only(tmp_path):
     assert "back" in json.loads((tmp_path / MEMORY).read_text())["learned"]
 
 
-def test_a_folder_that_cannot_be_written_and_a_learner_that_fails_are_told(tmp_path, caplog):
+def test_unwritable_folder_and_failing_learner_are_told(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     HostMemory(tmp_path / "file", HOST).keep((taught(),))
     assert "a restart learns this host anew" in caplog.text

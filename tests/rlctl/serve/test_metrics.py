@@ -81,7 +81,7 @@ def test_a_tick_is_seen_whole(metrics, clock):
     assert seen["rlctl_policy_info{policy=ppo,shield=responsive,shield_digest=0a1b2c}"] == 1
 
 
-def test_a_guard_that_holds_be_for_several_lcs_counts_once_a_tick(metrics):
+def test_guard_that_holds_be_counts_once_a_tick(metrics):
     tick = a_tick()
     metrics.write(replace(tick, verdict=replace(tick.verdict, bounds=2 * tick.verdict.bounds)))
     assert samples(metrics)["rlctl_shield_bounds_total{guard=slack-gate,reason=slack-negative}"] == 1
@@ -95,7 +95,7 @@ def test_what_is_missing_has_no_sample_and_no_zero(metrics):
     assert seen["rlctl_ticks_total{slo=unknown}"] == 1
 
 
-def test_before_the_first_tick_there_are_counters_at_zero_and_no_guesses(metrics):
+def test_before_first_tick_counters_are_zero(metrics):
     seen = samples(metrics)
     assert seen["rlctl_write_errors_total"] == 0
     assert seen["rlctl_acting_policy_ticks_total{policy=ppo}"] == 0
@@ -104,7 +104,7 @@ def test_before_the_first_tick_there_are_counters_at_zero_and_no_guesses(metrics
     assert metrics.age_seconds() == math.inf
 
 
-def test_a_fallback_is_seen_while_it_lasts_and_counted_after(metrics):
+def test_fallback_is_seen_then_counted(metrics):
     metrics.write(replace(a_tick(), acting="prm-hybrid-tuned", fallback="demoted: 3 % failed"))
     assert samples(metrics)["rlctl_fallback_active"] == 1
     metrics.write(replace(a_tick(), acting="ppo"))
@@ -114,7 +114,7 @@ def test_a_fallback_is_seen_while_it_lasts_and_counted_after(metrics):
     assert seen["rlctl_acting_policy_ticks_total{policy=ppo}"] == 1
 
 
-def test_counts_that_others_keep_are_asked_for_when_somebody_looks():
+def test_counts_of_others_are_asked_for_on_demand():
     dropped = iter(range(3, 9))
     metrics = Metrics(
         "ppo", ("responsive", ""), LIMITS, 1.0, lambda: {"log_records_dropped": next(dropped), "watchdog_restarts": 2}
@@ -204,7 +204,7 @@ def test_promtool_has_nothing_to_say(metrics):
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_applications_are_named_without_pids_and_their_number_is_bounded():
+def test_applications_are_named_without_pids_and_bounded():
     placed = {f"{pid}:app{pid:03}": Placement(0, "all", 0.01 * pid) for pid in range(1, 61)}
     twice = {"900:app060": Placement(0, "all", 0.4), "901:app001": None}
     families = {family.name: family for family in _shares(placed | twice)}
@@ -216,7 +216,7 @@ def test_applications_are_named_without_pids_and_their_number_is_bounded():
     assert families["rlctl_applications_deferred"].samples[0].value == 1
 
 
-def test_once_the_last_application_has_ended_none_run_and_no_graph_just_stops(metrics):
+def test_after_the_last_application_none_run(metrics):
     metrics.write(a_tick())
     assert "rlctl_applications_running" not in samples(metrics), "nobody divides BE"
     metrics.write(replace(a_tick(1), shares={"7:encoder": Placement(1, "node1", 0.6)}))
@@ -227,7 +227,7 @@ def test_once_the_last_application_has_ended_none_run_and_no_graph_just_stops(me
     assert not [name for name in seen if name.startswith("rlctl_application_cpus")]
 
 
-def test_alarms_between_the_ticks_are_counted_by_sign_and_the_false_ones_again(clock):
+def test_alarms_are_counted_by_sign_false_ones_again(clock):
     heeded = {Sign.LATE, Sign.OLDEST}
     metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, heeded=lambda: heeded, measure=lambda: USED, clock=clock)
     assert samples(metrics)["rlctl_inner_alarms_total{sign=cpu-pressure}"] == 0
@@ -242,7 +242,7 @@ def test_alarms_between_the_ticks_are_counted_by_sign_and_the_false_ones_again(c
     assert seen["rlctl_inner_sign_active{sign=cpu-pressure}"] == 0
 
 
-def test_a_bound_that_a_masked_policy_keeps_to_counts_as_one_that_it_exceeds(metrics):
+def test_bound_a_masked_policy_keeps_counts_as_exceeded(metrics):
     """Or no alert on `be-overrun` would ever be heard under a learned policy."""
     safe, lax = Bound("overrun", Reason.BE_OVERRUN, FROZEN), Bound("slack-hold", Reason.SLACK_SMALL, FULL)
     metrics.write(a_tick(verdict=Verdict(FROZEN, FROZEN, (safe, lax))))

@@ -149,7 +149,7 @@ def test_health_is_a_fresh_tick(serve, metrics, clock):
     assert ask(server, "/healthz")[:2] == (503, "no tick for 3.5 s\n")
 
 
-def test_a_token_is_asked_of_scrapers_and_not_of_kubelet(serve, token):
+def test_token_is_asked_of_scrapers_not_of_kubelet(serve, token):
     server = serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
     status, _, headers = ask(server)
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -226,7 +226,7 @@ def test_a_taken_port_is_said_in_one_line(serve):
     assert told.value.exit_code == 75
 
 
-def test_an_address_that_is_not_here_yet_is_tried_again(serve, certificate, token):
+def test_address_not_here_yet_is_tried_again(serve, certificate, token):
     certificate, key = certificate
     elsewhere = MetricsSection(
         listen="192.0.2.1:0", tls_certificate=certificate, tls_key=key, bearer_token_file=token
@@ -286,7 +286,7 @@ def test_secret_that_is_fifo_is_not_waited_for(serve, tmp_path, what):
         serve(MetricsSection(listen="127.0.0.1:0", **files))
 
 
-def test_a_directory_in_a_secrets_place_is_said_and_no_descriptor_stays_open(tmp_path):
+def test_directory_as_secret_is_said_no_descriptor_stays(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ConfigError, match=r"metrics.bearer_token_file: .*: Is a directory"):
         look_at(MetricsSection(bearer_token_file=tmp_path))
@@ -301,14 +301,14 @@ def test_a_token_is_one_long_word(serve, token, content):
         serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
 
 
-def test_a_key_that_everybody_may_read_is_no_secret_either(serve, tmp_path):
+def test_key_everybody_may_read_is_no_secret(serve, tmp_path):
     certificate, key = self_signed(tmp_path, "open")
     key.chmod(0o644)
     with pytest.raises(ConfigError, match=rf"^metrics.tls_key: everybody may use {key}: chmod o= {key}$"):
         serve(MetricsSection(listen="127.0.0.1:0", tls_certificate=certificate, tls_key=key))
 
 
-def test_files_that_are_not_there_are_named_by_their_key(serve, tmp_path, certificate):
+def test_absent_files_are_named_by_their_key(serve, tmp_path, certificate):
     certificate, _ = certificate
     with pytest.raises(ConfigError, match=r"^metrics.bearer_token_file: .*: No such file"):
         serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=tmp_path / "none"))
@@ -347,7 +347,7 @@ def exchange(path, content):
     path.with_suffix(".new").replace(path)
 
 
-def test_a_token_that_is_rotated_is_the_token_and_a_wrong_one_changes_nothing(serve, token, caplog):
+def test_rotated_token_counts_wrong_one_changes_nothing(serve, token, caplog):
     server = serve(MetricsSection(listen="127.0.0.1:0", bearer_token_file=token))
     other = TOKEN[::-1]
     assert ask(server, Authorization=f"Bearer {other}")[0] == 401
@@ -364,7 +364,7 @@ def test_a_token_that_is_rotated_is_the_token_and_a_wrong_one_changes_nothing(se
     assert ask(server, Authorization=f"Bearer {TOKEN}")[0] == 200
 
 
-def test_a_certificate_that_is_rotated_is_shown_once_its_key_is_there_too(serve, tmp_path, certificate, caplog):
+def test_rotated_certificate_is_shown_with_its_key(serve, tmp_path, certificate, caplog):
     now, new = tmp_path / "tls.crt", self_signed(tmp_path, "new")
     key = tmp_path / "tls.key"
     exchange(now, certificate[0].read_text())
@@ -384,9 +384,7 @@ def test_a_certificate_that_is_rotated_is_shown_once_its_key_is_there_too(serve,
         shown(certificate[0])
 
 
-def test_a_key_that_goes_while_it_is_read_leaves_the_old_one_and_the_peer_its_answer(
-    serve, tmp_path, certificate, caplog, monkeypatch
-):
+def test_key_that_goes_leaves_the_old_one(serve, tmp_path, certificate, caplog, monkeypatch):
     now, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     exchange(now, certificate[0].read_text())
     exchange(key, certificate[1].read_text())
@@ -410,7 +408,7 @@ def test_what_start_would_refuse_is_said_before_it(serve_yaml, certificate, toke
     assert capsys.readouterr().err.startswith(told)
 
 
-def test_a_dry_run_looks_at_the_files_too_though_another_user_may_be_to_read_them(token, caplog, monkeypatch):
+def test_dry_run_looks_at_the_files_too(token, caplog, monkeypatch):
     look_at(section := MetricsSection(bearer_token_file=token))
     monkeypatch.setattr("rlctl.serve.metrics_server.Secrets", raises(PermissionMissing("metrics.tls_key: /k: denied")))
     look_at(section)

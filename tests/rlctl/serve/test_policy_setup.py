@@ -89,7 +89,7 @@ def test_only_a_heuristic_can_be_fallen_back_to(name):
         with_fallback(build("heracles"), FallbackSection(name=name), 1.0)
 
 
-def test_a_mistake_in_its_options_is_found_at_the_start_and_not_when_it_is_needed():
+def test_wrong_options_are_found_at_the_start():
     with pytest.raises(PolicyError, match="has no option 'nonsense'"):
         with_fallback(build("heracles"), FallbackSection(options={"nonsense": 1}), 1.0)
 
@@ -127,7 +127,7 @@ def test_a_shield_that_training_never_had_is_told(make_bundle, tmp_path):
     chain.close()
 
 
-def test_ticks_in_which_a_masked_policy_could_not_rise_are_told(always):
+def test_ticks_that_could_not_rise_are_told(always):
     policy, shield = always(lambda observation: observation.current), Shield(load_profile("responsive"), Limits(2))
     policy.masked = True
     assert too_slow_a_rise(policy, shield, 1.0) == ""

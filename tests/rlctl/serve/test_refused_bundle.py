@@ -40,7 +40,7 @@ def test_the_fallback_decides_and_the_log_says_why(configured, tmp_path, caplog)
     assert not ticks[-1]["applied"]["frozen"], "BE is controlled, not only kept safe"
 
 
-def test_whoever_wants_to_know_is_told_with_an_exit_code(configured, capsys):
+def test_whoever_asks_gets_an_exit_code(configured, capsys):
     with_it = configured(FALLBACK)
     for words in ({"strict": True}, {"policy": "./no-such-bundle"}):
         with pytest.raises(BundleError):

@@ -51,7 +51,7 @@ def test_a_slip_is_told_with_its_line(serve_yaml: Callable[..., Path], text: str
     assert caught.value.line == path.read_text().splitlines().index(f"resources: {text}") + 1
 
 
-def test_nothing_is_set_by_default_and_the_defaults_are_shown(serve_yaml: Callable[..., Path]) -> None:
+def test_nothing_is_set_by_default(serve_yaml: Callable[..., Path]) -> None:
     config = load_config(serve_yaml())
     assert all(value in (None, False) for value in config.resources.model_dump().values())
     lines = describe(config).splitlines()
@@ -93,7 +93,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_what_the_section_says_is_in_effect_and_comes_back(host: Host) -> None:
+def test_section_is_in_effect_and_comes_back(host: Host) -> None:
     host.caretaker(
         lc_memory_min_bytes=MIB, lc_memory_low_bytes=2 * MIB, be_memory_high_bytes=3 * MIB, be_memory_max_bytes=4 * MIB
     ).begin()
@@ -142,7 +142,7 @@ def test_an_lc_that_is_restarted_is_protected_again(host: Host) -> None:
     assert host.text("web", "memory.low") == str(2 * MIB)
 
 
-def test_an_lc_that_comes_back_under_another_name_is_protected_again(host: Host) -> None:
+def test_lc_back_under_another_name_is_protected(host: Host) -> None:
     """As a container does, whose name has its id."""
     caretaker = host.caretaker(lc_memory_low_bytes=2 * MIB)
     caretaker.begin()
@@ -161,9 +161,7 @@ def test_be_group_that_comes_later_is_bounded_too(host: Host) -> None:
     assert host.text("batch", "memory.max") == str(4 * MIB)
 
 
-def test_what_the_host_lacks_is_one_warning_each_with_the_reason(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_host_lacks_is_one_warning_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     host = Host(tmp_path, "v1")
     section = {"lc_memory_low_bytes": MIB, "be_memory_max_bytes": 4 * MIB, "resctrl": ResctrlSection()}
     with caplog.at_level(logging.WARNING, logger="rlctl"):
@@ -184,7 +182,7 @@ def test_a_group_that_is_gone_is_no_warning(host: Host, caplog: pytest.LogCaptur
     assert not [one for one in caplog.records if "be_memory_max_bytes" in one.getMessage() and "removed" in one.message]
 
 
-def test_tasks_that_could_not_be_gathered_once_are_tried_again(
+def test_ungathered_tasks_are_tried_again(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once resctrl was off for good after one EMFILE, and newcomers had the whole cache."""
@@ -234,7 +232,7 @@ def test_every_host_tells_its_free_memory() -> None:
         sensor.close()
 
 
-def test_managers_and_guards_find_their_readings_under_the_names_they_ask_for() -> None:
+def test_managers_and_guards_find_readings_by_name() -> None:
     """One spelling apart and a loop would be off for ever, without a word."""
     provided = {name for one in (HostMemorySensor, Rapl, LcFrequency, ResctrlMonitor, Psi) for name in one.provides}
     readings = {name: Value(0.5) for name in provided}

@@ -57,7 +57,7 @@ def test_all_is_well_in_one_line_each(always, told):
     assert len(told()) == 5
 
 
-def test_a_command_that_cannot_be_run_is_told_before_be_starves(always, told):
+def test_unrunnable_command_is_told_before_be_starves(always, told):
     self_test(Host(), always(lambda o: o.current), 4711, command=("/no/such/program",))
     (line,) = told(logging.WARNING)
     assert line.startswith("self-test: be.starved.command: /no/such/program: no such program; nobody will be told")
@@ -100,7 +100,7 @@ def test_what_can_be_done_without_is_a_warning(always, told):
         (lambda o: {}["missing"], "KeyError: 'missing'; static decides in its place"),
     ],
 )
-def test_a_policy_that_gives_no_usable_answer_is_told_before_it_matters(decide, said, always, told):
+def test_policy_without_usable_answer_is_told_early(decide, said, always, told):
     chain = chained(always(decide), answer_seconds=0.01)
     self_test(Host(), chain, 1)
     (line,) = told(logging.WARNING)
@@ -122,7 +122,7 @@ def test_a_rehearsal_leaves_nothing_behind(always):
     chain.close()
 
 
-def test_a_clock_that_stands_still_ends_the_start_and_a_wrong_date_is_told():
+def test_standing_clock_ends_start_wrong_date_is_told():
     with pytest.raises(HostError, match="stands still"):
         list(_clock(monotonic=lambda: 1.0, sleep=lambda _: None))
     ticks = iter(np.arange(9.0))

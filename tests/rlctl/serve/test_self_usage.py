@@ -54,7 +54,7 @@ def test_this_process_is_measured():
     assert after.open_files >= 3
 
 
-def test_memory_beyond_the_bound_is_refused_and_a_bound_is_never_raised():
+def test_memory_bound_is_kept_and_never_raised():
     program = """if True:
         import resource
         from rlctl.serve import self_usage
@@ -72,7 +72,7 @@ def test_memory_beyond_the_bound_is_refused_and_a_bound_is_never_raised():
     assert done.stdout.split() == [str(192 << 20), "refused", "True"]
 
 
-def test_who_has_more_than_the_bound_already_keeps_some_room():
+def test_who_exceeds_the_bound_keeps_some_room():
     program = """if True:
         from rlctl.serve import self_usage
         held = bytearray(300 << 20)
@@ -101,7 +101,7 @@ def test_cpu_time_is_judged_over_a_minute(usages, warned):
     assert warned(120) == ["rlctl itself uses 0.20 CPU, limits.warn_cpu_ratio is 0.1"]
 
 
-def test_a_clock_that_goes_back_and_a_proc_that_cannot_be_read_are_no_trouble(usages, caplog):
+def test_clock_going_back_and_unreadable_proc_are_borne(usages, caplog):
     def unreadable():
         raise OSError(24, "Too many open files")
 

@@ -67,7 +67,7 @@ def await_tick(process, file, wanted):
     return ticks[-1]
 
 
-def test_be_runs_by_the_tasks_wake_ups_and_stands_still_without_them(task_and_load, tmp_path):
+def test_be_runs_by_its_tasks_wake_ups(task_and_load, tmp_path):
     task, places = task_and_load
     command = [sys.executable, "-m", "rlctl", "serve", "--config", str(configuration(tmp_path, task, places))]
     file = tmp_path / "log/ticks.jsonl"

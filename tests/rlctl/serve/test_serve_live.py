@@ -142,7 +142,7 @@ def said(*words, state):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_a_blind_controller_freezes_be_and_a_signal_puts_everything_back(groups, tmp_path, number):
+def test_blind_controller_freezes_be_signal_restores_all(groups, tmp_path, number):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     with served("--config", written(parent, tmp_path), "--json", number=number) as process:
@@ -170,7 +170,7 @@ def test_journal_that_is_removed_meanwhile_costs_no_original(groups, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_task_that_left_the_freezer_is_told_with_what_it_uses(groups, tmp_path):
+def test_task_that_left_freezer_is_told(groups, tmp_path):
     """A busy task of BE outside the groups that hold it: `frozen; used .98 CPU` was once all that could be seen."""
     parent, folders = groups
     layout = Layout.detect()
@@ -209,7 +209,7 @@ def requests_in(path):
 
 
 @pytest.mark.slow
-def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
+def test_learned_of_a_host_survives_a_restart(groups, tmp_path):
     """Nobody says the maximum load: it is learned, and so is what the host bears while BE is busy."""
     parent, folders = groups
     config, ticks = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl"
@@ -234,7 +234,7 @@ def test_what_was_learned_of_a_host_is_known_after_a_restart(groups, tmp_path):
 
 
 @pytest.mark.slow
-def test_between_two_ticks_late_requests_hold_be_and_a_foreign_write_is_answered(groups, tmp_path):
+def test_between_ticks_late_requests_hold_be(groups, tmp_path):
     """Another program that sets the quota free in step with the ticks once had BE free nearly all of the time."""
     parent, folders = groups
     config, ticks, requests = written(parent, tmp_path), tmp_path / "log" / "ticks.jsonl", tmp_path / "requests.jsonl"
@@ -293,7 +293,7 @@ QUOTAS = {"cpu.cfs_quota_us": "-1", "cpu.max": "max"}
 
 
 @pytest.mark.slow
-def test_be_that_gets_nothing_is_told_to_whoever_can_move_it(groups, tmp_path):
+def test_starved_be_is_told_to_whoever_moves_it(groups, tmp_path):
     """A blind controller freezes BE: the operator's command learns why, and the tick log has the event."""
     parent, folders = groups
     script = tmp_path / "move-be"
@@ -331,7 +331,7 @@ def overruns(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
-def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(groups, tmp_path, weight):
+def test_be_has_configured_weight_while_served(groups, tmp_path, weight):
     parent, folders = groups
     be = Group.open(Layout.detect(), f"{parent}/be", Knobs(None)).cpu
     if weight == "idle" and be.idle() is None:
@@ -354,7 +354,7 @@ def test_be_has_the_configured_weight_while_it_is_served_and_its_own_afterwards(
     assert knobs(folders) == before
 
 
-def test_a_second_controller_of_the_same_group_is_refused_and_names_the_first_one(groups, tmp_path):
+def test_second_controller_is_refused_and_names_first(groups, tmp_path):
     parent, _ = groups
     (tmp_path / "other").mkdir()
     with served("--config", written(parent, tmp_path)) as first:
@@ -389,7 +389,7 @@ def test_after_a_crash_restore_puts_everything_back(groups, tmp_path):
     assert knobs(folders) == before
 
 
-def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups, tmp_path):
+def test_unseen_crash_watchdog_puts_everything_back(groups, tmp_path):
     parent, folders = groups
     before, ticks = knobs(folders), tmp_path / "log" / "ticks.jsonl"
     process = start("--config", written(parent, tmp_path, "watchdog: {restore_after_seconds: 1}"))
@@ -402,7 +402,7 @@ def test_after_a_crash_that_nobody_sees_the_watchdog_puts_everything_back(groups
 
 
 @pytest.mark.slow
-def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_originals_are_back(groups, tmp_path):
+def test_after_crash_start_elsewhere_waits_for_originals(groups, tmp_path):
     parent, folders = groups
     before, state, other = knobs(folders), tmp_path / "state", tmp_path / "other"
     other.mkdir()
@@ -429,7 +429,7 @@ def test_after_a_crash_a_start_with_another_state_directory_waits_until_the_orig
 
 
 @pytest.mark.slow
-def test_after_a_crash_a_start_that_fails_leaves_be_safe_and_watched(groups, tmp_path):
+def test_failed_start_after_crash_leaves_be_watched(groups, tmp_path):
     """Its own watchdog once put the originals back, and the crashed one's had made way for it."""
     parent, folders = groups
     before, state, watchdog = knobs(folders), tmp_path / "state", "watchdog: {restore_after_seconds: 600}"
@@ -477,7 +477,7 @@ def test_hangup_exchanges_who_decides_and_mistake_changes_nothing(groups, tmp_pa
     assert knobs(folders) == before
 
 
-def test_an_operator_s_word_is_in_force_when_the_command_ends_and_outlives_a_restart(groups, tmp_path):
+def test_operator_s_word_is_in_force_and_outlives_restart(groups, tmp_path):
     parent, folders = groups
     before, ticks, state = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state"
     config = written(parent, tmp_path)
@@ -561,7 +561,7 @@ def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
     assert list(tmp_path.iterdir()) == [config]
 
 
-def test_a_group_that_is_not_there_is_75_in_one_line(tmp_path):
+def test_absent_group_is_75_in_one_line(tmp_path):
     needs(CgroupController.CPUACCT, cpus=2)
     process = start("--config", written("rlctl-test-absent", tmp_path))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)

@@ -55,7 +55,7 @@ def test_every_tick_is_logged(always, tmp_path, run):
 
 
 @pytest.mark.parametrize(("profile", "frozen"), [("responsive", False), ("heracles", True)])
-def test_a_reload_takes_nothing_from_be_while_the_shield_stays_the_same(always, tmp_path, profile, frozen, run):
+def test_reload_takes_nothing_while_shield_stays(always, tmp_path, profile, frozen, run):
     looks = iter(range(1000))
 
     def reloaded():
@@ -77,7 +77,7 @@ def test_a_reload_takes_nothing_from_be_while_the_shield_stays_the_same(always, 
     assert (again.ticks, again.unknown, again.differences) == (100, 0, []), "the header says what the guards remember"
 
 
-def test_a_reload_that_gives_be_more_weight_begins_at_the_safe_allocation(always, tmp_path, run):
+def test_reload_to_more_weight_begins_safe(always, tmp_path, run):
     """The guards saw a BE of the idle class, which takes nothing from an LC: what they allow it is for nobody else."""
     looks = iter(range(1000))
     idle, other = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full)
@@ -90,7 +90,7 @@ def test_a_reload_that_gives_be_more_weight_begins_at_the_safe_allocation(always
 
 
 @pytest.mark.parametrize("weight", ["minimum", "idle", "leave"])
-def test_a_reload_to_a_policy_that_wishes_for_a_weight_which_be_has_takes_nothing(always, tmp_path, weight, run):
+def test_reload_to_present_weight_takes_nothing(always, tmp_path, weight, run):
     """From `prm-hybrid-tuned` to `feedforward`, say: BE has the least weight under both."""
     looks = iter(range(1000))
     light, other = always(lambda _: LIMITS.full), always(lambda _: LIMITS.full)
@@ -192,9 +192,7 @@ def served(always, serve_yaml, monkeypatch, tmp_path, *, ticks=5, lost="", weigh
 
 
 @pytest.mark.parametrize("inherited", [False, True])
-def test_at_its_end_the_host_is_put_back_and_the_watchdog_keeps_out_of_the_way(
-    always, serve_yaml, monkeypatch, tmp_path, inherited
-):
+def test_at_its_end_host_is_put_back(always, serve_yaml, monkeypatch, tmp_path, inherited):
     assert served(always, serve_yaml, monkeypatch, tmp_path, inherited=inherited) == (GIVEN_BACK, None)
     assert len(list(read_ticks(tmp_path / "log/ticks.jsonl"))) == 5
 
@@ -205,7 +203,7 @@ def test_when_loop_dies_watchdog_keeps_be_safe(always, serve_yaml, monkeypatch, 
     assert isinstance(error, HostError)
 
 
-def test_when_the_loop_dies_without_a_lease_the_host_is_put_back(always, serve_yaml, monkeypatch, tmp_path):
+def test_loop_death_without_lease_puts_host_back(always, serve_yaml, monkeypatch, tmp_path):
     log, error = served(
         always, serve_yaml, monkeypatch, tmp_path, ticks=50, lost="the journal is gone", wait=HostError("gone")
     )
@@ -214,27 +212,25 @@ def test_when_the_loop_dies_without_a_lease_the_host_is_put_back(always, serve_y
 
 
 @pytest.mark.parametrize("failing", ["set_weight", "rehearse"])
-def test_the_host_is_put_back_when_it_cannot_even_begin(always, serve_yaml, monkeypatch, tmp_path, failing):
+def test_host_is_put_back_when_it_cannot_begin(always, serve_yaml, monkeypatch, tmp_path, failing):
     busy = CgroupError("cpu.shares: busy")
     found = served(always, serve_yaml, monkeypatch, tmp_path, weight=Weight.MINIMUM, **{failing: busy})
     assert found == (GIVEN_BACK, busy)
 
 
-def test_who_cannot_even_begin_leaves_the_be_of_a_controller_that_was_killed_to_the_watchdog(
-    always, serve_yaml, monkeypatch, tmp_path
-):
+def test_failed_begin_leaves_killed_ones_be_to_watchdog(always, serve_yaml, monkeypatch, tmp_path):
     busy = CgroupError("cpu.shares: busy")
     assert served(always, serve_yaml, monkeypatch, tmp_path, inherited=True, rehearse=busy) == ([], busy)
 
 
-def test_the_host_is_put_back_when_there_can_be_no_tick_log(always, serve_yaml, monkeypatch, tmp_path):
+def test_host_is_put_back_without_a_tick_log(always, serve_yaml, monkeypatch, tmp_path):
     (tmp_path / "log").write_text("a file stands in its place")
     log, error = served(always, serve_yaml, monkeypatch, tmp_path)
     assert log == GIVEN_BACK
     assert str(error).startswith("log.directory: ")
 
 
-def test_a_full_disk_at_the_start_is_tried_again_and_no_wrong_configuration(tmp_path, monkeypatch):
+def test_full_disk_at_start_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "rlctl.serve.service.TickLog", lambda *_: fail(OSError(errno.ENOSPC, "No space left on device"))
     )
@@ -246,7 +242,7 @@ def fail(error):
     raise error
 
 
-def test_a_dry_run_writes_nothing_and_says_what_it_would_write(always, shown, run):
+def test_dry_run_says_what_it_would_write(always, shown, run):
     plant = FakeHost(LIMITS, loads=(0.1,))
     plant.apply = lambda *_: pytest.fail("written")
     policy = always(lambda o: LIMITS.full)
@@ -274,7 +270,7 @@ def test_be_has_the_configured_weight_under_every_policy(always, shown, wanted, 
     assert ("reckons with minimum CPU weight" in shown.text) == (wanted == "leave")
 
 
-def test_without_an_idle_class_be_gets_the_minimum_and_the_log_says_so(always, shown, run):
+def test_without_idle_class_be_gets_the_minimum(always, shown, run):
     plant, given = FakeHost(LIMITS, loads=(0.1,)), []
 
     def set_weight(weight):
@@ -289,7 +285,7 @@ def test_without_an_idle_class_be_gets_the_minimum_and_the_log_says_so(always, s
 
 
 @pytest.mark.parametrize("section", ["control: {group: no-such-group}", f"state_directory: /{'x' * 107}"])
-def test_a_dry_run_ends_where_no_control_socket_can_be(serve_yaml, section):
+def test_dry_run_ends_where_no_socket_can_be(serve_yaml, section):
     configuration = Configuration(serve_yaml(new=f"{section}\n"))
     service = Service(configuration, Countdown(5), dry_run=True, open_host=lambda *_, **__: Host([]))
     with pytest.raises(ConfigError, match=r"control\.group: there is no group|too long for a socket's name") as raised:
@@ -297,20 +293,20 @@ def test_a_dry_run_ends_where_no_control_socket_can_be(serve_yaml, section):
     assert raised.value.exit_code == 78
 
 
-def test_a_dry_run_goes_on_as_if_it_had_written():
+def test_dry_run_goes_on_as_if_written():
     plant = DryRun(FakeHost(LIMITS))
     assert plant.apply(Allocation(0.001, 9)) == Allocation(0.01, 2)
     assert plant.current == Allocation(0.01, 2)
 
 
-def test_there_is_a_line_for_a_change_and_none_for_a_tick(always, shown, run):
+def test_change_has_a_line_tick_has_none(always, shown, run):
     run(FakeHost(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.safe), Countdown(50))
     lines = [record.getMessage() for record in shown.records]
     assert len(lines) < 8, lines
     assert any(line.startswith("leaving after 50 ticks") for line in lines)
 
 
-def test_step_by_step_growth_for_one_reason_is_one_line(always, shown, run):
+def test_stepwise_growth_for_one_reason_is_one_line(always, shown, run):
     run(FakeHost(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full), Countdown(30))
     changes = [record for record in shown.records if record.getMessage().startswith("BE ")]
     assert 1 <= len(changes) <= 3, changes
@@ -355,7 +351,7 @@ def test_without_a_service_manager_nothing_happens(address):
     assert notify("READY=1", {"NOTIFY_SOCKET": address}) is False
 
 
-def test_the_range_is_told_in_words_and_not_as_python(always, shown, run):
+def test_range_is_told_in_words(always, shown, run):
     run(FakeHost(LIMITS), always(lambda o: o.current), Countdown(1))
     assert "BE may get 2 CPUs, a quota of 0.01 CPU and more" in shown.text
     assert "Limits(" not in shown.text

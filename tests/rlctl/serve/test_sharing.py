@@ -104,7 +104,7 @@ def scene(request, tmp_path):
     made.end()
 
 
-def test_the_budget_is_divided_by_priority_and_who_finds_no_place_is_frozen(scene):
+def test_budget_is_divided_by_priority_rest_is_frozen(scene):
     first, second = scene.come("first"), scene.come("second", priority=1)
     assert {name: one.mode for name, one in scene.tick(1.2).items()} == {first: 1, second: 1}
     assert scene.quota("first") == pytest.approx(0.6)
@@ -118,7 +118,7 @@ def test_the_budget_is_divided_by_priority_and_who_finds_no_place_is_frozen(scen
     assert not scene.group("second").freezer.is_ordered()
 
 
-def test_whoever_comes_or_goes_changes_the_shares_in_the_same_tick(scene):
+def test_coming_and_going_changes_shares_at_once(scene):
     first = scene.come("first")
     assert scene.tick(0.6)[first].cpus == pytest.approx(0.6)
     second = scene.come("second")
@@ -128,7 +128,7 @@ def test_whoever_comes_or_goes_changes_the_shares_in_the_same_tick(scene):
     assert any(line.startswith("application-left: ") for line in scene.sharing._events.drain())
 
 
-def test_a_group_that_nobody_registered_counts_as_one_mode_of_least_priority(scene):
+def test_unregistered_group_is_one_mode_of_least_priority(scene):
     key = scene.come("stray", registered=False)
     own = scene.come("own")
     assert scene.tick(1.5)[key].mode == 0
@@ -137,7 +137,7 @@ def test_a_group_that_nobody_registered_counts_as_one_mode_of_least_priority(sce
     assert scene.tick(0.25).keys() == {own}
 
 
-def test_a_group_that_is_empty_gets_nothing_until_somebody_is_in_it(scene):
+def test_empty_group_gets_nothing(scene):
     make_group(scene.layout, "be", "idle", scene.free)
     assert scene.tick(1.0) == {}
     Group.open(scene.layout, "be/idle", scene.free).attach(4_000_000)
@@ -156,7 +156,7 @@ def test_a_registered_application_that_died_is_cleared_away(scene):
     assert scene.registry.read() == {}
 
 
-def test_one_that_is_refused_is_told_once_and_forgotten_when_it_is_gone(scene, monkeypatch):
+def test_refused_one_is_told_once_and_forgotten(scene, monkeypatch):
     """A host on which jobs come all day and the state directory's disk is full must not fill its memory with them."""
 
     def full(*_, **__):
@@ -176,7 +176,7 @@ def test_one_that_is_refused_is_told_once_and_forgotten_when_it_is_gone(scene, m
             assert scene.sharing._population._refused == {}
 
 
-def test_no_child_is_wider_than_the_cpus_that_the_verdict_leaves(scene):
+def test_no_child_is_wider_than_the_verdict(scene):
     scene.come("first")
     scene.tick(1.0, cpuset=2)
     assert scene.group("first").cpuset.effective() == {0, 1}
@@ -186,7 +186,7 @@ def test_no_child_is_wider_than_the_cpus_that_the_verdict_leaves(scene):
     assert scene.group("first").cpuset.effective() == {0, 1}
 
 
-def test_while_be_is_frozen_all_beneath_stays_as_it_is(scene):
+def test_while_be_is_frozen_all_beneath_stays(scene):
     first = scene.come("first")
     before = scene.tick(1.0)[first]
     scene.tick(0.01, cpuset=1, frozen=True)
@@ -194,7 +194,7 @@ def test_while_be_is_frozen_all_beneath_stays_as_it_is(scene):
     assert not scene.group("first").freezer.is_ordered()
 
 
-def test_modes_are_told_by_file_and_tiny_changes_are_not(scene):
+def test_modes_are_told_tiny_changes_are_not(scene):
     key = scene.come("first")
     client = ModeClient(str(scene.registry.mode_file(key)))
     scene.tick(1.0)
@@ -206,7 +206,7 @@ def test_modes_are_told_by_file_and_tiny_changes_are_not(scene):
     assert client.poll() == Told(0, 1, 0.3, 0)
 
 
-def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
+def test_mode_without_memory_limit_has_the_earlier_one(scene):
     if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
     scene.come(
@@ -221,7 +221,7 @@ def test_a_mode_without_a_memory_limit_has_that_of_no_mode_before(scene):
     assert limit.read_text().strip() == before
 
 
-def test_a_limit_that_a_predecessor_left_does_not_stay_in_a_mode_without_one(scene):
+def test_predecessors_limit_does_not_stay(scene):
     if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
     limited = Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29)
@@ -236,7 +236,7 @@ def test_a_limit_that_a_predecessor_left_does_not_stay_in_a_mode_without_one(sce
 
 
 @pytest.mark.parametrize("modes", [SMALL_OR_LARGE, (Mode(cpus=0.2, threads=1),)], ids=["the same", "fewer modes"])
-def test_who_is_released_and_adopted_between_two_ticks_begins_anew(scene, modes):
+def test_released_and_adopted_between_ticks_begins_anew(scene, modes):
     """Once a mode that it had no more failed every later division."""
     key = scene.come("app")
     assert scene.tick(2.0)[key].mode == 1
@@ -261,7 +261,7 @@ def test_restore_thaws_deferred_and_sets_everybody_free(scene):
 
 
 @pytest.mark.parametrize("registered", [True, False])
-def test_who_came_while_be_was_confined_has_all_cpus_after_a_restore(scene, registered):
+def test_late_comer_has_all_cpus_after_restore(scene, registered):
     scene.tick(1.0, cpuset=1)
     scene.come("late", registered=registered)
     scene.tick(1.0, cpuset=1)
@@ -323,7 +323,7 @@ def test_application_moves_to_cluster_that_has_room(two):
     assert any(line.startswith("application-moved: ") for line in two.sharing._events.drain())
 
 
-def test_a_move_that_one_hierarchy_refuses_leaves_all_of_it_where_it_was(two, monkeypatch):
+def test_move_one_hierarchy_refuses_leaves_all(two, monkeypatch):
     """As cpuset does without CAP_SYS_NICE, when cpu has taken it already."""
     keys = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
     before, write = {name: group.pids() for name, group in two.groups.items()}, two.kernel.write
@@ -360,7 +360,7 @@ def test_clusters_whose_cpus_be_may_not_have_hold_nobody(two):
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(["v1", "v2"]))
-def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tmp_path_factory, seed, kind):
+def test_children_never_have_more_than_the_budget(tmp_path_factory, seed, kind):
     """Nor does a v1 kernel refuse a write: its parents must cover their children at each moment."""
     chance, scene = random.Random(seed), Scene(tmp_path_factory.mktemp("sharing"), kind)
     try:
@@ -379,7 +379,7 @@ def test_whatever_comes_and_goes_the_children_never_have_more_than_the_budget(tm
         assert scene.end().ok
 
 
-def test_one_that_was_started_outside_of_be_is_told_of_once_while_it_runs(scene):
+def test_started_outside_of_be_is_told_once(scene):
     key = scene.come("astray", below="elsewhere")
     for _ in range(3):
         scene.tick(1.0)

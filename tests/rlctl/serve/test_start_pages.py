@@ -27,7 +27,7 @@ def test_code_and_constants_of_a_library_are_disposable():
     assert list(disposable(smaps() + smaps(mode="r--p"))) == [(0x7F0000001000, 0x10000)] * 2
 
 
-def test_what_was_written_or_may_be_or_is_no_library_is_kept():
+def test_written_or_writable_or_no_library_is_kept():
     kept = (
         smaps(anonymous=4),  # the linker wrote addresses into it
         smaps(swap=4),  # and the kernel put them out of the way

@@ -56,7 +56,7 @@ def fed(one, *ticks):
     return told
 
 
-def test_be_starves_once_it_had_too_little_for_all_of_the_time():
+def test_be_starves_after_too_little_all_the_time():
     one = starving()
     assert fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 9) == []
     (told,) = fed(one, tick(HELD, Reason.LOAD_HIGH))
@@ -66,13 +66,13 @@ def test_be_starves_once_it_had_too_little_for_all_of_the_time():
     assert told.partition(":")[0] in KINDS
 
 
-def test_who_held_it_back_is_whoever_did_so_most_often():
+def test_whoever_held_most_often_held_it_back():
     one = starving()
     (told,) = fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 4, *[tick(HELD)] * 6)
     assert told.endswith("mostly for: policy ppo")
 
 
-def test_a_reason_with_numbers_in_it_is_one_reason_whatever_they_are():
+def test_reason_with_numbers_is_one_reason():
     late = [tick(HELD) for _ in range(6)]
     for seconds, one in enumerate(late):
         one.why_safe = f"no tick completed for {seconds}.4 s"
@@ -119,13 +119,13 @@ def keeping_to(reason):
     return kept
 
 
-def test_a_policy_that_keeps_to_a_bound_is_not_what_held_be():
+def test_policy_that_keeps_a_bound_held_nothing():
     assert fed(starving(), *[keeping_to(Reason.OPERATOR)] * 20) == []
     (told,) = fed(starving(), *[keeping_to(Reason.LOAD_HIGH)] * 10)
     assert told.endswith("mostly for: load-high")
 
 
-def test_be_that_starves_below_most_of_its_cpus_is_fed_again():
+def test_be_that_starves_below_most_is_fed_again():
     one = starving(below_ratio=0.8)
     fed(one, *[tick(HELD)] * 10)
     assert one.starved
@@ -133,14 +133,14 @@ def test_be_that_starves_below_most_of_its_cpus_is_fed_again():
     assert not one.starved
 
 
-def test_a_pause_takes_nothing_back_and_the_rest_of_the_time_counts_on():
+def test_pause_takes_nothing_back_time_counts_on():
     one = starving()
     assert fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 9, *[tick(FROZEN, Reason.OPERATOR)] * 50) == []
     (told,) = fed(one, tick(HELD, Reason.LOAD_HIGH))
     assert told.endswith("mostly for: load-high")
 
 
-def test_a_limit_that_is_not_what_holds_be_excuses_nobody():
+def test_limit_that_does_not_hold_excuses_nobody():
     half = Allocation(1.0, 2)
     one = starving()
     (told,) = fed(one, *[tick(FROZEN, (Reason.OPERATOR, half), Reason.LOAD_HIGH)] * 10)
@@ -161,7 +161,7 @@ def test_groups_without_a_process_starve_nobody():
     assert told.startswith("be-starved: ")
 
 
-def test_groups_that_are_empty_between_two_jobs_take_nothing_back():
+def test_groups_empty_between_jobs_take_nothing_back():
     has_processes = [True]
     one = starving(lambda: has_processes[0])
     assert fed(one, *[tick(HELD)] * 10) != []
@@ -187,18 +187,18 @@ def test_be_that_may_use_everything_and_gets_nothing_starves():
 
 
 @pytest.mark.parametrize("waited", [Value(0.1), Missing(Why.NOT_SUPPORTED), Value(float("nan"))])
-def test_be_that_wants_no_more_does_not_starve_whatever_it_uses(waited):
+def test_be_that_wants_no_more_does_not_starve(waited):
     assert fed(starving(), *[tick(FULL, be_cpus=Value(0.0), be_pressure_ratio=waited)] * 20) == []
 
 
-def test_be_had_no_more_than_it_may_use_whatever_it_used():
+def test_be_had_no_more_than_it_may_use():
     busy = {"be_cpus": Value(1.5), "be_pressure_ratio": Value(1.0)}
     (told,) = fed(starving(), *[tick(HELD, Reason.LOAD_HIGH, **busy)] * 10)
     assert "had 1.0%" in told
     assert told.endswith("load-high")
 
 
-def test_without_a_reading_of_its_use_what_it_may_use_counts():
+def test_without_a_reading_what_it_may_use_counts():
     assert fed(starving(), *[tick(FULL, be_cpus=Missing(Why.GONE), be_pressure_ratio=Value(1.0))] * 20) == []
 
 
@@ -211,7 +211,7 @@ def noted(tmp_path):
     return (sys.executable, "-c", script), lambda: file.read_text().splitlines() if file.exists() else []
 
 
-def test_the_command_is_told_what_be_had_and_what_held_it(noted):
+def test_command_is_told_what_held_be(noted):
     command, said = noted
     one = starving(command=command)
     fed(one, *[tick(HELD, Reason.LOAD_HIGH)] * 10)
@@ -229,7 +229,7 @@ def test_the_command_runs_again_while_be_starves(noted):
     one.close()
 
 
-def test_the_command_is_told_when_be_is_fed_again_even_if_one_still_runs(noted):
+def test_command_is_told_when_be_is_fed(noted):
     """Once nobody was: a label that it had set stayed for ever."""
     command, said = noted
     one = starving(command=command)
@@ -240,7 +240,7 @@ def test_the_command_is_told_when_be_is_fed_again_even_if_one_still_runs(noted):
     one.close()
 
 
-def test_that_be_is_fed_again_is_told_until_the_command_ends_well(tmp_path, monkeypatch):
+def test_feeding_is_told_until_the_command_ends_well(tmp_path, monkeypatch):
     """An API that did not answer once left the label for ever."""
     monkeypatch.setattr(module, "COMMAND_SECONDS", 0.0)
     monkeypatch.setattr(time, "monotonic", lambda: 1.0)
@@ -271,7 +271,7 @@ def test_a_command_that_hangs_is_killed(monkeypatch, caplog):
     until(lambda: (one.close(), one._command._process is None)[1])
 
 
-def test_the_loop_waits_for_no_command_that_sleeps_in_the_kernel(monkeypatch):
+def test_loop_waits_for_no_sleeping_command(monkeypatch):
     """It dies only when its disk answers; a loop that waits for it would lose its lease."""
     monkeypatch.setattr(module, "COMMAND_SECONDS", 0.0)
     one = starving(command=("sleep", "60"))
@@ -290,14 +290,14 @@ def test_the_loop_waits_for_no_command_that_sleeps_in_the_kernel(monkeypatch):
 @pytest.mark.parametrize(
     ("command", "said"), [(("/no/such/program",), "cannot be started: "), (("false",), "ended with exit code 1")]
 )
-def test_a_command_that_fails_is_said_and_the_service_goes_on(command, said, caplog):
+def test_failed_command_is_said_service_goes_on(command, said, caplog):
     one = starving(command=command)
     fed(one, *[tick(HELD)] * 10)
     until(lambda: (one.write(tick(HELD)), said in caplog.text)[1])
     one.close()
 
 
-def test_a_program_that_cannot_be_run_is_told_with_its_key(tmp_path):
+def test_unrunnable_program_is_told_with_its_key(tmp_path):
     file = tmp_path / "move-be"
     with pytest.raises(ConfigError, match=f"be.starved.command: {file}: no such program"):
         check_command((str(file),))
@@ -312,7 +312,7 @@ def test_a_program_that_cannot_be_run_is_told_with_its_key(tmp_path):
         check_command(("no-such-program",))
 
 
-def test_what_held_be_is_the_bound_that_left_it_least(tmp_path):
+def test_bound_that_left_least_held_be(tmp_path):
     told = tmp_path / "told"
     one = starving(after_seconds=3.0, command=["sh", "-c", f'echo "$RLCTL_REASON" > {told}'])
     for _ in range(3):

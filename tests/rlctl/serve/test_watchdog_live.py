@@ -133,7 +133,7 @@ def test_controller_that_dies_or_stops_leaves_be_safe(scene, number, capsys):
 
 
 @pytest.mark.slow
-def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene):
+def test_stopped_controller_goes_on_with_safe_tick(scene):
     scene.start(tick=0.2)
     os.kill(scene.controller.pid, signal.SIGSTOP)
     seconds_until(lambda: scene.safe)
@@ -143,7 +143,7 @@ def test_a_controller_that_was_stopped_goes_on_and_its_first_tick_is_safe(scene)
 
 
 @pytest.mark.slow
-def test_a_watchdog_that_is_killed_costs_one_safe_tick_and_is_replaced(scene):
+def test_killed_watchdog_costs_one_safe_tick(scene):
     scene.start(tick=0.2)
     pid, _ = scene.next_tick()
     os.kill(pid, signal.SIGKILL)

@@ -106,9 +106,7 @@ def drawn_allocation(dice: np.random.Generator) -> Allocation:
 
 @examples(8)
 @given(data=st.data(), profile=st.sampled_from([load_profile(name) for name in SAFETY_PROFILES]))
-def test_it_answers_as_the_shield_of_each_host_over_any_history(
-    data: st.DataObject, profile: Profile, limits: Limits
-) -> None:
+def test_it_answers_as_each_hosts_shield(data: st.DataObject, profile: Profile, limits: Limits) -> None:
     odd = data.draw(st.lists(SOUND | ANY, min_size=1, max_size=10), "odd readings")
     odd_share, tick_seconds = data.draw(st.sampled_from([0.05, 0.3, 1.0])), data.draw(st.sampled_from([0.1, 1.0, 7.0]))
     own_clocks = data.draw(st.booleans(), "clocks of their own, that go back and stop")
@@ -171,7 +169,7 @@ def hashed_load(seed: int, ticks: int, tick_seconds: float) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "unruly"), [("heracles", False), ("responsive", True), ("knee", True), ("measured", False)]
 )
-def test_it_answers_as_the_shield_of_each_host_in_the_simulator(name: str, unruly: bool) -> None:
+def test_it_answers_as_each_simulated_hosts_shield(name: str, unruly: bool) -> None:
     count, dice, profile = 16, np.random.default_rng(7), load_profile(name)
     host = load_host("thesis-host").but(missing_ratio=0.01)
     if unruly:
