@@ -9,8 +9,8 @@ point of QoS still outweighs all BE there is.
 The schedulers of a search compare trials by `search_score`. A trial's shortfall is counted in whole steps of
 ALLOWANCE_POINTS, rounded up: nothing short is step 0, anything short at least step 1. BE takes what lies between two
 steps, so no BE throughput makes up for a step, and within one step more BE is better. Finer steps would have chance
-decide: a window is 0.01 points of a course on 16 seeds of 600 s. Only the order of these numbers means anything; they
-choose who goes on, not who wins (`rlctl.training.search_ranking`).
+decide: a window is 0.01 points of a course on 16 seeds of 600 s. Only the order of these numbers means anything. On
+other seeds, which no trial has seen, the same order says who wins.
 """
 
 from __future__ import annotations

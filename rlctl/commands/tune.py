@@ -26,11 +26,10 @@ EXAMPLES = """examples:
   rlctl tune --resume --out runs/tune-ppo/1
   rlctl tune --algo ppo --dry-run
 
-What is searched stands in configs/tuning/ALGO.yaml: hyperparameters, and margins of the shield, which may only be
-tightened. The first trial is the recipe and the shield as they ship; Optuna proposes the others from the scores before
-them. Budgets are each trial's. While trials run they are compared by QoS first and BE throughput second; asha stops
-the worse two thirds at a ninth and at a third of the budget. The winner is chosen by the same order on seeds that no
-trial has seen, and exported to DIR/winner.
+What is searched stands in configs/tuning/ALGO.yaml. The first trial is the recipe as it ships; Optuna proposes the
+others from the scores before them. Budgets are each trial's. While trials run they are compared by QoS first and BE
+throughput second; asha stops the worse two thirds at a ninth and at a third of the budget. The winner is chosen by the
+same order on seeds that no trial has seen, and exported to DIR/winner.
 
 A search that was interrupted goes on with --resume: finished trials are kept, the others go on from their last
 evaluation. Each trial takes a CPU and a GiB of memory, dqn more by its replay buffer. On a cluster every node must see
@@ -86,13 +85,13 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that no trial came to a policy. Tables go to stdout, all else to stderr."""
     from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
     from rlctl.training.plan import new_folder, require_libraries
-    from rlctl.training.search import begin, check_new, search_file
+    from rlctl.training.search import begin, check_new
 
     _check(args, LOCAL)
     options, job = _search_of(args)
     check_outputs(args)
     if args.dry_run:
-        write_json(args.json, search_file(options, job))
+        write_json(args.json, options.model_dump(mode="json") | {"digest": job.space.digest})
         if args.json != "-":
             _print_space(job)
         return 0
@@ -176,8 +175,7 @@ def _search(args: argparse.Namespace, options: SearchOptions, job: Job, cluster:
     """Search, choose, export, write."""
     from rlctl.agents.training.search.tuner import WINNER, export_winner, judge, search
     from rlctl.log.progress import progress
-    from rlctl.training.search import HISTORY, SearchOutcome, search_file
-    from rlctl.training.search_ranking import ranked
+    from rlctl.training.search import HISTORY, SearchOutcome, ranked
 
     say(
         f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {job.trials} trials "
@@ -189,16 +187,9 @@ def _search(args: argparse.Namespace, options: SearchOptions, job: Job, cluster:
     if not judged:
         raise CheckFailed(f"no trial came to its end; {trials[0].name}: {trials[0].error}")
     say(f"choosing among {len(judged)} on {len(job.choice_seeds)} seeds that no trial has seen")
-    plain = job.space.base
-    frozen, *scores = judge(job, [(None, plain), *((one.folder, one.values) for one in judged.values())], cluster)
-    ticks = {course.name: course.ticks for course in job.courses}
-    rankings = ranked(dict(zip(judged, scores, strict=True)), frozen, ticks)
-    winner, as_shipped = judged[rankings[0].name], None
-    if job.space.margins(winner.values) != job.space.margins(plain):
-        (score,) = judge(job, [(winner.folder, plain)], cluster)
-        (as_shipped,) = ranked({winner.name: score}, frozen, ticks)
-    outcome = SearchOutcome(search_file(options, job) | {"ray": args.ray}, job, trials, rankings, as_shipped)
-    export_winner(job, winner)
+    scores = dict(zip(judged, judge(job, list(judged.values()), cluster), strict=True))
+    outcome = SearchOutcome(options, job, trials, {name: scores[name] for name in ranked(scores)})
+    export_winner(job, judged[next(iter(outcome.scores))])
     write_whole(job.out / HISTORY, json.dumps(outcome.as_json(), indent=1) + "\n")
     shutil.copyfile(job.out / HISTORY, job.out / WINNER / HISTORY)
     return outcome
@@ -209,6 +200,6 @@ def _show(args: argparse.Namespace, outcome: SearchOutcome, out: Path) -> None:
     if args.json == "-":
         return
     print(outcome.tables())
-    print("\nshort: QoS points that a trial may lack, by the upper ends of its intervals, over all scenarios\n")
-    print("\n".join(outcome.summary()))
+    print("\nshort: QoS points that a trial lacks on those seeds, summed over all scenarios\n")
+    print(outcome.summary())
     print(f"{out / 'winner'}: bundle {out / 'winner' / 'bundle'}, history {out / 'winner' / 'history.json'}")

@@ -1,34 +1,39 @@
-"""A search of `rlctl tune` in its folder: `search.json`, which it goes on from, and `history.json`, what came of it."""
+"""A search of `rlctl tune` in its folder: what it goes on from, and `history.json`, what came of it.
+
+search.json                            what was asked for, with a digest of what is searched
+space.json config.json hosts.json      the files that it follows from, as they were
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.host_kinds import SEED_BITS, Hosts
-from rlctl.agents.training.recipe import ALGORITHMS, Recipe, load_recipe
+from rlctl.agents.training.evaluations import ALLOWANCE_POINTS, METRICS, Evaluation, search_score, shortfall_steps
+from rlctl.agents.training.host_kinds import SEED_BITS
+from rlctl.agents.training.recipe import as_document, load_recipe
 from rlctl.agents.training.search.job import Job
-from rlctl.agents.training.search.space import Space, SpaceFile, load_space, space_of
+from rlctl.agents.training.search.space import load_space
+from rlctl.bench.paired import Difference, paired_difference
 from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import Strict, load_model, validate
+from rlctl.envs.yaml_edge import Strict, load_model
 from rlctl.report.page import render
-from rlctl.report.table import percent
-from rlctl.safety.profile import DEFAULT
 from rlctl.training.plan import TrainingOptions, new_plan
-from rlctl.training.search_ranking import TrialRanking
 
 if TYPE_CHECKING:
     from rlctl.agents.training.search.tuner import TrialEnd
 
 SEARCH, HISTORY = "search.json", "history.json"
+COPIES = {"space": "space.json", "config": "config.json", "hosts": "hosts.json"}
 
 
 class SearchOptions(Strict):
@@ -38,6 +43,7 @@ class SearchOptions(Strict):
         algorithm, config, hosts, scenarios, total_timesteps, max_seconds: As of `TrainingOptions`, for each trial.
         space: A file, or None for the one that ships.
         seed: Seed of the searcher and of the first trial.
+        digest: Of what is searched, once it was begun.
     """
 
     algorithm: str
@@ -50,30 +56,7 @@ class SearchOptions(Strict):
     scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
     total_timesteps: int | None = None
     max_seconds: float | None = None
-
-
-class SearchFile(Strict):
-    """`search.json`: all that a search that goes on must not take from elsewhere, and a digest of what is searched."""
-
-    schema_version: Literal[1] = Field(1, alias="schema")
-    asked: SearchOptions
-    space: SpaceFile
-    digest: str
-    recipe: dict[str, Any]
-    hosts: Hosts
-
-
-def search_file(options: SearchOptions, job: Job) -> dict[str, Any]:
-    """A search as `search.json` has it."""
-    content = SearchFile(
-        schema=1,
-        asked=options,
-        space=job.space.document,
-        digest=job.space.digest,
-        recipe=job.recipe.model_dump(mode="json"),
-        hosts=job.hosts,
-    )
-    return content.model_dump(mode="json", by_alias=True)
+    digest: str = ""
 
 
 def new_search(options: SearchOptions, out: Path) -> Job:
@@ -82,41 +65,16 @@ def new_search(options: SearchOptions, out: Path) -> Job:
         most = (1 << SEED_BITS) - options.trials
         raise ConfigError(f"--seed {options.seed}: each trial has the next one; give {most} at most")
     recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
-    space = load_space(options.algorithm, recipe, Path(options.space) if options.space else None)
-    return _job(options, space, recipe, None, out)
-
-
-def resumed_search(out: Path) -> tuple[SearchOptions, Job]:
-    """A search that goes on, from its folder.
-
-    Raises:
-        ConfigError: There is no search, or the shield that it tightens was changed.
-    """
-    file = out / SEARCH
-    if not file.is_file():
-        raise ConfigError(f"holds no search: there is no {SEARCH}; leave out --resume to begin one", out)
-    stored = load_model(SearchFile, file)
-    recipe: Recipe = validate(ALGORITHMS[stored.asked.algorithm], stored.recipe, str(file))
-    space = space_of(stored.space, stored.asked.algorithm, recipe, str(file))
-    if space.digest != stored.digest:
-        raise ConfigError("the safety profile that its margins tighten was changed since; give another --out", out)
-    # What the files of --config and --hosts said stands in search.json.
-    options = stored.asked.model_copy(update={"config": None, "hosts": None})
-    return stored.asked, _job(options, space, recipe, stored.hosts, out)
-
-
-def _job(options: SearchOptions, space: Space, recipe: Recipe, hosts: Hosts | None, out: Path) -> Job:
     timesteps = options.total_timesteps or recipe.n_timesteps
     shared = ("algorithm", "config", "hosts", "seed", "max_seconds", "scenarios")
-    shield = space.document.shield.profile if space.document.shield else DEFAULT
     asked = {name: getattr(options, name) for name in shared}
-    run = new_plan(TrainingOptions(shield=shield, total_timesteps=timesteps, **asked)).run
+    run = new_plan(TrainingOptions(total_timesteps=timesteps, **asked)).run
     return Job(
         algorithm=options.algorithm,
-        space=space,
+        space=load_space(options.algorithm, recipe, Path(options.space) if options.space else None),
         trials=options.trials,
         recipe=recipe,
-        hosts=hosts or run.hosts,
+        hosts=run.hosts,
         courses=run.courses,
         validation_seeds=run.validation_seeds,
         timesteps=timesteps,
@@ -128,6 +86,15 @@ def _job(options: SearchOptions, space: Space, recipe: Recipe, hosts: Hosts | No
     )
 
 
+def resumed_search(out: Path) -> tuple[SearchOptions, Job]:
+    """A search that goes on, from its folder; ConfigError where there is none."""
+    file = out / SEARCH
+    if not file.is_file():
+        raise ConfigError(f"holds no search: there is no {SEARCH}; leave out --resume to begin one", out)
+    options = load_model(SearchOptions, file)
+    return options, new_search(options.model_copy(update={key: str(out / name) for key, name in COPIES.items()}), out)
+
+
 def check_new(out: Path) -> None:
     """Raise ConfigError where a folder holds a search already."""
     if (out / SEARCH).exists():
@@ -137,7 +104,22 @@ def check_new(out: Path) -> None:
 def begin(options: SearchOptions, job: Job) -> None:
     """Make the folder of a new search; ConfigError where there is one already."""
     check_new(job.out)
-    write_whole(job.out / SEARCH, json.dumps(search_file(options, job), indent=1) + "\n")
+    drawn = {key: one.model_dump(mode="json", exclude_none=True) for key, one in job.space.draws.items()}
+    contents = {
+        "space": {"algorithm": job.algorithm, "recipe": drawn},
+        "config": as_document(job.recipe),
+        "hosts": job.hosts.model_dump(mode="json"),
+    }
+    for key, content in contents.items():
+        write_whole(job.out / COPIES[key], json.dumps(content, indent=1) + "\n")
+    write_whole(job.out / SEARCH, options.model_copy(update={"digest": job.space.digest}).model_dump_json() + "\n")
+
+
+def ranked(scores: Mapping[str, Evaluation]) -> list[str]:
+    """Names of trials, the winner first: the smallest shortfall in steps, then the most BE throughput."""
+    return sorted(
+        scores, key=lambda name: (-search_score(scores[name].shortfall_points, scores[name].mean("be_percent")), name)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,97 +127,87 @@ class SearchOutcome:
     """A search that has come to its end.
 
     Attributes:
-        search: As `search_file` has it.
-        rankings: Of the trials that did not fail, the winner first.
-        as_shipped: The winner without its margins; None where none was searched.
+        scores: Of the trials that did not fail, on seeds that no trial has seen; the winner first.
     """
 
-    search: dict[str, Any]
+    options: SearchOptions
     job: Job
     trials: Sequence[TrialEnd]
-    rankings: Sequence[TrialRanking]
-    as_shipped: TrialRanking | None
+    scores: Mapping[str, Evaluation]
 
-    @property
-    def lead(self) -> dict[str, Any] | None:
-        """The winner against the runner-up; None where there is none."""
-        return self.rankings[0].lead_over(self.rankings[1]) if len(self.rankings) > 1 else None
+    def difference(self, metric: str) -> Difference | None:
+        """The winner's metric less the runner-up's, seed by seed; None where there is none."""
+        if len(self.scores) < 2:
+            return None
+        first, second = list(self.scores.values())[:2]
+        return paired_difference(_by_seed(first, metric), _by_seed(second, metric))
 
     def as_json(self) -> dict[str, Any]:
         """As `history.json` has it."""
+        ahead = {metric: self.difference(metric) for metric in METRICS[:2]}
         return {
-            "schema": 1,
-            "search": self.search,
+            "schema": 2,
+            "search": self.options.model_dump(mode="json") | {"digest": self.job.space.digest},
             "choice": {
                 "seeds": list(self.job.choice_seeds),
                 "allowance_points": ALLOWANCE_POINTS,
-                "winner": self.rankings[0].name,
-                "ahead": self.lead,
-                "winner_under_the_shield_as_it_ships": self.as_shipped.as_json() if self.as_shipped else None,
+                "winner": next(iter(self.scores)),
+                "ahead": {metric: one.as_json() for metric, one in ahead.items() if one},
             },
             "trials": [self._trial(one) for one in self.trials],
         }
 
     def _trial(self, one: TrialEnd) -> dict[str, Any]:
-        places = {ranking.name: place for place, ranking in enumerate(self.rankings)}
-        place = places.get(one.name)
-        unknown = dict.fromkeys(("qos_percent", "be_percent", "override_percent", "shortfall_points"))
+        score, last = self.scores.get(one.name), one.reports[-1] if one.reports else {}
         return {
             "name": one.name,
-            "place": None if place is None else place + 1,
+            "place": list(self.scores).index(one.name) + 1 if score else None,
             "seed": self.job.seed + one.number,
             "values": dict(one.values),
-            "timesteps": one.timesteps,
-            "seconds": round(one.seconds, 1),
+            "timesteps": int(last.get("timesteps", 0)),
+            "seconds": round(last.get("seconds", 0.0), 1),
             "stopped_by": one.stopped_by or None,
             "error": one.error or None,
-            **(unknown if place is None else self.rankings[place].as_json()),
+            **{metric: round(score.mean(metric), 4) if score else None for metric in METRICS},
+            "shortfall_points": round(score.shortfall_points, 4) if score else None,
             "reports": [dict(line) for line in one.reports],
         }
 
     def tables(self) -> str:
         """Scores of all trials, the winner first, and their values."""
-        by_name = {one.name: one for one in self.trials}
-        rows: list[tuple[str, ...]] = [("", "trial", "QoS %", "95 %", "BE %", "95 %", "short", "timesteps", "ended")]
-        for place, one in enumerate(self.rankings, 1):
-            qos, be, end = one.qos_percent, one.be_percent, by_name[one.name]
-            scores = (
-                percent(qos.mean, 2),
-                f"{qos.ci95[0]:.2f} to {qos.ci95[1]:.2f}",
-                f"{be.mean:.1f}",
-                f"{be.ci95[0]:.1f} to {be.ci95[1]:.1f}",
-                f"{one.shortfall_points:.2f}",
-            )
-            rows.append((str(place), one.name, *scores, f"{end.timesteps:,}", end.ending))
-        ranked = {one.name for one in self.rankings}
-        failed = [one for one in self.trials if one.name not in ranked]
-        rows += [("", one.name, *("",) * 5, f"{one.timesteps:,}", one.ending) for one in failed]
+        ends = {one.name: one for one in self.trials}
+        names = [*self.scores, *(name for name in ends if name not in self.scores)]
         keys = list(self.job.space.base)
-        values: list[tuple[str, ...]] = [("trial", *(key.removeprefix("shield.") for key in keys))]
-        names = [*(one.name for one in self.rankings), *(one.name for one in failed)]
-        values += [(name, *(_plain(by_name[name].values.get(key, "")) for key in keys)) for name in names]
+        rows: list[tuple[str, ...]] = [("", "trial", "QoS %", "BE %", "override %", "short", "timesteps", "ended")]
+        values: list[tuple[str, ...]] = [("trial", *keys)]
+        for place, name in enumerate(names, 1):
+            one = self._trial(ends[name])
+            cells = ("",) * 4
+            if score := self.scores.get(name):
+                qos, be, override = map(score.mean, METRICS)
+                cells = (f"{qos:.2f}", f"{be:.1f}", f"{override:.1f}", f"{score.shortfall_points:.2f}")
+            rows.append((str(place) if score else "", name, *cells, f"{one['timesteps']:,}", ends[name].ending))
+            values.append((name, *(_plain(one["values"].get(key, "")) for key in keys)))
         return f"{render(rows)}\n\n{render(values)}"
 
-    def summary(self) -> list[str]:
-        """What the tables do not say: how far ahead the winner is, and what its margins do."""
-        winner, lines = self.rankings[0], []
-        if lead := self.lead:
-            clear = "clearly" if lead["clear"] else "not clearly"
-            ahead = f"ahead of {lead['other']} in {lead['by']}, {clear}"
-            if lead["by"] == "nothing":
-                ahead = f"level with {lead['other']}"
-            qos, be = (winner.difference(self.rankings[1], metric) for metric in ("qos_percent", "be_percent"))
-            lines.append(
-                f"{winner.name} is {ahead}: QoS {qos.mean:+.2f} points [{qos.t95[0]:+.2f}, {qos.t95[1]:+.2f}], "
-                f"BE {be.mean:+.1f} points [{be.t95[0]:+.2f}, {be.t95[1]:+.2f}]"
-            )
-        if self.as_shipped:
-            qos_mean, be_mean = self.as_shipped.qos_percent.mean, self.as_shipped.be_percent.mean
-            lines.append(
-                "its margins are a proposal, winner/shield.yaml; under the shield as it ships it has "
-                f"QoS {qos_mean:.2f} %, BE {be_mean:.1f} %"
-            )
-        return lines
+    def summary(self) -> str:
+        """How far ahead the winner is, seed by seed."""
+        qos, be = map(self.difference, METRICS[:2])
+        if not qos or not be:
+            return "one trial came to its end: there is nothing to compare it with"
+        first, second = list(self.scores)[:2]
+        steps = {shortfall_steps(self.scores[name].shortfall_points) for name in (first, second)}
+        by = be if len(steps) == 1 else qos
+        return (
+            f"{first} is ahead of {second}, {'clearly' if by.mean > 0.0 and by.is_clear else 'not clearly'}: "
+            f"QoS {qos.mean:+.2f} points [{qos.t95[0]:+.2f}, {qos.t95[1]:+.2f}], "
+            f"BE {be.mean:+.1f} points [{be.t95[0]:+.2f}, {be.t95[1]:+.2f}]"
+        )
+
+
+def _by_seed(score: Evaluation, metric: str) -> NDArray[np.float64]:
+    """Mean over the courses, shape (seeds,)."""
+    return np.asarray(np.mean([getattr(one, metric) for one in score.trials.values()], axis=0))
 
 
 def _plain(value: Any) -> str:

@@ -1,17 +1,28 @@
-"""What `rlctl tune` may change of a shield only ever tightens it: over whole histories BE never gets more."""
+"""A tighter margin of a shield only ever tightens it: over whole histories BE never gets more."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.search.space import MARGINS
 from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES
 from tests.examples import examples
+
+MARGINS = {
+    "load_suspend_ratio": -1,
+    "load_resume_ratio": -1,
+    "slack_hold_ratio": 1,
+    "slack_floor_ratio": 1,
+    "floor_cpus": -1,
+    "floor_ratio": -1,
+    "growth_ratio_per_second": -1,
+    "ceiling_ratio": -1,
+}
+"""Where tighter is: 1 upwards, -1 downwards. BE that is suspended earlier is back earlier: strikes are none of them."""
 
 PROFILES = st.sampled_from([load_profile(name) for name in SAFETY_PROFILES])
 HOSTS = st.sampled_from([Limits(1), Limits(4), Limits(36, 17.0)])

@@ -24,7 +24,7 @@ from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, dealt, fi
 from rlctl.agents.training.rollouts.learners import SampledHosts
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
 from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
-from rlctl.agents.training.rollouts.sample import Orders, Sample, join_samples
+from rlctl.agents.training.rollouts.sample import Orders, RolloutSample, join_samples
 from rlctl.agents.training.rollouts.tally import SIMULATED, Tally
 from rlctl.agents.training.rollouts.worker import SimWorker
 from rlctl.envs.errors import ConfigError, HostError
@@ -86,14 +86,14 @@ class ClusterEnv(SampledHosts):
     ) -> None:
         self._runners, self.kinds, self.tally = runners, list(kinds), tally
         self._has_begun = False
-        self._taken: list[Sample] = []
+        self._taken: list[RolloutSample] = []
         super().__init__(num_envs, lags)
 
     def sample(
         self, policy: bytes, orders: Orders, wanted: int = 0, going_on: Callable[[], bool] = lambda: True
-    ) -> Sample | None:
+    ) -> RolloutSample | None:
         """What all testbeds of now do, but for those that are lost meanwhile; HostError where none is left."""
-        reference, parts = ray.put(policy), list[Sample]()
+        reference, parts = ray.put(policy), list[RolloutSample]()
         while not parts:
             if (asked := self._gather(going_on)) is None:
                 return None
@@ -138,9 +138,9 @@ class ClusterEnv(SampledHosts):
         self._has_begun = True
         return idle
 
-    def _receive(self, asked: Sequence[Runner], steps: int, going_on: Callable[[], bool]) -> list[Sample] | None:
+    def _receive(self, asked: Sequence[Runner], steps: int, going_on: Callable[[], bool]) -> list[RolloutSample] | None:
         """Their samples, in their order; those that are lost, or do not answer, are counted and left out."""
-        parts: dict[Runner, Sample | Lost] = {}
+        parts: dict[Runner, RolloutSample | Lost] = {}
         patience = self.wait_seconds + 2.0 * steps * max(one.tick_seconds for one in asked)
         begun = time.monotonic()
         while waiting := [one for one in asked if one not in parts]:
@@ -153,11 +153,11 @@ class ClusterEnv(SampledHosts):
                     parts[one] = Lost("")
         for one in asked:
             self._count(one, parts[one], steps * one.count)
-        return [part for one in asked if isinstance(part := parts[one], Sample)]
+        return [part for one in asked if isinstance(part := parts[one], RolloutSample)]
 
-    def _count(self, one: Runner, came: Sample | Lost, wanted: int) -> None:
+    def _count(self, one: Runner, came: RolloutSample | Lost, wanted: int) -> None:
         tally = self.tally.of(one.name, one.planned.kind)
-        if isinstance(came, Sample):
+        if isinstance(came, RolloutSample):
             tally.learned += came.size
         else:
             tally.losses += 1

@@ -23,7 +23,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlctl.agents.training.export import weights_of
-from rlctl.agents.training.rollouts.sample import Orders, Sample
+from rlctl.agents.training.rollouts.sample import Orders, RolloutSample
 from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.actions import discrete_space
 from rlctl.envs.allocation import Limits
@@ -43,7 +43,7 @@ class SampledHosts(VecEnv):
     @abstractmethod
     def sample(
         self, policy: bytes, orders: Orders, wanted: int = 0, going_on: Callable[[], bool] = lambda: True
-    ) -> Sample | None:
+    ) -> RolloutSample | None:
         """Have all hosts act.
 
         Args:
@@ -87,7 +87,7 @@ class OneHost(SampledHosts):
         orders: Orders,
         wanted: int = 0,  # noqa: ARG002 - there is one host
         going_on: Callable[[], bool] = lambda: True,  # noqa: ARG002 - a sample is short
-    ) -> Sample | None:
+    ) -> RolloutSample | None:
         """So many control periods, fewer at the end of the budget."""
         steps = min(orders.steps, self.budget)
         self.budget -= steps
@@ -124,7 +124,7 @@ class _OnPolicy:
         callback.on_rollout_end()
         return True
 
-    def _fill(self: Any, buffer: Any, sample: Sample) -> None:
+    def _fill(self: Any, buffer: Any, sample: RolloutSample) -> None:
         """The buffer takes the shape of the sample; an episode that was cut off would have gone on."""
         steps, hosts = sample.actions.shape
         buffer.buffer_size, buffer.n_envs = steps, hosts
@@ -196,7 +196,7 @@ class _OffPolicy:
             self._on_step()
 
 
-def extend(buffer: Any, sample: Sample) -> None:
+def extend(buffer: Any, sample: RolloutSample) -> None:
     """Put a sample into a replay buffer of one column, over the oldest where it is full; all ends are cut-offs."""
     count = min(sample.size, buffer.buffer_size)
     rows = (buffer.pos + np.arange(count)) % buffer.buffer_size

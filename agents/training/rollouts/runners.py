@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rlctl.agents.served.network import first_line
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node, Version, our_version
 from rlctl.agents.training.cluster.tasks import ALIVE_CHILDREN, check_node, result_of
-from rlctl.agents.training.rollouts.sample import Orders, Sample
+from rlctl.agents.training.rollouts.sample import Orders, RolloutSample
 from rlctl.agents.training.rollouts.worker import Worker
 from rlctl.envs.errors import HostError, RlctlError
 
@@ -74,7 +74,7 @@ class _Actor:
         self._worker = start()
         return self._worker.count, self._worker.tick_seconds
 
-    def sample(self, orders: Orders, weights: bytes) -> Sample:
+    def sample(self, orders: Orders, weights: bytes) -> RolloutSample:
         return self._worker.sample(orders, weights)
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Runners:
         one.asked_at = time.monotonic()
         self._pending[one.actor.sample.remote(orders, policy)] = one
 
-    def arrivals(self, seconds: float) -> list[tuple[Runner, Sample | Lost]]:
+    def arrivals(self, seconds: float) -> list[tuple[Runner, RolloutSample | Lost]]:
         """What has come within some seconds of those that were asked.
 
         Raises:
@@ -158,7 +158,7 @@ class Runners:
         self.all.append(one)
         self._pending[one.actor.begin.remote(planned.start, our_version())] = one
 
-    def _received(self, one: Runner, reference: Any) -> Sample | Lost | None:
+    def _received(self, one: Runner, reference: Any) -> RolloutSample | Lost | None:
         """A sample, or Lost; None when it has begun, or cannot."""
         has_begun, one.asked_at = one.count > 0, None
         try:
@@ -177,7 +177,7 @@ class Runners:
             return None
         if has_begun:
             self._losses.pop(one.place, None)
-            made: Sample = came
+            made: RolloutSample = came
             return made
         one.count, one.tick_seconds = came
         self._say(f"testbed {one.name}: {one.count} {one.planned.kind}")

@@ -36,7 +36,7 @@ class Orders:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RolloutSample:
     """Consecutive control periods of some hosts under one policy; arrays have the shape (steps, hosts, ...).
 
     Attributes:
@@ -62,12 +62,12 @@ class Sample:
         return self.actions.size
 
 
-def join_samples(parts: Sequence[Sample]) -> Sample:
+def join_samples(parts: Sequence[RolloutSample]) -> RolloutSample:
     """The hosts of all parts, which have equally many steps, one part after the other."""
     arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in parts], axis=1) for name in ARRAYS}
     masks = [one.masks for one in parts if one.masks is not None]
     kinds = dict.fromkeys(name for one in parts for name in one.happened)
-    return Sample(
+    return RolloutSample(
         **arrays,
         masks=np.concatenate(masks, axis=1) if masks else None,
         happened={name: sum((one.happened.get(name, Happened()) for one in parts), Happened()) for name in kinds},

@@ -20,7 +20,7 @@ from rlctl.agents.many.learned import Logits
 from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.agents.training.host_groups import Counts, HostGroups, Stepped
 from rlctl.agents.training.host_kinds import Group
-from rlctl.agents.training.rollouts.sample import ARRAYS, Orders, Sample, choose
+from rlctl.agents.training.rollouts.sample import ARRAYS, Orders, RolloutSample, choose
 from rlctl.envs.errors import BundleError, PolicyError
 
 
@@ -39,7 +39,7 @@ class Worker(ABC):
     def __init__(self, dice_seed: int) -> None:
         self._dice = np.random.default_rng(dice_seed)
 
-    def sample(self, orders: Orders, weights: bytes) -> Sample:
+    def sample(self, orders: Orders, weights: bytes) -> RolloutSample:
         """Act for some control periods; PolicyError where the network is none or not finite; or a live host's error."""
         try:
             network = read_network(weights)
@@ -50,7 +50,7 @@ class Worker(ABC):
         finally:
             self._stand_still()
 
-    def _acted(self, orders: Orders, network: Network) -> Sample:
+    def _acted(self, orders: Orders, network: Network) -> RolloutSample:
         seen, rows, masks = self._go_on(orders, lambda shown: _finite(network, shown)), [], []
         for _ in range(orders.steps):
             allowed = self._mask(orders)
@@ -62,7 +62,7 @@ class Worker(ABC):
             masks.append(allowed)
             seen = stepped.observations
         counts = self._take_counts()
-        return Sample(
+        return RolloutSample(
             **{name: np.stack(column) for name, column in zip(ARRAYS, zip(*rows, strict=True), strict=True)},
             masks=np.stack([one for one in masks if one is not None]) if orders.masked else None,
             happened=dict(zip(self.kinds, counts.happened, strict=True)),

@@ -1,9 +1,9 @@
-"""A search as the nodes are given it: each trial as a training run."""
+"""A search as the nodes are given it, and one trial of it on a worker of Ray Tune: a training run."""
 
 from __future__ import annotations
 
-import json
 import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from rlctl.agents.training import run_folder as files
+from rlctl.agents.training.evaluations import Evaluation, search_score
 from rlctl.agents.training.host_kinds import Hosts, validation_seed
 from rlctl.agents.training.recipe import Recipe
-from rlctl.agents.training.search.space import Space, Values
+from rlctl.agents.training.search.space import Space, Values, recipe_with
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
@@ -30,7 +32,12 @@ MEMORY_BYTES = 1 << 30
 """Set aside for each trial, beside DQN's replay buffer: ample for torch and a few hosts."""
 
 NEVER_SECONDS = 1e9
-SHIELD = "shield.yaml"
+
+NUMBER = "number"
+"""Key of a trial's configuration: its place in the search, from 0."""
+
+REPORTED = "reported"
+"""File with the timesteps of the last report, in the folder of the run."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Job:
     """A search as it is done.
 
     Attributes:
-        hosts, courses, validation_seeds: As of `TrainingRun`; courses are under the space's profile as it is.
+        hosts, courses, validation_seeds: As of `TrainingRun`.
         timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
         trials: Number of trials that the search runs.
         out: Folder of the search, which driver and nodes must both see.
@@ -68,9 +75,8 @@ class Job:
     @property
     def memory_bytes(self) -> int:
         """Set aside for each trial, so that Ray runs no more at a time than a node has room for."""
-        rows = getattr(self.recipe, "buffer_size", 0)
-        if drawn := self.space.draws.get("buffer_size"):
-            rows = max(drawn.ends)
+        drawn = self.space.draws.get("buffer_size")
+        rows = max(drawn.ends) if drawn else getattr(self.recipe, "buffer_size", 0)
         size = Observer(Limits(1), 1.0, self.recipe.lags).size
         return MEMORY_BYTES + int(rows) * 2 * size * np.dtype(np.float32).itemsize
 
@@ -82,26 +88,19 @@ class Job:
 
     def recipe_of(self, values: Values) -> Recipe:
         """A trial's hyperparameters, fitted to the budget, evaluated and ended as the scheduler wants it."""
-        fitted, _ = self.space.recipe(self.recipe, values).fitted(self.timesteps, self.max_seconds)
+        fitted, _ = recipe_with(self.recipe, values).fitted(self.timesteps, self.max_seconds)
         each = math.ceil(self.timesteps / EVALUATIONS)
         by_steps = {"eval_every_timesteps": each, "eval_every_seconds": NEVER_SECONDS}
         by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / EVALUATIONS}
         return fitted.model_copy(update={"early_stop": None} | (by_steps if self.max_seconds is None else by_time))
 
-    def courses_of(self, values: Values) -> tuple[Course, ...]:
-        """The courses under a trial's shield."""
-        margins = self.space.margins(values)
-        return tuple(
-            replace(one, safety=one.safety.model_copy(update=margins)) if one.safety else one for one in self.courses
-        )
-
     def run_of(self, number: int, values: Values, folder: Path) -> TrainingRun:
-        """A trial as a training run; a shield of its own is written into the folder."""
+        """A trial as a training run."""
         return TrainingRun(
             algorithm=self.algorithm,
             recipe=self.recipe_of(values),
-            hosts=self._hosts_of(values, folder / SHIELD),
-            courses=self.courses_of(values),
+            hosts=self.hosts,
+            courses=self.courses,
             folder=folder,
             seed=self.seed + number,
             validation_seeds=self.validation_seeds,
@@ -111,15 +110,38 @@ class Job:
             command=self.command,
         )
 
-    def _hosts_of(self, values: Values, file: Path) -> Hosts:
-        """The hosts; those that have the space's profile get the trial's."""
-        plain, own = self.space.profile, self.space.shield(values)
-        if plain is None or own is None:
-            return self.hosts
-        file.write_text(json.dumps(own.model_dump(), indent=1) + "\n")  # JSON is YAML
-        tuned = {"safety": str(file)}
-        kinds = tuple(
-            kind.model_copy(update=tuned) if (shield := kind.shield()) and shield.digest == plain.digest else kind
-            for kind in self.hosts.kinds
-        )
-        return self.hosts.model_copy(update={"kinds": kinds})
+
+def train_trial(config: Mapping[str, Any], job: Job) -> None:
+    """Train one trial, or go on with it from its checkpoint; each evaluation is reported with the folder of the run."""
+    from ray import tune
+
+    from rlctl.agents.training.learn import learn
+
+    folder = Path.cwd() / "run"
+    # What an earlier worker left here does not count, the checkpoint does.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    if checkpoint := tune.get_checkpoint():
+        checkpoint.to_directory(folder)
+        drop_unreported(folder)
+    run = job.run_of(config[NUMBER], job.space.values(config), folder)
+
+    def report(now: Evaluation) -> None:
+        (folder / REPORTED).write_text(str(now.timesteps))
+        metrics = {
+            "timesteps": now.timesteps,
+            "seconds": now.seconds,
+            "score": search_score(now.shortfall_points, now.mean("be_percent")),
+            "shortfall_points": now.shortfall_points,
+            "qos_percent": now.mean("qos_percent"),
+            "be_percent": now.mean("be_percent"),
+        }
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    learn(replace(run, resume=checkpoint is not None), evaluated=report)
+
+
+def drop_unreported(folder: Path) -> None:
+    """Leave only the checkpoint that was reported: a search that goes on writes over what came after its last state."""
+    timesteps = int((folder / REPORTED).read_text())
+    files.drop_older(folder, files.checkpoint_folder(folder, timesteps))

@@ -2,7 +2,7 @@
 
     with connected("local") as cluster:
         ended = search(job, cluster, watch)             # goes on with what stands in job.out, if anything does
-        scored = judge(job, examined, cluster)          # best models on seeds that no trial has seen
+        scores = judge(job, ended, cluster)             # best models on seeds that no trial has seen
 
 Optuna's TPE proposes each trial's values from the scores before it, ASHA stops the worse trials early, and Ray Tune
 restores both. Each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser, history and
@@ -12,10 +12,8 @@ best model are restored together. Driver and nodes must see the same folder `out
 from __future__ import annotations
 
 import logging
-import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,15 +31,13 @@ from rlctl.agents.training.algorithms import logits_of, make, take_weights
 from rlctl.agents.training.cluster.connection import environment
 from rlctl.agents.training.cluster.nodes import Cluster
 from rlctl.agents.training.cluster.tasks import map_tasks
+from rlctl.agents.training.evaluations import Evaluation, Judge
 from rlctl.agents.training.learn import export_best
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
-from rlctl.agents.training.search.job import EVALUATIONS, REDUCTION, Job
+from rlctl.agents.training.search.job import EVALUATIONS, NUMBER, REDUCTION, Job, drop_unreported, train_trial
 from rlctl.agents.training.search.space import Values
-from rlctl.agents.training.search.trial import NUMBER, drop_unreported, train
 from rlctl.agents.training.training_run import Ending, TrainingResult
-from rlctl.agents.training.trial import Trial, frozen
-from rlctl.agents.training.trial import score as run_course
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
@@ -53,8 +49,6 @@ REPLAYS = 2
 
 MOST_LETTERS = 100
 """Of an error in a table; all of it is in the trial's error.txt."""
-
-_RAISED = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception): ")
 
 TUNE: Mapping[str, str] = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # result.json is written, TensorBoard's files are the runs' own
@@ -93,16 +87,6 @@ class TrialEnd:
     def name(self) -> str:
         """Such as t003; its folder's name."""
         return trial_name(self.number)
-
-    @property
-    def timesteps(self) -> int:
-        """Control periods that it learned from, as of its last report."""
-        return int(self.reports[-1]["timesteps"]) if self.reports else 0
-
-    @property
-    def seconds(self) -> float:
-        """Time that it took, as of its last report."""
-        return float(self.reports[-1]["seconds"]) if self.reports else 0.0
 
     @property
     def ending(self) -> str:
@@ -169,7 +153,9 @@ def search(job: Job, cluster: Cluster, watch: Watch, *, retry_failed: bool = Fal
             f"no node of the Ray cluster offers a CPU and {job.memory_bytes >> 20} MiB for a trial; add a larger one"
         )
     Watching.watch = staticmethod(watch)
-    with environment(TUNE), _quiet():
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it logs the trace of each trial that fails
+    with environment(TUNE):
         try:
             results = _tuner(job, retry_failed).fit()
         except (tune.TuneError, RuntimeError, ray.exceptions.RayError) as error:
@@ -178,7 +164,7 @@ def search(job: Job, cluster: Cluster, watch: Watch, *, retry_failed: bool = Fal
 
 
 def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
-    trainable = tune.with_resources(tune.with_parameters(train, job=job), {"cpu": 1, "memory": job.memory_bytes})
+    trainable = tune.with_resources(tune.with_parameters(train_trial, job=job), {"cpu": 1, "memory": job.memory_bytes})
     place = str(job.out.resolve() / TRIALS)
     if tune.Tuner.can_restore(place):
         return tune.Tuner.restore(place, trainable, resume_errored=retry_failed)
@@ -186,7 +172,7 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
     asha = ASHAScheduler(time_attr=clock, max_t=most, grace_period=most / EVALUATIONS, reduction_factor=REDUCTION)
     return tune.Tuner(
         trainable,
-        param_space=job.space.domains,
+        param_space={key: draw.domain for key, draw in job.space.draws.items()},
         tune_config=tune.TuneConfig(
             metric="score",
             mode="max",
@@ -228,44 +214,28 @@ def _trial_end(job: Job, result: Any) -> TrialEnd:
 
 
 def _why(error: BaseException) -> str:
-    """What it was in a line: that of the exception itself, beneath the traces that Ray puts above it."""
+    """What it was in a line: Ray puts traces above it, and numbers may stand below."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if _RAISED.match(line)]
+    named = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
     return (named or lines or [type(error).__name__])[-1][:MOST_LETTERS]
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ray Tune logs the trace of each trial that fails, Optuna each value that it proposes."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    logger = logging.getLogger("ray.tune")
-    level = logger.level
-    if not logger.isEnabledFor(logging.INFO):
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+def judge(job: Job, trials: Sequence[TrialEnd], cluster: Cluster) -> list[Evaluation]:
+    """Score the best models of trials that have folders on the winner's seeds."""
+    found = dict(map_tasks(cluster, _judge_one, [(job, one.folder) for one in trials if one.folder]))
+    return [found[place] for place in range(len(trials))]
 
 
-def judge(job: Job, examined: Sequence[tuple[Path | None, Values]], cluster: Cluster) -> list[dict[str, Trial]]:
-    """Score runs' folders, None for frozen, each under its values' shield, on the winner's seeds; by course's name."""
-    found = dict(map_tasks(cluster, _examined, [(job, *one) for one in examined]))
-    return [found[place] for place in range(len(examined))]
-
-
-def _examined(item: tuple[Job, Path | None, Values]) -> dict[str, Trial]:
+def _judge_one(item: tuple[Job, Path]) -> Evaluation:
     """Score one, on a worker."""
-    job, folder, values = item
-    courses, seeds = job.courses_of(values), job.choice_seeds
-    if folder is None:
-        return {course.name: frozen(course, seeds) for course in courses}
+    job, folder = item
     recipe, _ = load_recipe(job.algorithm, folder / files.CONFIG).fitted(1, None, n_envs=2)
-    env = SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags))
-    model = make(job.algorithm, recipe, env, lambda: 1.0)
+    model = make(job.algorithm, recipe, SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags)), lambda: 1.0)
     take_weights(model, folder / files.BEST, policy_only=True)
     model.policy.set_training_mode(False)
-    return {course.name: run_course(course, logits_of(model), seeds, recipe.lags) for course in courses}
+    judging = Judge(job.courses, 1, recipe.lags)
+    judging.seeds = job.choice_seeds
+    return judging.evaluate(lambda: logits_of(model), 0, 0.0)
 
 
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:

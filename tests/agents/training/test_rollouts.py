@@ -25,7 +25,7 @@ from rlctl.agents.training.rollouts import cluster_env, runners
 from rlctl.agents.training.rollouts.cluster_env import ClusterEnv, Rollouts, nth_seed
 from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
 from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
-from rlctl.agents.training.rollouts.sample import Sample
+from rlctl.agents.training.rollouts.sample import RolloutSample
 from rlctl.agents.training.rollouts.tally import HostTally, Tally
 from rlctl.agents.training.rollouts.worker import SimWorker
 from rlctl.agents.training.training_run import Ending, TrainingRun
@@ -188,7 +188,7 @@ def test_a_full_replay_buffer_forgets_the_oldest():
     def some(*numbers):
         column = np.array(numbers, np.float32)[:, None]
         seen = column[:, :, None]
-        return Sample(seen, seen + 1, column.astype(np.int64), column, column == 4)
+        return RolloutSample(seen, seen + 1, column.astype(np.int64), column, column == 4)
 
     extend(buffer, some(0, 1, 2))
     assert (buffer.pos, buffer.full) == (3, False)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.host_groups import Happened
-from rlctl.agents.training.rollouts.sample import Sample, choose, join_samples
+from rlctl.agents.training.rollouts.sample import RolloutSample, choose, join_samples
 from rlctl.agents.training.rollouts.tally import FILE, Tally
 
 
@@ -27,7 +27,7 @@ def test_joined_samples_keep_hosts_apart():
         numbers = first + np.arange(2 * hosts, dtype=np.float32).reshape(2, hosts)
         seen = np.stack([numbers, numbers], axis=2)
         kinds = {"a": Happened(ticks=2.0 * hosts)}
-        return Sample(
+        return RolloutSample(
             seen, seen + 1, numbers.astype(int), numbers, numbers > 1e9, happened=kinds, episode_rewards=[1.0]
         )
 

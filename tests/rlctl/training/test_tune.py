@@ -8,22 +8,22 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from rlctl.agents.served.bundle import load
+from rlctl.agents.training.evaluations import PRICE, Evaluation
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.search.space import load_space
+from rlctl.agents.training.trial import Trial
 from rlctl.cli import main
 from rlctl.envs.errors import HostError
-from rlctl.envs.sim.profile import load_profile as load_host
-from rlctl.safety.profile import load_profile
-from rlctl.training.search import SearchOptions, begin, new_search, resumed_search
+from rlctl.training.search import SearchOptions, SearchOutcome, begin, new_search, ranked, resumed_search
 
 SPACE = """algorithm: ppo
 recipe:
   gamma: {uniform: [0.8, 0.95]}
   n_epochs: {choice: [1, 2, 4]}
-shield: {profile: measured, margins: {slack_hold_ratio: {uniform: [0.1, 0.2]}}}
 """
 TINY = ["--algo", "ppo", "--scenario", "two-core", "--total-timesteps", "300", "--trials", "3", "--seed", "4"]
 
@@ -135,21 +135,35 @@ def test_when_a_trial_ends_is_the_scheduler_s_to_say(tmp_path, space):
     assert hasty.recipe_of(hasty.space.base).early_stop is None
 
 
-def test_a_shield_is_tightened_by_whatever_path_hosts_name_it_and_wherever_a_worker_runs(tmp_path, space, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text(load_profile("measured").model_dump_json())
-    (tmp_path / "host.yaml").write_text(load_host("thesis-host").model_dump_json())
-    kind = "{name: one, profile: host.yaml, weight: minimum, safety: mine.yaml, share: 1}"
-    (tmp_path / "hosts.yaml").write_text(f"kinds:\n  - {kind}\n")
-    space.write_text(SPACE.replace("measured", str(tmp_path / "mine.yaml")))
-    asked = SearchOptions(algorithm="ppo", space=str(space), hosts="hosts.yaml", trials=3, scenarios=("two-core",))
-    job = new_search(asked, tmp_path / "search")
-    (tmp_path / "worker").mkdir()
-    monkeypatch.chdir(tmp_path / "worker")
-    values = job.space.base | {"shield.slack_hold_ratio": 0.15}
-    (kind,) = job.run_of(1, values, tmp_path / "worker").hosts.kinds
-    assert kind.shield().slack_hold_ratio == 0.15
-    assert kind.host() == load_host("thesis-host")
+def test_a_file_that_searches_the_shield_is_refused(space, capsys):
+    space.write_text(SPACE + "shield: {profile: measured}\n")
+    assert main(["tune", *TINY, "--space", str(space), "--dry-run"]) == 78
+    assert "shield: its margins are not searched any more" in capsys.readouterr().err
+
+
+def evaluation(qos, be, short=0.0, wobble=0.0):
+    """On eight seeds of one course."""
+    seeds = np.zeros(8) + wobble * np.resize([-1.0, 1.0], 8)
+    merit = be - PRICE * short
+    return Evaluation(0, 0.0, {"thesis": Trial(seeds + qos, seeds + be, np.zeros(8), np.zeros(8))}, merit)
+
+
+def test_qos_decides_before_be():
+    scores = {
+        "bold": evaluation(99.0, 90.0, short=0.9),
+        "safe": evaluation(99.9, 20.0),
+        "more": evaluation(99.9, 30.0),
+        "same": evaluation(99.9, 30.0),
+    }
+    assert ranked(scores) == ["more", "same", "safe", "bold"]
+
+
+def test_the_lead_is_of_paired_seeds():
+    trials = [SimpleNamespace(name=name, number=0, reports=[], values={}, ending="") for name in ("a", "b")]
+    for a, b, said in ((30.0, 29.0, "clearly"), (30.0, 30.0, "not clearly")):
+        scores = {"a": evaluation(99.9, a, wobble=5.0), "b": evaluation(99.9, b, wobble=5.0)}
+        told = SearchOutcome(None, None, trials, scores).summary()
+        assert f"a is ahead of b, {said}: " in told
 
 
 def on_ray():
@@ -184,18 +198,11 @@ def test_a_trial_with_its_timesteps_spent_was_not_stopped(timesteps, stopped_by)
     assert (end.name, end.stopped_by) == ("t007", stopped_by)
 
 
-def test_a_trial_is_learned_and_judged_under_its_own_margins(tmp_path, begun):
+def test_a_trial_learns_with_its_values(tmp_path, begun):
     _, job = resumed_search(begun)
-    profile = job.space.profile
-    values = job.space.values(job.space.first | {"shield.slack_hold_ratio": 0.15, "gamma": 0.85})
+    values = job.space.values(job.space.first | {"gamma": 0.85})
     run = job.run_of(1, values, tmp_path)
-    assert run.recipe.gamma == 0.85
-    assert run.seed == 5
-    assert {one.safety.slack_hold_ratio for one in run.courses} == {0.15}
-    shields = {kind.name: kind.shield() for kind in run.hosts.kinds}
-    assert shields["large-measured"] == profile.model_copy(update={"name": "measured-tuned", "slack_hold_ratio": 0.15})
-    assert shields["large"].name == "knee"  # margins are those of one profile
-    assert job.run_of(0, job.space.base, tmp_path).hosts == job.hosts
+    assert (run.recipe.gamma, run.seed) == (0.85, 5)
 
 
 def tune(out, *arguments):
