@@ -54,7 +54,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("names", [PAIRS[0], *(pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS[1:])])
 @pytest.mark.parametrize("always", [False, True], ids=["as judged", "as served"])
-def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
+def test_every_host_is_decided_on_alone(names, always, hosts):
     if reason := catalogue.lacking(names[0]) or catalogue.lacking(names[1]):
         pytest.skip(reason)
     runners = BatchPolicyRunner(
@@ -82,7 +82,7 @@ def test_every_host_is_decided_on_as_if_it_were_alone(names, always, hosts):
         current = decided.allocations
 
 
-def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
+def test_without_shield_nothing_is_ruled_nor_masked(hosts):
     runners = BatchPolicyRunner(
         [batch_policy("greedy-shield", hosts.limits, TICK_SECONDS)], None, hosts.limits, TICK_SECONDS
     )
@@ -93,7 +93,7 @@ def test_without_a_shield_nothing_is_ruled_on_and_nothing_masked(hosts):
     assert not decided.allocations.differ(hosts.limits.full).any()
 
 
-def test_what_a_policy_asks_beyond_a_host_is_clipped_to_it(hosts):
+def test_policy_is_clipped_to_its_host(hosts):
     policy = batch_policy("none", hosts.limits, TICK_SECONDS)
     small = VectorLimits([type(one)(1) for one in hosts.limits.each])
     runners = BatchPolicyRunner([policy], None, small, TICK_SECONDS)

@@ -24,7 +24,7 @@ def test_learned_policies_are_listed_apart_from_managers():
     assert catalogue.options("dqn") == {}
 
 
-def test_a_shipped_bundle_is_built_by_its_name_with_and_without_shield(shipped):
+def test_shipped_bundle_is_built_by_its_name(shipped):
     assert catalogue.lacking("ppo") == ""
     assert [(one.name, one.shielded) for one in map(catalogue.build, ("ppo", "ppo-bare"))] == [
         ("ppo", True),
@@ -32,7 +32,7 @@ def test_a_shipped_bundle_is_built_by_its_name_with_and_without_shield(shipped):
     ]
 
 
-def test_a_bundle_that_did_not_ship_is_told_with_the_way_out(shipped):
+def test_bundle_that_did_not_ship_is_told(shipped):
     with pytest.raises(BundleError, match=r"dqn-bare: this checkout has no bundle .*/dqn; make one with `rlctl train"):
         catalogue.build("dqn-bare")
 

@@ -49,13 +49,13 @@ def shield():
     return Shield(load_profile("responsive"), LIMITS)
 
 
-def test_under_a_shield_be_begins_at_the_safe_allocation_and_without_one_where_the_policy_says():
+def test_be_begins_safe_or_where_policy_says():
     assert PolicyRunner(Scripted(ASKED), shield(), LIMITS, 1.0).start() == LIMITS.safe
     assert PolicyRunner(Scripted(ASKED), None, LIMITS, 1.0).start() == LIMITS.minimum
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_policy_is_told_what_the_shield_made_of_its_answer(strict):
+def test_policy_is_told_of_the_ruling(strict):
     policy = Scripted(ASKED)
     runner = PolicyRunner(policy, shield(), LIMITS, 1.0, strict=strict)
     decision = runner.decide(telemetry(), runner.start())
@@ -71,7 +71,7 @@ def test_without_a_shield_the_answer_is_let_through():
     assert (decision.verdict.allocation, decision.verdict.overridden, decision.note) == (ASKED, False, "as ever")
 
 
-def test_only_a_policy_that_wants_it_sees_the_mask_of_its_tick():
+def test_only_who_wants_it_sees_the_mask():
     masked, plain = Scripted(0, masked=True), Scripted(0)
     for policy, its_shield in ((masked, shield()), (plain, shield()), (masked, None)):
         runner = PolicyRunner(policy, its_shield, LIMITS, 1.0)
@@ -80,7 +80,7 @@ def test_only_a_policy_that_wants_it_sees_the_mask_of_its_tick():
     assert plain.seen[0].mask is masked.seen[1].mask is None
 
 
-def test_a_policy_that_fails_leaves_be_at_the_safe_allocation_and_a_strict_one_raises():
+def test_failing_policy_leaves_be_safe_strict_one_raises():
     runner = PolicyRunner(Scripted(PolicyError("no idea")), shield(), LIMITS, 1.0)
     decision = runner.decide(telemetry(), runner.start())
     assert decision.proposed == decision.verdict.allocation == LIMITS.safe
@@ -99,7 +99,7 @@ def test_a_fault_of_a_guard_is_not_the_policys():
         runner.decide(telemetry(), current)
 
 
-def test_who_decided_in_the_policys_place_stands_in_the_decision():
+def test_decision_says_who_stood_in():
     chain = FallbackPolicy(Scripted(ValueError("gone"), "net"), Scripted(Allocation(0.5, 1), "rule"), 400.0)
     runner = PolicyRunner(chain, None, LIMITS, 400.0)
     decision = runner.decide(telemetry(), runner.start())
@@ -109,7 +109,7 @@ def test_who_decided_in_the_policys_place_stands_in_the_decision():
     assert decision.proposed == Allocation(0.5, 1)
 
 
-def test_policies_that_share_a_shield_are_ruled_as_if_each_had_its_own():
+def test_policies_sharing_a_shield_are_ruled_apart():
     shared, asks = shield(), (0, ASKED, Allocation(0.1, 1))
     together = [PolicyRunner(Scripted(answer), shared, LIMITS, 1.0) for answer in asks]
     apart = [PolicyRunner(Scripted(answer), shield(), LIMITS, 1.0) for answer in asks]
@@ -132,7 +132,7 @@ def test_a_rehearsal_leaves_the_policy_as_it_was(name):
     assert policy.digest == build(name).digest
 
 
-def test_a_policy_that_decides_alone_and_learned_nothing_writes_none_of_the_rest():
+def test_policy_that_learned_nothing_writes_no_rest():
     policy = Scripted(ASKED)
     assert (policy.learned, policy.trained_with, policy.heuristic) == (False, {}, None)
     assert (policy.acting, policy.fallback, policy.failed) == ("scripted", "", False)

@@ -48,7 +48,7 @@ def error(name: str) -> str:
     return str(caught.value)
 
 
-def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Path) -> None:
+def test_class_in_a_file_is_a_policy(tmp_path: Path) -> None:
     name = written(tmp_path)
     policy = user_manager.build(name, time_scale=15.0, core_cpus=0.5, margin_ratio=0.1)
     assert policy.name == name
@@ -58,7 +58,7 @@ def test_a_class_in_a_file_is_a_policy_by_the_name_it_was_asked_for(tmp_path: Pa
     assert not policy.learns
 
 
-def test_one_that_learns_is_taught_as_the_shipped_ones_are(tmp_path: Path) -> None:
+def test_one_that_learns_is_taught_alike(tmp_path: Path) -> None:
     path = tmp_path / "toy.py"
     path.write_text(TOY.format(answer=ALWAYS).replace("    time_scale:", "    learns = True\n    time_scale:"))
     assert user_manager.build(f"{path}:Toy").learns
@@ -77,7 +77,7 @@ def test_one_that_listens_hears_the_ruling(tmp_path: Path) -> None:
     assert policy._policy.heard == "end"
 
 
-def test_its_constructor_is_told_what_it_has_a_parameter_for(tmp_path: Path) -> None:
+def test_its_constructor_gets_what_it_names(tmp_path: Path) -> None:
     name = written(tmp_path, "return self.limits.minimum, f'{self.time_scale} {self.core_cpus}'")
     policy = user_manager.build(name, time_scale=15.0, core_cpus=0.5)
     policy.start(Limits(cpus=2))
@@ -138,7 +138,7 @@ def test_each_mistake_in_a_file_is_one_line(tmp_path: Path, text: str | None, na
         ("return self.limits.minimum, '', 0", r"decide returned .*; return \(Allocation, reason\)"),
     ],
 )
-def test_what_its_code_raises_is_one_line_with_the_place(tmp_path: Path, answer: str, said: str) -> None:
+def test_raising_code_is_one_line_with_place(tmp_path: Path, answer: str, said: str) -> None:
     policy = user_manager.build(written(tmp_path, answer))
     policy.start(Limits(cpus=2))
     with pytest.raises(PolicyError, match=said):
@@ -158,7 +158,7 @@ def test_a_policy_that_answers_nothing_is_told_so(tmp_path: Path) -> None:
         policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))
 
 
-def test_a_module_beside_the_file_is_not_found_and_the_way_out_is_told(tmp_path: Path) -> None:
+def test_module_beside_the_file_is_not_found(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("")
     (tmp_path / "toy.py").write_text("from beside.deeper import x")
     assert error(f"{tmp_path}/toy.py:Toy").endswith(
@@ -168,7 +168,7 @@ def test_a_module_beside_the_file_is_not_found_and_the_way_out_is_told(tmp_path:
 
 
 @pytest.mark.parametrize("member", ["needs = 'latency'", "remarks = 'one sentence'"])
-def test_a_text_where_a_tuple_belongs_is_not_taken_letter_by_letter(tmp_path: Path, member: str) -> None:
+def test_text_for_a_tuple_is_not_split(tmp_path: Path, member: str) -> None:
     name = written(tmp_path)
     (tmp_path / "toy.py").write_text(f"{TOY.format(answer=ALWAYS)}\n    {member}\n")
     with pytest.raises(PolicyError, match=rf"Toy\.{member.split()[0]} is a text; give a tuple"):

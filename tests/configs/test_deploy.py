@@ -75,7 +75,7 @@ def expressions():
 
 
 @pytest.mark.parametrize("expression", sorted(set(expressions())))
-def test_dashboard_and_alerts_name_metrics_and_labels_that_there_are(exposed, expression):
+def test_dashboard_and_alerts_name_existing_metrics(exposed, expression):
     named = re.findall(r"\b(rlctl_\w+)\b(?:\{([^}]*)\})?", expression)
     assert named or expression.startswith("up{")
     scraped = {"job", "instance"}
@@ -96,7 +96,7 @@ def test_variables_of_dashboard_ask_for_what_there_is(exposed):
         assert label in ("job", "instance")
 
 
-def test_the_dashboard_is_laid_out_without_overlap_and_asks_the_chosen_source():
+def test_dashboard_overlaps_nowhere_and_asks_chosen_source():
     panels = DASHBOARD["panels"]
     assert DASHBOARD["schemaVersion"] >= 39
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -231,7 +231,7 @@ def test_service_may_write_control_groups_and_little_else():
     assert "RestrictRealtime" not in service  # or the watchdog waits behind BE
 
 
-def test_nothing_ends_the_watchdog_or_frees_be_between_a_crash_and_the_restart():
+def test_nothing_frees_be_between_crash_and_restart():
     service = unit("rlctl.service")
     assert service["Service"]["KillMode"] == "process"
     assert "ExecStopPost" not in service["Service"]
@@ -245,7 +245,7 @@ def test_nothing_ends_the_watchdog_or_frees_be_between_a_crash_and_the_restart()
     ("state", "restores"),
     [("failed", True), ("inactive", True), ("activating", False), ("active", False), ("", False)],
 )
-def test_what_systemd_starts_after_every_crash_frees_nobody_while_a_successor_is_to_come(tmp_path, state, restores):
+def test_starts_after_crash_free_nobody_before_successor(tmp_path, state, restores):
     """OnFailure= comes with every crash since systemd 254; `activating` is the wait for RestartSec= too."""
     (tmp_path / "systemctl").write_text(f'#!/bin/sh\n[ "$*" = "show -P ActiveState rlctl.service" ] && echo {state}\n')
     (tmp_path / "systemctl").chmod(0o755)
@@ -259,7 +259,7 @@ def test_whoever_removes_rlctl_removes_every_unit():
     assert not [name for name in UNITS if name not in page]
 
 
-def test_shadows_take_nothing_from_the_controller_and_may_touch_nothing():
+def test_shadows_take_and_touch_nothing():
     service = unit("rlctl-shadow.service")["Service"]
     assert "Slice" not in service, "what counts against rlctl.slice counts against the controller"
     assert (service["Nice"], service["CPUSchedulingPolicy"], service["OOMScoreAdjust"]) == ("19", "idle", "1000")
@@ -282,7 +282,7 @@ def test_command_of_shadows_is_one_that_rlctl_takes(tmp_path):
     assert args.out.parent == Path("/var/log") / service["LogsDirectory"]
 
 
-def test_bounds_from_outside_leave_room_for_what_rlctl_allows_itself():
+def test_bounds_from_outside_leave_rlctl_room():
     memory = unit("rlctl.slice")["Slice"]
     megabytes = {key: int(memory[key].removesuffix("M")) for key in ("MemoryMin", "MemoryHigh", "MemoryMax")}
     warned = LimitsSection().warn_resident_bytes >> 20
@@ -339,7 +339,7 @@ print(open("/proc/self/status").read().split("CapEff:")[1].split()[0])
 
 @pytest.mark.host
 @needs("setpriv")
-def test_root_writes_its_control_groups_with_the_capabilities_of_the_unit_and_no_more():
+def test_root_writes_groups_with_the_units_capabilities():
     layout = Layout.detect()
     if (
         os.geteuid() != 0
@@ -405,7 +405,7 @@ def manifests():
     return {manifest["kind"]: manifest for manifest in found}
 
 
-def test_the_pod_is_as_little_privileged_as_it_can_be(manifests):
+def test_pod_has_the_least_privilege(manifests):
     assert set(manifests) == {"Namespace", "ServiceAccount", "DaemonSet"}  # no roles: nothing asks the API
     pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -421,7 +421,7 @@ def test_the_pod_is_as_little_privileged_as_it_can_be(manifests):
     assert hosts == {"/sys/fs/cgroup", "/var/lib/rlctl", "/var/log/rlctl", "/etc/localtime"}
 
 
-def test_a_schedule_in_the_pod_is_in_the_node_s_local_time(manifests):
+def test_schedule_in_pod_has_nodes_local_time(manifests):
     """A container has UTC of its own: BE once had its night's room at noon."""
     pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -432,7 +432,7 @@ def test_a_schedule_in_the_pod_is_in_the_node_s_local_time(manifests):
     assert "-v /etc/localtime:/etc/localtime:ro" in (DEPLOY / "Containerfile").read_text()
 
 
-def test_a_hand_off_may_do_what_its_calls_take_and_is_of_this_service_account(manifests):
+def test_hand_off_may_do_its_calls(manifests):
     role, binding = yaml.safe_load_all((DEPLOY / "kubernetes-hand-off.yaml").read_text())
     allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
     assert allowed == {("pods", "get"), ("pods", "list"), ("pods", "patch"), ("pods/eviction", "create")}
@@ -443,7 +443,7 @@ def test_a_hand_off_may_do_what_its_calls_take_and_is_of_this_service_account(ma
     assert binding["subjects"] == [{"kind": "ServiceAccount"} | account]
 
 
-def test_the_patch_gives_the_daemonset_a_token_and_its_node_and_nothing_else(manifests):
+def test_patch_gives_token_and_node_only(manifests):
     patch = yaml.safe_load((DEPLOY / "kubernetes-hand-off-patch.yaml").read_text())
     pod = patch["spec"]["template"]["spec"]
     assert set(pod) == {"automountServiceAccountToken", "containers"}
@@ -454,7 +454,7 @@ def test_the_patch_gives_the_daemonset_a_token_and_its_node_and_nothing_else(man
     assert container["env"] == [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
 
 
-def test_the_pod_is_neither_its_own_lc_nor_its_own_be(manifests):
+def test_pod_is_neither_its_lc_nor_be(manifests):
     """Guaranteed is requests equal to limits, BestEffort is neither."""
     (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
     resources = container["resources"]
@@ -537,9 +537,7 @@ def supervised(tmp_path):
 LIVES = "trap 'say term; exit 0' TERM; trap 'say hup' HUP; say ready; while :; do sleep 0.05; done"
 
 
-def test_a_controller_that_is_killed_is_started_again_by_the_process_that_keeps_the_watchdog_alive(
-    supervised, tmp_path
-):
+def test_killed_controller_is_started_beside_its_watchdog(supervised, tmp_path):
     container = supervised(f"[ -e {tmp_path}/once ] || {{ touch {tmp_path}/once; kill -KILL $$; }}\n{LIVES}")
     container.wait_for("serve --config x", times=2)
     container.wait_for("ready")
@@ -567,7 +565,7 @@ def test_what_no_retry_heals_ends_the_container(supervised, code):
     assert ("restore --state /var/lib/rlctl" in container.diary.read_text()) == bool(code)
 
 
-def test_a_stop_while_it_waits_to_start_again_is_heard(supervised):
+def test_stop_before_a_restart_is_heard(supervised):
     container = supervised("exit 75")
     container.wait_for("serve --config x")
     assert b"starting it again" in container.process.stderr.readline()

@@ -78,13 +78,13 @@ def test_blocks_of_a_page_share_folder_and_variables(tmp_path):
     )
 
 
-def test_a_failed_block_is_told_with_its_line_and_output(tmp_path):
+def test_failed_block_is_told_with_its_line(tmp_path):
     page = written(tmp_path, "# Page\n\n```bash\ntrue\n```\n\n```bash\necho out of order\nfalse\necho never\n```\n")
     with pytest.raises(BlockError, match=r"page.md:7: exit code 1\n    out of order$"):
         try_page(page)
 
 
-def test_a_command_may_be_meant_to_fail_with_one_code(tmp_path):
+def test_command_may_be_meant_to_fail(tmp_path):
     try_page(written(tmp_path, '```bash {exit="78"}\n(exit 78)\n```\n'))
     with pytest.raises(BlockError, match="exit code 78, not 0"):
         try_page(written(tmp_path, '```bash {exit="0"}\n(exit 78)\n```\n'))

@@ -74,7 +74,7 @@ def test_every_configuration_key_says_what_it_means():
             assert said.get("description"), f"{section['title']}.{name}"
 
 
-def test_every_key_of_the_other_files_says_what_it_means():
+def test_every_key_of_other_files_is_explained():
     for title, _, model in reference.FILES:
         for line in "\n".join(reference._tables(model, "", {})).splitlines():
             assert not line.endswith("|  |"), f"{title}: {line}"

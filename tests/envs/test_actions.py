@@ -71,7 +71,7 @@ def test_the_table_does_what_its_names_say():
     assert move("thaw", current.but(frozen=True)) == current
 
 
-def test_only_a_move_that_aims_or_names_the_freezer_touches_it():
+def test_only_aiming_moves_touch_the_freezer():
     for frozen in (Allocation(2.0, 2, frozen=True), LIMITS.safe):
         thawing = {index for index, move in enumerate(MOVES) if not move.of(frozen, LIMITS).frozen}
         assert thawing == {INDEX["thaw"], *TARGETS, INDEX["leap"]}
@@ -79,7 +79,7 @@ def test_only_a_move_that_aims_or_names_the_freezer_touches_it():
     assert freezing == {INDEX["freeze"]}
 
 
-def test_a_target_opens_a_cpu_where_the_cpuset_could_not_hold_the_quota():
+def test_target_opens_a_cpu_for_its_quota():
     """Else a policy would pay for quota that BE cannot use, until it finds out that cpuset+1 comes first."""
     assert move("quota-51%", Allocation(2.0, 2)).cpuset_cpus == 3
     assert move("quota-51%", Allocation(2.0, 3)).cpuset_cpus == 3
@@ -122,7 +122,7 @@ def test_targets_ascend_on_hosts_of_any_size(limits):
 
 
 @given(hosts_and_allocations())
-def test_to_freeze_is_the_safe_allocation_and_to_go_on_from_there_the_minimum(case):
+def test_freeze_is_safe_and_going_on_minimum(case):
     """What a frozen BE keeps beneath the freezer would be the size of the leap when it thaws."""
     limits, current = case
     assert move("freeze", current, limits) == limits.safe
@@ -131,7 +131,7 @@ def test_to_freeze_is_the_safe_allocation_and_to_go_on_from_there_the_minimum(ca
 
 
 @given(hosts_and_allocations(), st.sampled_from(TARGETS))
-def test_a_target_goes_down_at_once_and_up_by_a_tenth_of_the_host(case, index):
+def test_target_goes_down_at_once_up_slowly(case, index):
     limits, current = case
     aim = decode(index, limits.full, limits).quota_cpus
     asked, was = decode(index, current, limits).quota_cpus, min(current.quota_cpus, limits.cpus)

@@ -12,7 +12,7 @@ allocations = st.builds(Allocation, quotas, st.integers(1, 64), st.booleans())
 
 
 @given(allocations, allocations)
-def test_the_meet_is_below_both_and_nothing_else_is_higher(a, b):
+def test_meet_is_below_both_and_highest(a, b):
     meet = most_restrictive(a, b)
     assert meet.at_most(a)
     assert meet.at_most(b)
@@ -48,6 +48,6 @@ def test_impossible_limits_are_a_configuration_error():
         Limits(0)
 
 
-def test_a_number_of_cpus_does_not_read_as_the_number_of_one():
+def test_number_of_cpus_reads_as_itself():
     assert str(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
     assert str(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"

@@ -39,7 +39,7 @@ HOSTS_AND_LIMITS = SOME_LIMITS.flatmap(
 
 
 @given(HOSTS_AND_LIMITS)
-def test_moves_and_masks_are_the_same_as_host_by_host(case):
+def test_moves_and_masks_are_as_by_host(case):
     limits, each = case
     current = Allocations.of(each)
     for index in range(len(MOVES)):
@@ -145,7 +145,7 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, ab
     assert seen_violations > HOSTS
 
 
-def test_no_number_can_push_the_vector_out_of_its_space():
+def test_no_number_leaves_the_vectors_space():
     batch = SimBatch(_profile(0), [1, 2, 3], training_load, 5)
     batch.step()
     readings = batch.read()

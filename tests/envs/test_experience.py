@@ -41,7 +41,7 @@ def test_a_window_that_held_counts_for_its_level():
     assert cells((0.5, HOLDS, 12)) == [(LADDER[12], 1.0, 0.0)]
 
 
-def test_a_miss_is_booked_a_window_later_at_the_highest_level_around_it():
+def test_miss_is_booked_a_window_later():
     assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4)) == [(LADDER[12], 1.0, 0.0)]
     assert cells((0.5, HOLDS, 12), (0.5, MISSES, 4), (0.5, HOLDS, 4))[-1] == (LADDER[12], 0.5, 1.0)
 
@@ -52,7 +52,7 @@ def test_miss_that_blinds_next_window_is_booked():
         assert cells((0.5, HOLDS, 12), (0.5, MISSES, 12), blind)[-1] == (LADDER[12], 0.5, 1.0)
 
 
-def test_a_backlog_is_one_miss_and_one_that_lasts_is_another():
+def test_backlog_is_one_miss_lasting_is_another():
     assert sum(missed for *_, missed in cells((0.5, HOLDS, 4), *[(0.5, MISSES, 4)] * 5, (0.5, HOLDS, 4))) == 1.0
     lasting = cells((0.5, HOLDS, 4), *[(0.5, MISSES, 0)] * 8)
     assert [share for share, _, missed in lasting if missed] == [0.0, LADDER[4]]
@@ -74,7 +74,7 @@ def test_what_lc_misses_beside_minimum_is_its_own(cpus):
     assert experience.evidence.look_up(np.array([[0.5]])).bearable.item() == 12, "so many are missed anyway"
 
 
-def test_a_bad_miss_under_a_quota_speaks_against_everything_and_a_small_one_does_not():
+def test_bad_miss_under_quota_speaks_against_everything():
     """One slice of BE's may be the quota's doing; a queue would be longer without it."""
 
     def free(*ratios):
@@ -100,7 +100,7 @@ def test_what_the_lc_misses_alone_is_counted_apart():
     assert lived(*[(0.5, HOLDS, -1)] * 3).state_dict()["alone"] == [2.0, 0.0]
 
 
-def test_where_be_is_free_it_stays_until_a_window_is_missed():
+def test_free_be_stays_until_a_miss():
     """A quota would be no relief: it costs the LC a slice in each period."""
     limits = replace(LIMITS, least_weight=True)
     for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
@@ -111,7 +111,7 @@ def test_where_be_is_free_it_stays_until_a_window_is_missed():
 
 
 @pytest.mark.parametrize(("before", "comes_back"), [(0.6, True), (0.4, False)])
-def test_while_the_load_falls_be_comes_back_to_what_held(before, comes_back):
+def test_falling_load_brings_be_back(before, comes_back):
     """Where it rises a level has to have held at more, for it may rise further before the next look."""
     experience = lived(*[(0.6, HOLDS, 14)] * 3, (before, HOLDS, 14), (0.5, HOLDS, 14))
     mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(allocation_at(14, LIMITS), 1)
@@ -125,7 +125,7 @@ def test_frozen_idle_and_blind_windows_teach_no_level():
     assert cells((0.5, HOLDS, 12, np.nan)), "nobody says that it was idle"
 
 
-def test_what_is_told_is_the_most_that_held_and_the_most_that_nothing_speaks_against():
+def test_told_is_the_most_that_held():
     told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).features(*seen(0.5, HOLDS))[0]
     assert told.shape == (TOLD,)
     held, held_ahead, bearable, bearable_ahead, flag, flag_ahead, *_ = told
@@ -141,7 +141,7 @@ def test_without_a_load_nothing_is_told():
     assert told.tolist() == [0.0] * 4 + [-1.0] * 2 + [0.0] * 2 + [-1.0]
 
 
-def test_latency_is_told_against_the_best_that_this_load_has_here():
+def test_latency_is_told_against_this_loads_best():
     """A host whose latency is high by itself is not near its knee."""
     busy = lived(*[(0.5, 0.3, 4)] * 5)
     calm, above, known = busy.features(*seen(0.5, 0.3))[0][-len(CALM) - 1 :]
@@ -180,7 +180,7 @@ def test_what_is_remembered_is_recalled_and_nothing_is_empty():
 
 
 @pytest.mark.parametrize("calm", [None, [1.0], [[0.5]], [[0.5, 0.0]], [[0.5, "1"]], [[-1.0, 0.5]], [[0.5, 1e9]]])
-def test_what_is_no_memory_of_a_host_is_refused_whole(calm):
+def test_no_memory_of_a_host_is_refused_whole(calm):
     memory = dict(lived(*[(0.5, HOLDS, 14)] * 3).state_dict()) | {"calm": calm}
     again = SafeLevelMemory(LIMITS)
     with pytest.raises(ValueError, match="no list of latencies"):
@@ -199,7 +199,7 @@ def test_the_level_that_an_allocation_has_reached(allocation, level):
         assert allocation_at(level, LIMITS).at_most(allocation)
 
 
-def test_what_one_host_taught_is_taken_over_where_it_is_controlled_anew():
+def test_taught_is_taken_over_under_new_control():
     knows, learns = (
         lived((0.5, HOLDS, 12), (0.5, MISSES, 16), (0.5, HOLDS, 4)),
         SafeLevelMemory(VectorLimits([LIMITS] * 2)),
@@ -212,7 +212,7 @@ def test_what_one_host_taught_is_taken_over_where_it_is_controlled_anew():
     assert not np.array_equal(told[0], told[1])
 
 
-def test_what_is_known_goes_along_when_the_maximum_load_is_found_to_be_another():
+def test_known_goes_along_with_another_maximum_load():
     """What held at half of a first estimate of 140 requests a second is a twentieth of 1400."""
     experience = SafeLevelMemory(LIMITS)
     experience.rescale_load(140.0)
@@ -243,7 +243,7 @@ def test_what_leaves_bins_errs_on_side_of_lc():
     assert experience.evidence.missed[0, 0].sum() > 0.0, "what was at next to nothing says nothing of more"
 
 
-def test_what_was_missed_beyond_the_highest_load_is_not_forgotten():
+def test_misses_beyond_highest_load_are_not_forgotten():
     """After a restart the maximum may begin at a third of what it was."""
     experience = SafeLevelMemory(LIMITS)
     experience.rescale_load(100.0)

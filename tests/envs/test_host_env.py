@@ -48,7 +48,7 @@ def test_an_episode_begins_safe_and_names_its_reward(env):
     assert info["missed_deadlines"] == 0
 
 
-def test_after_a_learner_s_update_a_step_is_about_a_whole_period_of_its_own_move(env, monkeypatch):
+def test_step_after_an_update_is_a_whole_period(env, monkeypatch):
     """Two deadlines went by meanwhile: what was in force in them says nothing of this move."""
     env.reset()
     skipped, plant = iter([2, 0]), env.plant

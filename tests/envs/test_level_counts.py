@@ -49,7 +49,7 @@ class OneHost:
 made = OneHost
 
 
-def test_nothing_is_known_at_first_and_everything_may_be_tried():
+def test_nothing_is_known_at_first():
     assert made().look_up(0.5) == (-1, TOP)
 
 
@@ -64,13 +64,13 @@ def test_one_window_is_not_enough():
     assert made(held=[(0.6, 4)]).look_up(0.6)[0] == -1
 
 
-def test_what_missed_at_less_load_is_not_tried_at_more():
+def test_missed_at_less_is_not_tried_at_more():
     evidence = made(held=[(0.6, 4)] * 2, missed=[(0.4, 5)])
     assert evidence.look_up(0.6) == (4, 4)
     assert evidence.look_up(0.2) == (4, TOP), "says nothing of less load"
 
 
-def test_a_miss_is_tried_again_after_a_while_and_what_held_is_still_known():
+def test_miss_is_tried_again_after_a_while():
     evidence = made(held=[(0.6, 4)] * 2, missed=[(0.6, 5)])
     evidence.age(0.9 * MISSED_HALF_LIFE_SECONDS)
     assert evidence.look_up(0.6) == (4, 4)
@@ -82,7 +82,7 @@ def test_a_miss_is_tried_again_after_a_while_and_what_held_is_still_known():
     assert evidence.look_up(0.6)[0] == -1
 
 
-def test_what_missed_by_far_is_tried_again_later_than_what_missed_by_little():
+def test_far_misses_are_tried_again_later():
     """Behind a link that somebody capped each try costs some windows in a row."""
 
     def barred(seconds, badly, level=5):
@@ -109,7 +109,7 @@ def test_evidence_ages_the_same_in_small_steps():
 
 
 @pytest.mark.slow
-def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it_was_known():
+def test_changed_host_is_found_out_within_misses():
     evidence = made(held=[(0.6, 4)] * 100_000)
     assert evidence.evidence.held.max() == MOST_COUNT
     misses = 0
@@ -119,7 +119,7 @@ def test_a_host_that_has_changed_is_found_out_within_some_misses_however_long_it
     assert misses <= 4
 
 
-def test_bad_misses_under_a_quota_count_no_more_against_everything_than_those_beside_it():
+def test_bad_misses_under_quota_count_no_more():
     host = made()
     for _ in range(1000):
         host.evidence.add_missed(FIRST, np.array([0.5]), np.array([4]), badly=True)
@@ -241,7 +241,7 @@ def test_every_load_has_a_bin(load):
     assert 0 <= bins_of(load) < BINS
 
 
-def test_a_bin_and_a_level_are_those_of_their_own_numbers():
+def test_bin_and_level_are_their_numbers():
     assert [int(bins_of(load_of(place))) for place in range(BINS)] == list(range(BINS))
     assert levels_of(LADDER).tolist() == list(range(TOP + 1))
     assert levels_of(LADDER[1:] - 1e-6).tolist() == list(range(TOP))
@@ -278,18 +278,18 @@ def of_least_weight(free, quota, calm=0):
         ((98, 2), (0, 5), True),  # what is missed under a quota says nothing of none
     ],
 )
-def test_misses_without_a_quota_are_weighed_against_those_under_one(free, quota, holds):
+def test_misses_without_quota_are_weighed(free, quota, holds):
     """Else an LC that misses a window now and then by itself takes BE down for it, and under a quota it misses more."""
     assert of_least_weight(free, quota) == holds
 
 
-def test_misses_at_a_load_are_weighed_against_those_at_that_load():
+def test_misses_are_weighed_at_their_load():
     """Else BE is taken down at each peak of the load, where the LC misses no less under a quota."""
     assert of_least_weight((50, 50), (50, 50), calm=100)
     assert not of_least_weight((50, 50), (100, 0), calm=100)
 
 
-def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
+def test_misses_beside_frozen_be_are_weighed_too():
     """Where a CPU that idles wakes up slowly, an LC may miss more with BE away than with it."""
     host, yes, no = OneHost(), np.array([True]), np.array([False])
     for window in range(100):
@@ -307,7 +307,7 @@ def test_what_is_missed_beside_a_frozen_be_is_weighed_too():
     assert kept.free_holds(np.array([0.5]))[0]
 
 
-def test_what_the_lc_misses_by_itself_speaks_against_no_quota():
+def test_lcs_own_misses_speak_against_no_quota():
     """Else a noisy neighbour of the machine leaves BE at the minimum, where the LC misses as much."""
     host, yes, no = OneHost(), np.array([True]), np.array([False])
     for window in range(100):
@@ -328,7 +328,7 @@ def test_bad_miss_under_quota_counts_without_one_too():
     assert not host.evidence.free_holds(np.array([0.5]))[0]
 
 
-def test_a_host_where_nothing_but_a_quota_holds_is_left_free_again_once_an_hour_and_not_every_ten_minutes():
+def test_quota_only_host_is_freed_once_an_hour():
     """It costs some windows in a row each time, half a percent of them every ten minutes."""
 
     def after(seconds, share):

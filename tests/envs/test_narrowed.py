@@ -45,13 +45,13 @@ def test_a_host_that_taught_nothing_leaves_every_move():
     assert taught().filter_moves(ALL, asked(LIMITS.full, LIMITS), LOAD, WELL).all()
 
 
-def test_what_missed_at_this_load_is_not_asked_for_again():
+def test_missed_at_this_load_is_not_asked():
     left = levels(allocation_at(12, LIMITS), taught(held=[(0.6, 8)], missed=[(0.5, 11)]))
     assert max(left) == 10
     assert max(levels(allocation_at(12, LIMITS), taught(missed=[(0.5, 11)]), load=np.array([0.2]))) > 11
 
 
-def test_what_held_at_a_higher_load_is_the_least_while_latency_is_well():
+def test_held_at_higher_load_is_the_least():
     experience = taught(held=[(0.7, 12)])
     now = allocation_at(14, LIMITS)
     assert min(levels(now, experience)) == 12
@@ -79,7 +79,7 @@ def test_nobody_is_stuck_below_what_would_hold():
     assert stuck(5, price=0.25) == 11
 
 
-def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
+def test_at_least_weight_be_rises_until_misses():
     """The kernel's weights are enough for most hosts, and there a quota costs the LC more than none."""
     limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), TOP
     now = allocation_at(10, LIMITS)
@@ -104,7 +104,7 @@ def test_at_the_least_weight_be_rises_to_everything_until_windows_miss():
     assert min(levels(now, SafeLevelMemory(LIMITS))) == -1, "where BE weighs more, not every quota may do"
 
 
-def test_a_rise_asks_for_as_much_as_one_tick_may_add():
+def test_rise_asks_for_one_ticks_most():
     left = levels(allocation_at(0, LIMITS), taught(held=[(0.7, 20)]))
     assert len(left) == 1
     assert 0 < left[0] < 20
@@ -117,7 +117,7 @@ def test_the_minimum_may_run_whatever_missed():
     assert left == [-1, 0]
 
 
-def test_a_mask_above_all_that_is_bearable_leaves_its_lowest_moves():
+def test_mask_above_bearable_leaves_lowest_moves():
     high = np.array([[move.quota_ratio is not None and move.quota_ratio >= 0.5 for move in MOVES]])
     left = levels(allocation_at(20, LIMITS), taught(missed=[(0.5, 5)]), mask=high)
     assert len(left) == 1

@@ -55,7 +55,7 @@ def test_the_table_of_this_version():
 
 
 @given(readings, readings, readings, readings, readings, st.sampled_from([0.01, 0.0, -1.0, float("nan")]))
-def test_no_sensor_can_push_the_vector_out_of_its_space(latency, load, cpi, used, demand, target):
+def test_no_sensor_leaves_the_vectors_space(latency, load, cpi, used, demand, target):
     observer = Observer(LIMITS, 1.0)
     telemetry = Telemetry(
         0.0,
@@ -78,7 +78,7 @@ def test_missing_is_told_apart_from_zero():
 
 
 @pytest.mark.parametrize("demand", [Value(0.0), Missing(Why.NOT_SUPPORTED)])
-def test_without_the_cpu_time_of_a_request_there_is_no_stretch(demand):
+def test_without_request_cpu_time_no_stretch(demand):
     tail = Quantile(0.005, samples=100)
     values, flags, _ = seen(Telemetry(0.0, 0.01, tail_latency_seconds=tail, lc_cpu_seconds_per_request=demand))
     assert (values["stretch"], flags["stretch"]) == (0.0, -1.0)
@@ -135,7 +135,7 @@ def test_hosts_of_any_size_look_alike():
     np.testing.assert_allclose(host(2, 0.1), host(36, 0.0005), atol=1e-6)
 
 
-def test_frames_are_the_lags_oldest_first_and_filled_at_the_start():
+def test_frames_are_the_lags_oldest_first():
     observer = Observer(LIMITS, 1.0, lags=(4, 1, 0))
     loads = (Telemetry(float(tick), 0.01, load_ratio=Value(tick / 10)) for tick in range(8))
     ticks = [history(observer.observe(told, LIMITS.safe), observer.lags) for told in loads]
@@ -148,7 +148,7 @@ def test_frames_are_the_lags_oldest_first_and_filled_at_the_start():
 
 
 @pytest.mark.parametrize("lags", [(), (1,), (0, 1), (2, 2, 0), (3, -1, 0), (1, 0, -1)])
-def test_lags_that_do_not_descend_to_now_are_refused_in_one_line(lags):
+def test_lags_that_do_not_descend_are_refused(lags):
     with pytest.raises(ConfigError, match="oldest first, the last one 0"):
         Observer(LIMITS, 1.0, lags)
 
@@ -163,7 +163,7 @@ def test_a_late_reading_shows_its_age():
     assert seen(Telemetry(0.0, 0.01, tail_latency_seconds=Missing(Why.NO_DATA)))[2] == 1.0
 
 
-def test_what_was_done_while_the_reading_was_under_way_is_seen():
+def test_done_while_reading_is_seen():
     """L6: with the sensor two ticks late, the last three allocations are in the vector beside it."""
     observer = Observer(LIMITS, 1.0)
     quotas = [0.02, 0.5, 2.0]
@@ -173,7 +173,7 @@ def test_what_was_done_while_the_reading_was_under_way_is_seen():
     assert [shown[lag] for lag in (2, 1, 0)] == pytest.approx([-0.8, 0.0, 1.0])
 
 
-def test_a_dead_lc_and_one_without_requests_do_not_look_like_low_latency():
+def test_dead_or_idle_lc_looks_not_fast():
     """L4: zero latency is the best there is; nobody to ask is not."""
     for reading in (Missing(Why.GONE), Missing(Why.NO_DATA, age_seconds=3.0)):
         silent, flags, _ = seen(
@@ -206,17 +206,17 @@ FINE, LATE, BAD = Value(0.002), Value(0.02), Missing(Why.FAILING)
 GONE = Missing(Why.NO_DATA)
 
 
-def test_a_window_in_which_requests_fail_is_missed_by_what_be_had():
+def test_window_of_failing_requests_is_missed():
     """Else the level held whenever the LC did not fail, and BE came back to it for ever."""
     assert booked((FINE, HALF), (FINE, HALF)) == (2.0, 0.0)
     assert booked((FINE, HALF), (BAD, HALF), (FINE, LIMITS.safe))[1] == 1.0
 
 
-def test_the_backlog_after_a_window_without_a_word_is_that_of_what_be_had_in_it():
+def test_backlog_after_silence_is_of_bes_past():
     assert booked((FINE, HALF), (GONE, HALF), (LATE, LIMITS.safe), (FINE, LIMITS.safe))[1] == 1.0
 
 
-def test_a_window_that_held_because_be_was_cut_short_says_nothing_of_what_it_had():
+def test_window_cut_short_says_nothing_of_before():
     assert booked((FINE, HALF), (FINE, HALF, "cut")) == (1.0, 0.0)
     assert booked((FINE, HALF), (LATE, HALF, "cut"), (FINE, LIMITS.safe))[1] == 1.0, "a miss counts"
 
@@ -228,7 +228,7 @@ def test_late_figure_speaks_of_what_be_had_then():
     assert booked(*zip(late, levels, strict=True)) == (0.0, 1.0)
 
 
-def test_a_long_window_speaks_of_all_that_be_had_in_it():
+def test_long_window_speaks_of_all_be_had():
     def windows(seconds):
         tail = Quantile(0.002, 0.0, 500, seconds)
         return [(tail, LIMITS.safe), *[(tail, HALF)] * 12]
@@ -240,7 +240,7 @@ def test_maximum_of_few_requests_is_no_tail():
     assert booked(*[(Quantile(0.002, 0.0, samples, 1.0), HALF) for samples in (19, 20, 19)]) == (1.0, 0.0)
 
 
-def test_where_the_maximum_load_of_one_of_several_lcs_is_found_to_be_another_all_is_learned_anew():
+def test_another_maximum_load_of_one_begins_all_anew():
     observer = Observer(LIMITS, 1.0)
 
     def see(second, most):

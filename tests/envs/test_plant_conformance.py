@@ -44,13 +44,13 @@ def run(plant: Plant, ticks: int = 4) -> list[Telemetry]:
     return seen
 
 
-def test_it_begins_with_all_of_be_and_can_be_read_at_once(plant: Plant) -> None:
+def test_it_begins_with_all_and_can_be_read(plant: Plant) -> None:
     """The daemon reads before its first period ends; nothing missing may raise."""
     assert plant.current == plant.limits.full
     assert plant.read().target_seconds > 0.0
 
 
-def test_an_allocation_is_in_force_once_applied_and_is_what_current_says(plant: Plant) -> None:
+def test_allocation_is_in_force_once_applied(plant: Plant) -> None:
     for wanted in (plant.limits.safe, plant.limits.minimum, plant.limits.full, Allocation(0.5, 1)):
         assert plant.apply(wanted) == plant.current == wanted
 

@@ -57,7 +57,7 @@ def test_telemetry_comes_back_whatever_is_applied(path, recorded):
     assert plant.ended
 
 
-def test_each_of_several_lcs_comes_back_with_its_own_maximum_load_or_none(recorded):
+def test_each_lc_comes_back_with_its_maximum(recorded):
     """What a policy has learned of an LC is in shares of it: with another one's a shadow forgets all at each change."""
     for tick in recorded:
         own = {name: tick.telemetry.but(counters={MAX_LOAD: Value(rps)}) for name, rps in (("web", 1e3), ("db", 5e3))}
@@ -89,7 +89,7 @@ def test_gymnasium_accepts_it_without_a_warning(path):
         check_env(gym.make("rlctl/ReplayHost-v0", path=path).unwrapped, skip_render_check=True)
 
 
-def test_the_host_s_own_limits_and_period_count_when_given(path):
+def test_given_limits_and_period_count(path):
     env = ReplayHost(path, limits=Limits(cpus=4), tick_seconds=2.0)
     env.reset()
     assert env.current == Limits(cpus=4).safe
@@ -125,14 +125,14 @@ def test_numbers_that_json_cannot_hold_come_back_too(tmp_path, recorded, value):
     assert ReplayPlant(path).read().cpi == Value(value)
 
 
-def test_older_logs_have_null_for_a_number_that_is_none(path):
+def test_older_logs_have_null_for_no_number(path):
     tick = unsealed_lines(path)[0]
     tick["readings"]["cpi"] = {"value": None, "age": 0.0}
     path.write_text(json.dumps(tick) + "\n")
     assert ReplayPlant(path).read().cpi == Missing(Why.ABSURD, "recorded as not finite")
 
 
-def test_a_directory_is_a_log_with_its_rotated_files_and_headers(path, recorded):
+def test_directory_is_a_log_with_rotated_files(path, recorded):
     path.rename(path.with_name("ticks.jsonl.1"))
     log = TickLog(path)
     log.header = lambda tick: {"log": 1}

@@ -65,7 +65,7 @@ def test_work_counts_not_what_was_granted(work, small, large):
 
 
 @given(st.floats(0.0, 1.0), st.floats(0.0, 1.0))
-def test_more_work_is_worth_more_up_to_all_that_be_could_do(some, more):
+def test_more_work_is_worth_more(some, more):
     """L3: a counter that runs away (util/limit, a burst after a thaw) is not worth more than BE alone on the host."""
     some, more = sorted((some, more))
     assert total(0.001, some) <= total(0.001, more) <= total(0.001, 1.0) == total(0.001, 7.0)
@@ -141,7 +141,7 @@ def test_reconfiguring_costs_a_little_and_only_a_little():
     assert one_percent_more_for_a_second > RECONFIGURATION_COST
 
 
-def test_an_override_is_charged_once_and_for_less_than_be_s_work():
+def test_override_is_charged_once():
     """L10: leaning on the shield costs, but never so much that asking and being refused is worse than a violation."""
     assert total(0.001, 0.5, overridden=True) == pytest.approx(total(0.001, 0.5) - OVERRIDE_COST)
     assert RECONFIGURATION_COST < OVERRIDE_COST < WORK

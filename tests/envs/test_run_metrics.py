@@ -25,7 +25,7 @@ def test_a_run_is_worth_what_the_definitions_say():
     assert set(values) == {*METRICS, *TIMINGS}
 
 
-def test_an_unmeasured_window_holds_nothing_and_counts_in_no_mean():
+def test_unmeasured_window_holds_nothing():
     made = windows(np.array([[0.5], [np.nan], [1.0]]))
     made.load_ratio[:, 0] = (0.2, np.nan, 0.6)
     made.lc_cpus[:] = np.nan

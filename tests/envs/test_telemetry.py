@@ -9,7 +9,7 @@ def reading(tail=None, oldest=None):
     return Telemetry(0.0, 0.010, tail_latency_seconds=tail or NONE, oldest_request_seconds=oldest or NONE)
 
 
-def test_a_stalled_server_that_completed_a_few_fast_requests_is_not_fast():
+def test_stalled_server_is_not_fast():
     stalled = reading(Quantile(0.001, samples=5, window_seconds=1.0), Value(0.9))
     assert stalled.latency_seconds.value == 0.9
     assert stalled.slack_ratio < 0
@@ -27,7 +27,7 @@ def test_the_quantile_counts_when_the_oldest_is_younger():
     assert reading(Quantile(0.004, samples=100), Value(0.001)).slack_ratio == 0.6
 
 
-def test_no_source_at_all_has_no_slack_and_says_why():
+def test_without_source_there_is_no_slack():
     assert reading().slack_ratio is None
     assert reading().latency_seconds == NONE
     assert Telemetry(0.0, 0.01).cpi.why is Why.NOT_CONFIGURED

@@ -78,7 +78,7 @@ def test_older_logs_are_read(tmp_path):
         decode_line(OLD.replace(b":0", b":7"))
 
 
-def test_a_file_that_is_rotated_while_the_files_are_opened_is_read_once(tmp_path):
+def test_file_rotated_meanwhile_is_read_once(tmp_path):
     newest, older = tmp_path / "ticks.jsonl", tmp_path / "ticks.jsonl.1"
     write_log(newest, 2)
     os.link(newest, older)  # as it is found when the rename comes between the two openings
@@ -86,7 +86,7 @@ def test_a_file_that_is_rotated_while_the_files_are_opened_is_read_once(tmp_path
 
 
 @pytest.mark.parametrize("name", ["ticks.jsonl.x", "ticks.jsonl.0", "ticks.jsonl.1.gz", "journal.jsonl"])
-def test_other_files_in_the_directory_are_no_part_of_the_log(tmp_path, name):
+def test_other_files_are_no_part_of_log(tmp_path, name):
     (tmp_path / name).write_text("")
     with pytest.raises(ConfigError, match=r"holds no ticks\.jsonl"):
         log_files(tmp_path)

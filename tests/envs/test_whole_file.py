@@ -9,7 +9,7 @@ import pytest
 from rlctl.envs.whole_file import write_whole
 
 
-def test_a_file_is_written_with_its_folder_and_leaves_nothing_beside_it(tmp_path):
+def test_file_is_written_with_its_folder(tmp_path):
     path = tmp_path / "new" / "result.json"
     write_whole(path, "é\n")
     assert path.read_text(encoding="utf-8") == "é\n"
@@ -41,7 +41,7 @@ def test_a_device_is_not_replaced_by_a_file():
 
 
 @pytest.mark.parametrize("planted", [lambda path: path.symlink_to("elsewhere"), os.mkfifo])
-def test_neither_a_link_nor_a_fifo_in_the_place_of_the_new_file_is_written_to(tmp_path, planted):
+def test_link_or_fifo_in_place_is_not_written(tmp_path, planted):
     (tmp_path / "elsewhere").write_text("another's")
     planted(tmp_path / "holds.json.part")
     with pytest.raises(OSError, match=r"holds\.json"):
@@ -49,7 +49,7 @@ def test_neither_a_link_nor_a_fifo_in_the_place_of_the_new_file_is_written_to(tm
     assert (tmp_path / "elsewhere").read_text() == "another's"
 
 
-def test_what_has_to_last_is_on_the_disk_before_it_takes_the_place(tmp_path, monkeypatch):
+def test_lasting_things_are_on_disk_first(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda _: synced.append((tmp_path / "holds.json").exists()))
     write_whole(tmp_path / "memory.json", "{}")

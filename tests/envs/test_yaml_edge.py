@@ -34,7 +34,7 @@ class House(Strict):
     doors: tuple[str, ...] = Field(default=("front",), min_length=1, max_length=2)
 
 
-def test_a_file_that_never_ends_is_told_and_not_read_to_its_end() -> None:
+def test_endless_file_is_told_unread() -> None:
     with pytest.raises(ConfigError, match="/dev/zero: is longer than"):
         load_model(House, Path("/dev/zero"))
 
@@ -90,7 +90,7 @@ def test_says_what_and_where(text: str, parts: list[str]) -> None:
     assert all(part in message for part in parts), message
 
 
-def test_a_model_rule_of_its_own_is_told_without_decoration() -> None:
+def test_models_own_rule_is_told_plainly() -> None:
     class Pair(Strict):
         low: float
         high: float
@@ -131,7 +131,7 @@ def test_a_file_without_permission_exits_77(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=80))
-def test_any_text_is_a_mapping_or_one_line_of_complaint(text: str) -> None:
+def test_any_text_is_mapping_or_one_line(text: str) -> None:
     complaint = ""
     try:
         data, lines = parse_yaml(text, "any")

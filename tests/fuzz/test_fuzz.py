@@ -54,7 +54,7 @@ def test_some_inputs_break_nothing(target, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["a: !!int ''", "a: !!float ''", "a: !!timestamp x", "a: !!bool x"])
-def test_a_tag_that_its_value_does_not_fit_is_one_line(text):
+def test_tag_that_does_not_fit_is_one_line(text):
     with pytest.raises(ConfigError, match="is not valid YAML"):
         parse_yaml(text, "serve.yaml")
 
@@ -69,7 +69,7 @@ def test_a_megabyte_of_brackets_is_refused_at_once():
         parse_yaml("[" * (1 << 20), "serve.yaml")
 
 
-def test_an_error_is_one_line_that_a_terminal_can_show_whatever_it_quotes():
+def test_error_is_one_printable_line():
     said = str(ConfigError(f"unknown key 'a\nb\x1b[31m\ud800{'x' * 9000}'; remove it", "serve.yaml", 3))
     assert said.isprintable()
     assert len(said) < 2100
@@ -78,7 +78,7 @@ def test_an_error_is_one_line_that_a_terminal_can_show_whatever_it_quotes():
 
 
 @pytest.mark.parametrize("value", [r'"\0"', r'"\ud800"', "!!binary /w=="])
-def test_what_is_no_text_is_one_line_with_its_place(value):
+def test_no_text_is_one_line_with_place(value):
     """It was taken, and broke `rlctl config show --json`, or the first opening of the path."""
     with pytest.raises(ConfigError, match=r"serve.yaml:2: bytes, NUL and halves"):
         parse_yaml(f"a: 1\nstate_directory: {value}", "serve.yaml")
@@ -92,7 +92,7 @@ def test_what_is_no_text_is_one_line_with_its_place(value):
         {"kind": "csv_replay", "path": 5},
     ],
 )
-def test_a_load_with_a_value_of_another_type_is_one_line(load):
+def test_load_of_another_type_is_one_line(load):
     with pytest.raises(TraceError, match=r"kind: one of|of another type|a share from 0"):
         from_config(load)
 
@@ -185,7 +185,7 @@ def test_a_bucket_in_another_script_is_none():
     assert figures.tail_seconds <= 0.005
 
 
-def test_what_the_kernel_never_says_of_mounts_and_memory_is_passed_over(tmp_path):
+def test_absurd_mounts_and_memory_are_passed_over(tmp_path):
     (tmp_path / "self").mkdir()
     (tmp_path / "self/mountinfo").write_text("30 1 0:30 / /sys/fs/cgroup/a\\000b rw - cgroup2 cgroup2 rw\n")
     (tmp_path / "cgroups").write_text(f"cpu {'9' * 5000} 1 1\n")
@@ -194,7 +194,7 @@ def test_what_the_kernel_never_says_of_mounts_and_memory_is_passed_over(tmp_path
     assert "does not say" in str(probe_machine(tmp_path, tmp_path))
 
 
-def test_figures_of_a_time_that_is_no_number_are_stale():
+def test_figures_without_a_time_are_stale():
     figures = Figures(float("nan"), 1.0, 500, 0.004, 0.0, 300.0, 300.0)
     readings = Reporter("generator", SLO(0.01, 0.95, 480.0), 3.0).readings(figures, 10.0)
     assert all(isinstance(reading, Missing) for reading in readings.values())
@@ -225,7 +225,7 @@ def entry(original="max 100000\n"):
     return Entry(Path("/sys/fs/cgroup/be/cpu.max"), original, (31, 4711))
 
 
-def test_a_journal_line_that_an_accident_changed_is_not_put_back(tmp_path):
+def test_damaged_journal_line_is_not_put_back(tmp_path):
     with Journal.open(tmp_path) as journal:
         journal.record([entry()])
     path = tmp_path / JOURNAL

@@ -8,7 +8,7 @@ import pytest
 from rlctl import __version__
 
 
-def test_the_wheel_has_every_module_and_configuration_and_no_test(release_check, wheel, tree):
+def test_wheel_has_every_module_and_no_test(release_check, wheel, tree):
     release_check.check_names(release_check.wheel_names(wheel), tree)
 
 

@@ -98,9 +98,7 @@ def test_lower_priority_changes_nothing_for_higher_one(data: st.DataObject, scen
 
 @pytest.mark.slow
 @given(data=st.data())
-def test_nobody_runs_on_what_a_deferred_one_of_higher_priority_could_have_used(
-    data: st.DataObject, scenes: Scenes
-) -> None:
+def test_nobody_runs_on_higher_priority_ones_room(data: st.DataObject, scenes: Scenes) -> None:
     applications, clusters, budget = data.draw(scenes)
     applications = [replace(one, since_seconds=0.0) for one in applications]
     placements = allocate(applications, clusters, budget)
@@ -147,13 +145,13 @@ def test_stretching_takes_from_nobody_and_leaves_nothing_that_fits(data: st.Data
 
 
 @given(cpus=st.integers(1, 24), more=st.integers(1, 20), count=st.integers(1, 12))
-def test_a_larger_budget_defers_no_more_of_what_is_alike(cpus: int, more: int, count: int) -> None:
+def test_larger_budget_defers_no_more_alike(cpus: int, more: int, count: int) -> None:
     alike = [job(f"a{index:02}", 0.7) for index in range(count)]
     less, wider = (allocate(alike, NODES, budget) for budget in (cpus / 2, (cpus + more) / 2))
     assert len(less) <= len(wider)
 
 
-def test_with_several_modes_a_larger_budget_may_defer_one_more_as_published() -> None:
+def test_larger_budget_may_defer_one_as_published() -> None:
     alike = [job(name, 0.5, 1.0, 2.0) for name in "abcd"]
     assert Counter(one.mode for one in allocate(alike, NODES, 2.0).values()) == {0: 4}
     assert Counter(one.mode for one in allocate(alike, NODES, 3.0).values()) == {1: 3}, "value outweighs fairness"
@@ -176,12 +174,12 @@ def test_the_papers_mixes(bodytracks: int, ferrets: int, modes: dict[int, int], 
     assert len({one.cluster for one in placements.values()}) == nodes
 
 
-def test_a_budget_below_every_mode_goes_to_one_in_its_least() -> None:
+def test_budget_below_every_mode_goes_to_one() -> None:
     placements = allocate([job("a", 0.5, 1.0), job("b", 0.5, 1.0)], HOST, 0.3)
     assert placements == {"a": Placement(0, "host", 0.3)}
 
 
-def test_a_budget_too_small_for_the_first_priority_is_not_the_seconds() -> None:
+def test_too_small_budget_is_not_the_seconds() -> None:
     assert allocate([job("batch", 0.1, priority=1), job("urgent", 1.0)], HOST, 0.3).keys() == {"urgent"}
 
 
@@ -189,7 +187,7 @@ def test_nothing_is_squeezed_in_beside_another() -> None:
     assert allocate([job("a", 1.5), job("b", 1.0)], HOST, 2.0).keys() == {"b"}, "the fairer one runs, the other waits"
 
 
-def test_an_application_that_no_cluster_has_the_memory_for_is_passed_over() -> None:
+def test_application_without_memory_anywhere_is_passed_over() -> None:
     nodes = (Cluster("small", frozenset({0}), 1.0, memory_bytes=1 << 20),)
     greedy = Application("greedy", (WorkingMode(0.5, 1, 1.0, 1 << 30),))
     assert allocate([greedy, job("modest", 2.0)], nodes, 1.0).keys() == {"modest"}
@@ -227,7 +225,7 @@ def test_names_are_unique() -> None:
         allocate([job("a", 1.0)], HOST * 2, 2.0)
 
 
-def test_what_is_left_goes_to_the_higher_priority_up_to_its_threads() -> None:
+def test_rest_goes_to_higher_priority() -> None:
     applications = [
         Application("first", (WorkingMode(0.5, 2, 1.0),)),
         Application("second", (WorkingMode(0.5, 1, 1.0),), priority=1),
@@ -238,7 +236,7 @@ def test_what_is_left_goes_to_the_higher_priority_up_to_its_threads() -> None:
         assert (wider["first"].cpus, wider["second"].cpus) == pytest.approx(shares)
 
 
-def test_equals_grow_in_proportion_to_their_modes_within_their_clusters() -> None:
+def test_equals_grow_in_proportion_to_their_modes() -> None:
     applications = [job("a", 1.0), job("b", 2.0), job("c", 1.0)]
     placements = {"a": Placement(0, "n1", 1.0), "b": Placement(0, "n1", 2.0), "c": Placement(0, "n2", 1.0)}
     nodes = [Cluster("n1", frozenset(range(4)), 3.6), Cluster("n2", frozenset(range(4)), 4.0)]

@@ -63,7 +63,7 @@ def test_goal_gap_speaks_for_modes_above_present_one(gap_percent: float, values:
     assert [value(application, index) for index in range(4)] == pytest.approx(values)
 
 
-def test_a_goal_gap_of_one_that_does_not_run_says_nothing() -> None:
+def test_goal_gap_of_stopped_one_says_nothing() -> None:
     assert value(bodytrack(gap_percent=80.0), 3) == pytest.approx(0.4)
 
 
@@ -164,9 +164,7 @@ AMOUNT = st.floats(0.001, 64.0)
 
 
 @given(total=AMOUNT, used=st.floats(0.0, 1.0), count=st.integers(1, 40), asked=st.tuples(AMOUNT, AMOUNT))
-def test_all_lie_between_0_and_1_and_more_is_never_fairer_nor_less_congested(
-    total: float, used: float, count: int, asked: tuple[float, float]
-) -> None:
+def test_all_lie_between_0_and_1(total: float, used: float, count: int, asked: tuple[float, float]) -> None:
     free = total * (1.0 - used)
     room = Room("x", Stock(total, free, free, fair_part(free, free / count), CPU_SATURATION))
     less, more = (mode(cpus) for cpus in sorted(asked))

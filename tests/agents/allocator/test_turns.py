@@ -46,7 +46,7 @@ def test_equals_that_do_not_fit_together_run_equally_long(count: int, budget_cpu
     assert max(periods.values()) - min(periods[one.name] for one in alike) <= 2 * TURN_SECONDS / PERIOD_SECONDS
 
 
-def test_nobody_waits_longer_than_a_turn_of_each_of_the_others() -> None:
+def test_nobody_waits_longer_than_everyones_turn() -> None:
     alike = [job(f"a{index}", 0.9) for index in range(7)]  # two at a time
     last = dict.fromkeys((one.name for one in alike), 0)
     for now, placed in enumerate(runs(alike, 3600.0)):

@@ -28,7 +28,7 @@ def test_be_gets_what_lc_and_its_headroom_leave(drive: Drive, tell: Tell) -> Non
     assert given == Allocation(14.0, 20)
 
 
-def test_the_less_there_is_the_less_fair_it_is_to_take_it_all(drive: Drive, tell: Tell) -> None:
+def test_taking_scarce_things_whole_is_less_fair(drive: Drive, tell: Tell) -> None:
     (given,) = drive(Barbeque(), HOST, [tell(0.0, slack=0.5, lc_cpus=12.0)])
     # 14 reserved; of the other 6 all but 1 are in the last quarter, where a mode now costs 0.25 * 0.1 / 6 + 0.0073.
     assert given.quota_cpus == 1.0
@@ -39,7 +39,7 @@ def test_dear_congestion_keeps_be_out_of_last_quarter(drive: Drive, tell: Tell) 
     assert given.quota_cpus == 9.0
 
 
-def test_be_stops_while_the_lc_misses_its_goal_and_comes_back(drive: Drive, tell: Tell) -> None:
+def test_be_stops_while_lc_misses_its_goal(drive: Drive, tell: Tell) -> None:
     slacks = (0.5, -0.3, -0.01, 0.0, 0.5)
     given = drive(Barbeque(), HOST, [tell(float(now), slack=slack, lc_cpus=5.0) for now, slack in enumerate(slacks)])
     assert [quota(one) > 0.0 for one in given] == [True, False, False, True, True]
@@ -66,7 +66,7 @@ def test_an_lc_without_requests_leaves_be_running(drive: Drive, tell: Tell) -> N
     assert quota(drive(Barbeque(), HOST, [tell(0.0, lc_cpus=0.0)])[0]) > 15.0
 
 
-def test_a_goal_gap_above_a_fifth_does_not_wait_for_the_period(drive: Drive, tell: Tell) -> None:
+def test_large_goal_gap_waits_for_no_period(drive: Drive, tell: Tell) -> None:
     slacks = (0.5, -0.1, -0.3, 0.5)
     ticks = [tell(float(now), slack=slack, lc_cpus=5.0) for now, slack in enumerate(slacks)]
     given = drive(Barbeque(period_seconds=10.0), HOST, ticks)

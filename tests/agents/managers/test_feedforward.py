@@ -67,7 +67,7 @@ def test_a_saturated_lc_leaves_the_minimum_never_less(drive: Drive, tell: Tell) 
     assert drive(Feedforward(), ONE, [tell(0, slack=0.2, load_ratio=1.2, lc_cpus=1.0)])[0].quota_cpus == 0.01
 
 
-def test_exclusive_cpus_are_taken_alone_when_they_are_worth_more() -> None:
+def test_exclusive_cpus_are_taken_where_worth_more() -> None:
     two = Limits(cpus=2)
     # One shared CPU: at use 0.6 a pool on both is worth 2 * 0.3; at 0.2 it is worth 2 * 0.7.
     assert spare(two, 1.0, 0.6, 0.1).cpuset_cpus == 1
@@ -76,7 +76,7 @@ def test_exclusive_cpus_are_taken_alone_when_they_are_worth_more() -> None:
     assert spare(two, 1.0, 0.2, 0.1).cpuset_cpus == 2
 
 
-def test_cpus_of_bes_own_are_those_that_the_host_names(drive: Drive, tell: Tell) -> None:
+def test_bes_own_cpus_are_those_named(drive: Drive, tell: Tell) -> None:
     seen = [tell(0, slack=0.5, load_ratio=0.6, lc_cpus=0.6)]
     assert drive(Feedforward(), Limits(cpus=2, exclusive_cpus=1), seen)[0] == Allocation(1.0, 1)
     assert drive(Feedforward(), Limits(cpus=2, lc_cpus=2.0), seen)[0].cpuset_cpus == 2

@@ -14,7 +14,7 @@ Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]
 
 
-def test_begins_with_one_core_and_grows_one_every_two_seconds(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_begins_with_one_core_and_grows_steadily(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     got = drive(Heracles(), thesis_host, [tell(now, slack=0.5, load_ratio=0.5) for now in range(5)])
     assert Heracles().start(thesis_host) == Allocation(1.0, 1)
     assert got == [Allocation(float(n), n) for n in (2, 2, 3, 3, 4)]
@@ -63,7 +63,7 @@ def test_missing_readings_neither_enable_nor_grow(drive: Drive, tell: Tell, thes
     assert drive(Heracles(), thesis_host, [tell(0, load_ratio=0.9)])[-1].frozen
 
 
-def test_cores_of_a_small_host_are_quota_first_and_cpuset_where_they_need_it(drive: Drive, tell: Tell) -> None:
+def test_small_hosts_cores_are_quota_first(drive: Drive, tell: Tell) -> None:
     # Two CPUs stand for 36 cores: 16 cores are 0.89 CPU on the safest CPU, 20 are 1.11 CPU on both.
     policy = Heracles(core_cpus=2 / 36)
     got = drive(policy, Limits(cpus=2), [tell(now, slack=0.5, load_ratio=0.5) for now in range(80)])

@@ -89,7 +89,7 @@ class TestSlipsOfTheRelease:
         assert policy.values[10, 1] == pytest.approx(0.9 * 1.5)
         assert np.count_nonzero(policy.values) == 1
 
-    def test_the_thresholds_are_shares_and_there_is_a_band_between_them(self, drive: Drive, tell: Tell) -> None:
+    def test_thresholds_are_shares_with_a_band_between(self, drive: Drive, tell: Tell) -> None:
         # target * 80 would take every latency for safe, and what is not an alert steps down.
         assert left(drive(Hipster(first_index=2), FIVE, ticks(tell, *[(0.5, 0.5)] * 5))) == [2] * 5
         assert left(drive(Hipster(first_index=2), FIVE, ticks(tell, (0.9, 0.5)))) == [1]
@@ -120,7 +120,7 @@ def test_an_unknown_load_keeps_what_is_in_force(drive: Drive, tell: Tell) -> Non
     assert left(drive(policy, FIVE, ticks(tell, (0.9, 0.5), (0.5, 0.5), (0.5, 0.9)))) == [3, 3, 3]
 
 
-def test_of_what_is_only_known_to_fail_it_flees_to_the_strongest(drive: Drive, tell: Tell) -> None:
+def test_from_known_failures_it_flees_to_strongest(drive: Drive, tell: Tell) -> None:
     policy = Hipster(learn_seconds=1.0, explore_ratio=0.0)
     assert left(drive(policy, FIVE, ticks(tell, (0.5, 0.5), (3.0, 0.5)))) == [4, 0]
 

@@ -34,17 +34,17 @@ def test_the_first_quota_is_written_as_it_is(drive: Drive, tell: Tell) -> None:
     assert drive(KoordSuppress(), NODE, ticks(tell, (2.0, 4.0, 7.0))) == [Allocation(3.5, 10)]
 
 
-def test_grows_by_a_tenth_of_the_node_a_step_and_shrinks_at_once(drive: Drive, tell: Tell) -> None:
+def test_grows_by_a_tenth_shrinks_at_once(drive: Drive, tell: Tell) -> None:
     got = drive(KoordSuppress(), NODE, lc_only(tell, 3.0, 0.0, 0.0, 0.0, 0.0, 6.0))
     assert quotas(got) == [3.5, 4.5, 5.5, 6.5, 6.5, 0.5]
 
 
-def test_a_change_below_a_hundredth_of_the_node_is_ignored_both_ways(drive: Drive, tell: Tell) -> None:
+def test_change_below_a_hundredth_is_ignored(drive: Drive, tell: Tell) -> None:
     got = drive(KoordSuppress(), NODE, lc_only(tell, 3.0, 2.91, 3.09, 2.9, 3.0))
     assert quotas(got) == [3.5, 3.5, 3.5, 3.6, 3.5]
 
 
-def test_the_least_quota_is_two_thousandths_of_a_period_and_never_ignored(drive: Drive, tell: Tell) -> None:
+def test_least_quota_is_two_thousandths_of_period(drive: Drive, tell: Tell) -> None:
     got = drive(KoordSuppress(), NODE, lc_only(tell, 6.45, 9.0, 12.0))
     assert quotas(got) == [0.05, 0.02, 0.02]
 
@@ -56,7 +56,7 @@ def test_a_floor_and_a_reserve(drive: Drive, tell: Tell) -> None:
     assert quotas(drive(KoordSuppress(reserved_cpus=1.5), NODE, busy)) == [3.0]
 
 
-def test_a_cpuset_has_two_cpus_at_least_and_no_quota(drive: Drive, tell: Tell) -> None:
+def test_cpuset_has_two_cpus_at_least(drive: Drive, tell: Tell) -> None:
     # 65 % of 36 is 23.4: less 17 it is 6.4, 7 CPUs; then 24, by a tenth of 36 rounded up to 4 a step.
     uses = (17.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 30.0)
     got = drive(KoordSuppress(policy="cpuset"), Limits(cpus=36), lc_only(tell, *uses))

@@ -32,7 +32,7 @@ class Host:
         return level_of(self.current, LIMITS)
 
 
-def test_it_climbs_to_what_holds_and_stays_there_for_one_miss(tell):
+def test_it_climbs_to_what_holds_and_stays(tell):
     host = Host(tell, lambda load: 6)
     assert host.run(60, 0.5) == 6
     assert host.missed == 1
@@ -44,7 +44,7 @@ def test_where_nothing_misses_be_gets_all(tell):
     assert host.current == LIMITS.full
 
 
-def test_a_load_that_was_seen_is_known_at_once_and_a_new_higher_one_begins_at_the_minimum(tell):
+def test_seen_load_is_known_higher_begins_at_minimum(tell):
     host = Host(tell, lambda load: round(20 * (1.0 - load)))
     for load in (0.3, 0.6):
         host.run(60, load)
@@ -56,7 +56,7 @@ def test_a_load_that_was_seen_is_known_at_once_and_a_new_higher_one_begins_at_th
 
 
 @pytest.mark.slow
-def test_a_host_that_bears_less_than_before_is_found_out(tell):
+def test_weaker_host_is_found_out(tell):
     host = Host(tell, lambda load: 8)
     host.run(300, 0.5)
     host.bears, host.missed = (lambda load: 3), 0
@@ -68,7 +68,7 @@ def test_a_host_that_bears_less_than_before_is_found_out(tell):
     assert host.run(1, 0.5) >= 7, "and one that bears more again, in time"
 
 
-def test_at_the_least_weight_be_rises_to_everything_until_the_host_shows_that_it_may_not(tell):
+def test_at_least_weight_be_rises_to_everything(tell):
     limits = replace(LIMITS, least_weight=True)
     well = Host(tell, lambda load: TOP, limits=limits)
     assert well.run(12, 0.5) == TOP
@@ -78,7 +78,7 @@ def test_at_the_least_weight_be_rises_to_everything_until_the_host_shows_that_it
     assert badly.missed <= 4
 
 
-def test_at_the_least_weight_a_frozen_be_runs_again_where_latency_is_near_the_target(tell):
+def test_at_least_weight_frozen_be_runs_again(tell):
     host = Host(tell, lambda load: TOP, limits=replace(LIMITS, least_weight=True))
     frozen = host.observer.observe(tell(1.0, 0.1, load_ratio=0.5), LIMITS.safe)
     assert host.manager.act(frozen) == LIMITS.minimum
@@ -89,7 +89,7 @@ def test_be_without_work_teaches_nothing(tell):
     assert host.run(60, 0.5, be_cpus=0.0) == 0
 
 
-def test_what_was_learned_of_the_host_is_used_at_once(tell):
+def test_learned_of_the_host_is_used_at_once(tell):
     host = Host(tell, lambda load: 6)
     host.run(60, 0.5)
     again = Host(tell, lambda load: 6)

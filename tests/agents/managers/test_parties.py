@@ -29,9 +29,7 @@ def test_a_single_service_begins_with_all_cores(thesis_host: Limits) -> None:
     assert Parties().start(thesis_host).frozen
 
 
-def test_a_downsize_that_five_samples_bear_out_is_followed_by_the_next(
-    drive: Drive, tell: Tell, thesis_host: Limits
-) -> None:
+def test_borne_out_downsize_is_followed_by_the_next(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     got = cores(drive(Parties(), thesis_host, samples(tell, *[GOOD] * 12)))
     assert got == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
 
@@ -52,18 +50,14 @@ def test_downsize_is_undone_by_most_of_its_samples(
     assert (got[5] > 0) is kept
 
 
-def test_after_a_failed_downsize_there_is_none_for_a_hundred_intervals(
-    drive: Drive, tell: Tell, thesis_host: Limits
-) -> None:
+def test_failed_downsize_pauses_a_hundred_intervals(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # Taken at sample 1, undone at 6, watched 7-11. Idle decisions take two waits each, so they fall on 11, 13, ...;
     # the 100 intervals are over at 106.
     got = cores(drive(Parties(), thesis_host, samples(tell, GOOD, *[SHORT] * 5, *[GOOD] * 110)))
     assert [number for number, now in enumerate(got, start=1) if now][:6] == [1, 2, 3, 4, 5, 107]
 
 
-def test_an_upsize_that_does_not_help_is_not_undone_and_the_next_follows(
-    drive: Drive, tell: Tell, thesis_host: Limits
-) -> None:
+def test_useless_upsize_stays_and_next_follows(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # Cores 1, 2, 3 at samples 1, 6, 11; undone at 16; watched to 21, waited to 26; upsized at 26 and, with a latency
     # that does not fall, at 31.
     got = cores(drive(Parties(), thesis_host, samples(tell, *[GOOD] * 11, *[SHORT] * 25)))
@@ -111,7 +105,7 @@ def test_latency_that_is_told_again_is_no_sample(thesis_host: Limits) -> None:
         ([GOOD] * 9, 3, [1] * 8 + [2]),  # after three ticks it is let through: five good ones from then on
     ],
 )
-def test_what_a_shield_holds_back_is_not_judged_by_good_latency(
+def test_what_shield_holds_back_is_not_judged(
     tell: Tell, thesis_host: Limits, slacks: list[float], overridden: int, held: list[int]
 ) -> None:
     policy = Parties()

@@ -29,7 +29,7 @@ def test_from_minimum_to_no_quota_in_280_seconds(drive: Drive, tell: Tell, thesi
     assert got[139] == UNLIMITED  # after 280 s
 
 
-def test_the_margin_is_half_a_core_and_equality_is_no_excess(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_margin_is_half_a_core(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # (LC + BE) * 1000 + 50000 > 1700000 holds from 1650 % on, exclusively.
     def after(lc: float) -> float:
         ticks = [tell(now, lc_cpus=5.0, be_cpus=0.0) for now in range(0, 14, 2)] + [tell(14, lc_cpus=lc, be_cpus=0.5)]
@@ -67,7 +67,7 @@ def test_without_bes_use_the_cycle_is_skipped(drive: Drive, tell: Tell, thesis_h
     assert "missing" in policy.note
 
 
-def test_hold_is_off_in_eris_and_stops_the_climb_when_on(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_hold_is_off_in_eris(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # LC and BE use 15.7 CPUs: with the margin 16.2 is no excess of 17, with a step of 0.85 more, 17.05, it would be.
     ticks = [tell(now, lc_cpus=15.2, be_cpus=0.5) for now in range(0, 14, 2)]
     assert drive(PrmEris(model=MODEL), thesis_host, ticks)[-1].quota_cpus == 0.85
@@ -103,7 +103,7 @@ def test_without_model_guard_is_void_and_says_so(drive: Drive, tell: Tell, thesi
         (Limits(cpus=2, lc_cpus=4.0), 4.0),  # on all that BE has, and more
     ],
 )
-def test_without_a_model_all_cpus_are_those_of_lc_and_be(limits: Limits, all_cpus: float) -> None:
+def test_without_model_all_cpus_are_theirs(limits: Limits, all_cpus: float) -> None:
     policy = PrmEris()
     policy.start(limits)
     assert policy.quota_max_cpus == all_cpus
@@ -130,6 +130,6 @@ def test_core_of_small_host_scales_margin(drive: Drive, tell: Tell, thesis_host:
     assert drive(PrmEris(model=MODEL, core_cpus=1 / 36), thesis_host, ticks)[-1].quota_cpus == 0.85
 
 
-def test_a_use_that_no_host_has_is_as_good_as_missing(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_impossible_use_is_as_good_as_missing(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     ticks = [tell(2 * i, lc_cpus=1.797693134862316e303, be_cpus=0.0) for i in range(8)]
     assert quotas(drive(PrmEris(model=MODEL), thesis_host, ticks)) == [0.01] * 8

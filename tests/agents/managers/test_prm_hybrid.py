@@ -49,7 +49,7 @@ def test_tuned_gates(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     assert [a.frozen for a in got] == [False, False, True, True, True, False]
 
 
-def test_in_the_band_be_does_not_grow_before_it_was_ever_enabled(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_in_the_band_be_waits_until_enabled(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     got = drive(PrmHybrid(), thesis_host, polls(tell, [(0.5, 0.82), (0.5, 0.82)]))
     assert [(a.quota_cpus, a.frozen) for a in got] == [(0.01, False), (0.01, False)]
 
@@ -147,12 +147,12 @@ class TestErratumOfListing31:
     GATES = PrmHybrid()
 
     @pytest.mark.parametrize("slack", [0.0, 0.05, 0.10, 0.5, 0.79])
-    def test_branch_3_takes_every_slack_below_080_so_hold_is_unreachable(self, slack: float) -> None:
+    def test_branch_3_makes_hold_unreachable(self, slack: float) -> None:
         for load in (0.1, 0.79, 0.82, 0.85):
             assert listing_as_printed(slack, load, self.GATES) is Branch.ENABLE
 
     @pytest.mark.parametrize("slack", [0.80, 0.95, 1.0])
-    def test_growth_happens_at_a_slack_of_080_or_more_only(self, slack: float) -> None:
+    def test_growth_needs_slack_of_080(self, slack: float) -> None:
         assert listing_as_printed(slack, 0.5, self.GATES) is Branch.GROW
 
     def test_the_load_gate_has_no_hysteresis_as_printed(self) -> None:
@@ -165,7 +165,7 @@ class TestErratumOfListing31:
             assert printed is prose(slack, load, HybridState.ENABLED, self.GATES)
         assert listing_as_printed(None, 0.5, self.GATES) is Branch.KEEP
 
-    def test_as_a_manager_it_does_not_grow_at_half_slack(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+    def test_as_manager_it_waits_at_half_slack(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
         ticks = [tell(now, slack=0.5, load_ratio=0.5) for now in range(31)]
         policy = PrmHybrid(literal_listing=True)
         assert drive(policy, thesis_host, ticks)[-1].quota_cpus == 0.01
@@ -174,9 +174,7 @@ class TestErratumOfListing31:
         assert drive(policy, thesis_host, ticks)[-1].quota_cpus == pytest.approx(2.01)
 
 
-def test_the_gap_between_hybrid_and_tuned_is_mostly_the_load_gate(
-    drive: Drive, tell: Tell, thesis_host: Limits
-) -> None:
+def test_hybrid_and_tuned_differ_by_load_gate(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     # Field notes 0.3: on 350k..450k of 450k rps, load < 0.80 opens below 360k only, load < 0.90 below 405k.
     def opens(policy: Manager, rps: float) -> bool:
         return drive(policy, thesis_host, [tell(0, slack=0.5, load_ratio=rps / 450)])[0].quota_cpus > 0.01

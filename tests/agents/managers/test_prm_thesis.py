@@ -57,7 +57,7 @@ def test_toy_replay_with_cpi_resets(
     assert got == pytest.approx(noted, abs=0.55)
 
 
-def test_cpi_above_the_threshold_takes_be_to_the_minimum_at_the_18_5_s_check(
+def test_high_cpi_takes_be_to_the_minimum(
     drive: Drive, tell: Tell, thesis_host: Limits, thesis_model: PrmModel
 ) -> None:
     # Ticks every 0.5 s: checks at 0, 18.5 and 37; level 1 after 7 cycles, at 12 s (the first counts at 0).
@@ -95,9 +95,7 @@ def test_a_missing_use_keeps_the_setting(drive: Drive, tell: Tell, thesis_host: 
     assert drive(PrmThesis(model=thesis_model), thesis_host, ticks)[-1].quota_cpus == 0.85
 
 
-def test_without_a_pmu_the_stand_in_judges_and_the_result_says_so(
-    drive: Drive, tell: Tell, thesis_host: Limits
-) -> None:
+def test_without_pmu_the_stand_in_judges(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     stand_in = ThresholdBin(
         low_percent=850, high_percent=1800, rows=50, upper={"lc_cpu_seconds_per_request": 40e-6, "cpi": 1.0}
     )

@@ -39,7 +39,7 @@ def test_the_worse_of_two_means_counts(drive: Drive, tell: Tell) -> None:
     assert got[25].quota_cpus == pytest.approx(5.0)
 
 
-def test_a_burst_of_the_lc_is_answered_within_a_second_down_to_the_floor(drive: Drive, tell: Tell) -> None:
+def test_burst_of_lc_is_answered_within_a_second(drive: Drive, tell: Tell) -> None:
     # The 10-s margin is still 6.3 - 2 CPU, so BE runs on.
     got = drive(Sideload(), HOST, ticks(tell, *[(0.0, 3.0)] * 25, (0.0, 10.0)))
     assert got[25] == Allocation(0.5, 10)
@@ -77,7 +77,7 @@ def test_a_missing_reading_decides_nothing(drive: Drive, tell: Tell) -> None:
     assert got[25:] == [got[24]] * 3
 
 
-def test_the_machine_is_bes_cpus_and_a_client_beside_them_can_be_left_out(drive: Drive, tell: Tell) -> None:
+def test_machine_is_bes_cpus(drive: Drive, tell: Tell) -> None:
     # LC 0.3 and BE 0.2 on one CPU, the load's client a whole CPU elsewhere.
     told = [tell(float(now), be_cpus=0.2, lc_cpus=0.3, host_cpus=1.5) for now in range(25)]
     assert drive(Sideload(), Limits(cpus=1), told)[-1].frozen
@@ -91,7 +91,7 @@ def test_time_scale_divides_everything(drive: Drive, tell: Tell) -> None:
     assert drive(Sideload(time_scale=2.0), HOST, fast) == drive(Sideload(), HOST, ticks(tell, *uses))
 
 
-def test_a_hold_that_is_shorter_than_the_tick_ends_with_the_next(drive: Drive, tell: Tell) -> None:
+def test_hold_shorter_than_tick_ends_with_next(drive: Drive, tell: Tell) -> None:
     assert frozen(drive(Sideload(time_scale=15.0), HOST, ticks(tell, *[(0.0, 3.0)] * 4))) == [0]
 
 
@@ -107,7 +107,7 @@ def test_a_live_hosts_jitter_changes_nothing(drive: Drive, tell: Tell) -> None:
 
 
 @given(st.lists(st.tuples(*[st.floats(allow_nan=True, allow_infinity=True)] * 3), min_size=1, max_size=20))
-def test_any_clock_and_use_gets_a_quota_between_floor_and_machine(uses: list[tuple[float, float, float]]) -> None:
+def test_any_use_gets_quota_between_floor_and_machine(uses: list[tuple[float, float, float]]) -> None:
     policy = Sideload(time_scale=15.0)
     policy.start(HOST)
     for now, be, host in uses:

@@ -56,7 +56,7 @@ def test_between_two_loads_the_lower_quota_counts(
     assert drive(Table(levels=LEVELS), TWO, [tell(0, **readings)]) == [given]
 
 
-def test_a_quota_that_is_larger_on_fewer_cpus_takes_neither_more_cpus_nor_more_quota(drive: Drive, tell: Tell) -> None:
+def test_larger_quota_on_fewer_cpus_takes_neither_more(drive: Drive, tell: Tell) -> None:
     table = Table(levels=((0.2, 0.4, 2), (0.4, 1.0, 1)))
     assert drive(table, TWO, [tell(0, load_ratio=0.3)]) == [Allocation(0.4, 1)]
 
@@ -124,7 +124,7 @@ def test_levels_that_are_none_are_one_line(levels: object) -> None:
         ("levels: [", "is not valid YAML"),
     ],
 )  # fmt: skip
-def test_a_file_that_is_none_is_one_line_with_its_name(tmp_path: Path, text: str | None, said: str) -> None:
+def test_file_that_is_none_is_one_line(tmp_path: Path, text: str | None, said: str) -> None:
     path = tmp_path / "t.yaml"
     if text is not None:
         path.write_text(text)
@@ -139,7 +139,7 @@ def test_a_file_that_is_none_is_one_line_with_its_name(tmp_path: Path, text: str
     "levels", ["[{load_ratio: .4, quota_cpus: 1, cpuset_cpus: 1}, {load_ratio: .2, quota_cpus: 1, cpuset_cpus: 1}]",
                "[{load_ratio: .4, quota_cpus: 3, cpuset_cpus: 1}]"]
 )  # fmt: skip
-def test_levels_out_of_order_or_beyond_the_host_are_told_with_the_way_out(tmp_path: Path, levels: str) -> None:
+def test_levels_out_of_order_or_host_are_told(tmp_path: Path, levels: str) -> None:
     head = "source: x\ntarget_milliseconds: 10\nmax_load_rps: 1\nbe_weight: equal\nlc_cpus: 1\nbe_cpus: 2\n"
     (tmp_path / "t.yaml").write_text(f"{head}levels: {levels}\n")
     with pytest.raises(ConfigError, match="sweep the host anew"):

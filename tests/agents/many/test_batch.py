@@ -45,7 +45,7 @@ NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("prm-hybrid-tuned", "ppo"))) for name in NAMES]
 )
-def test_host_by_host_it_asks_for_what_the_scalar_policy_asks_for(name):
+def test_each_host_asks_as_the_scalar_policy(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
     bed = Bed()
@@ -85,7 +85,7 @@ def test_what_thesis_leaves_open_is_same_choice(options):
 
 
 @pytest.mark.parametrize("tick_seconds", [1.0, 15.0, 20.0])
-def test_a_timer_of_many_hosts_fires_as_those_of_one_host_do(tick_seconds):
+def test_timers_of_many_fire_as_of_one(tick_seconds):
     """After a gap, and at ticks that are as long as one."""
     from rlctl.agents.many.prm import BatchEvery
 
@@ -103,7 +103,7 @@ def test_a_timer_of_many_hosts_fires_as_those_of_one_host_do(tick_seconds):
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])
-def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name):
+def test_beginning_anew_leaves_nothing_of_before(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
     bed = Bed()
@@ -120,7 +120,7 @@ def test_on_hosts_where_it_begins_anew_nothing_of_before_is_left(name):
         bed.apply(answer.proposed, shielded=old.shielded)
 
 
-def test_a_manager_without_a_batch_version_is_asked_host_by_host():
+def test_without_batch_version_each_host_is_asked():
     bed = Bed()
     policy = batch_policy("heracles", bed.hosts.limits, TICK_SECONDS)
     policy.begin(np.ones(HOSTS, bool))
@@ -137,7 +137,7 @@ def test_a_manager_without_a_batch_version_is_asked_host_by_host():
         bed.apply(proposed, shielded=False)
 
 
-def test_an_answer_that_is_no_number_is_told_and_costs_nobody_a_window(make_bundle, linear, tmp_path):
+def test_answer_that_is_no_number_is_told(make_bundle, linear, tmp_path):
     from rlctl.agents.served.card import ObservationTable
     from rlctl.envs.actions import MOVES
     from rlctl.envs.features import FRAME_SIZE

@@ -122,7 +122,7 @@ def test_the_folder_itself_may_be_a_link(good, tmp_path):
     assert bundle.read(tmp_path / "link")[0].name == "tiny"
 
 
-def test_the_folder_of_a_run_is_answered_with_that_of_its_bundle(good, tmp_path):
+def test_folder_of_a_run_gives_its_bundle(good, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     (run / "bundle").symlink_to(good)
@@ -279,7 +279,7 @@ print(sorted({"torch", "stable_baselines3", "onnx", "cloudpickle", "joblib", "sk
 """
 
 
-def test_to_load_and_act_takes_no_torch_and_unpickles_nothing(good):
+def test_loading_takes_no_torch_and_unpickles_nothing(good):
     done = subprocess.run([sys.executable, "-c", SERVE, str(good)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

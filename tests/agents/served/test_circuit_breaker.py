@@ -26,7 +26,7 @@ def demote(breaker):
     assert breaker.demoted
 
 
-def test_failures_within_the_budget_are_borne_and_one_more_is_not():
+def test_failures_are_borne_within_the_budget():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     demote(breaker)
     assert breaker.demoted == "6 of 50 ticks without a usable answer, the last: failure 5"
@@ -43,7 +43,7 @@ def test_failures_far_enough_apart_are_borne_for_ever():
 
 
 @pytest.mark.parametrize(("tick_seconds", "borne"), [(0.1, 50), (1.0, 5), (10.0, 2), (60.0, 2)])
-def test_the_budget_is_a_share_of_time_whatever_the_tick_and_never_less_than_two(tick_seconds, borne):
+def test_budget_is_a_share_of_time(tick_seconds, borne):
     breaker = CircuitBreaker(BUDGETS, tick_seconds)
     for _ in range(borne):
         breaker.record_failure("x")
@@ -52,7 +52,7 @@ def test_the_budget_is_a_share_of_time_whatever_the_tick_and_never_less_than_two
     assert breaker.demoted
 
 
-def test_after_the_hold_it_gets_another_try_with_a_clean_slate():
+def test_after_the_hold_it_gets_another_try():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     demote(breaker)
     pass_ticks(breaker, 9)
@@ -66,7 +66,7 @@ def test_after_the_hold_it_gets_another_try_with_a_clean_slate():
     assert not breaker.demoted
 
 
-def test_each_disappointment_soon_after_a_return_doubles_the_hold_up_to_the_most():
+def test_disappointments_double_the_hold_up_to_most():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     holds = []
     for _ in range(5):
@@ -86,7 +86,7 @@ def test_a_window_that_it_held_forgives_it_everything():
     assert breaker.ticks_to_retry == 10
 
 
-def test_a_policy_that_still_hangs_is_not_promoted_however_long_the_hold_is_over():
+def test_hanging_policy_is_not_promoted():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     demote(breaker)
     pass_ticks(breaker, 1000, busy=True)
@@ -96,7 +96,7 @@ def test_a_policy_that_still_hangs_is_not_promoted_however_long_the_hold_is_over
     assert not breaker.demoted
 
 
-def test_the_shield_that_decides_more_often_than_the_policy_demotes_it():
+def test_shield_that_mostly_decides_demotes_it():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     for _ in range(5):
         breaker.next("", busy=False)
@@ -106,7 +106,7 @@ def test_the_shield_that_decides_more_often_than_the_policy_demotes_it():
     assert breaker.demoted == "6 of 10 ticks overridden by the shield"
 
 
-def test_drift_demotes_and_as_long_as_it_lasts_there_is_no_other_try_and_no_doubling():
+def test_drift_demotes_as_long_as_it_lasts():
     breaker = CircuitBreaker(BUDGETS, 1.0)
     pass_ticks(breaker, 5, strange="no cpi")
     assert not breaker.demoted

@@ -45,7 +45,7 @@ def test_tick_like_those_of_training_is_not_strange():
     assert drift().unfamiliar(seen()) == ""
 
 
-def test_a_sensor_that_no_training_host_lacked_is_missed_and_one_that_some_lacked_is_not():
+def test_sensor_no_training_host_lacked_is_missed():
     without = seen(cpi=Missing(Why.NOT_SUPPORTED))
     assert drift().unfamiliar(without) == "no cpi"
     assert drift("cpi").unfamiliar(without) == ""
@@ -83,11 +83,11 @@ def test_numbers_beyond_the_ranges_are_told(changes, said):
         },
     ],
 )
-def test_overload_idleness_and_what_the_shield_sees_to_are_not_strange(changes):
+def test_overload_idleness_and_shielded_are_not_strange(changes):
     assert drift().unfamiliar(seen(**changes)) == ""
 
 
-def test_a_be_that_is_not_there_is_no_lost_sensor():
+def test_absent_be_is_no_lost_sensor():
     """Jobs that come and go: BE is frozen in every tick without a group of its own."""
     gone = SOUND.but(be_cpus=Missing(Why.NOT_CONFIGURED, "no BE group"))
     assert drift().unfamiliar(Observer(LIMITS, 1.0).observe(gone, LIMITS.safe)) == ""
@@ -109,7 +109,7 @@ def test_what_is_looked_at_exists():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("host", ["thesis-host", "two-core-host", "two-core-nginx"])
-def test_on_the_hosts_and_loads_of_training_hardly_a_tick_is_strange(host):
+def test_on_training_hosts_hardly_a_tick_is_strange(host):
     plant = SimPlant(load_profile(host), training_load, 300, seed=training(0))
     shield, observer = Shield(load_shield("responsive"), plant.limits), Observer(plant.limits, 1.0)
     greedy, watch = build("greedy-shield"), drift("cpi")

@@ -112,7 +112,7 @@ def test_healthy_policy_decides_and_heuristic_stays_warm(made):
     "answer",
     [ValueError("no"), SystemExit(), 99, -1, 10**400, float("nan"), None, "full", (1, 2), [[1]], lambda: 1 / 0],
 )
-def test_a_tick_without_a_usable_answer_is_the_heuristics_and_the_next_is_the_policys_again(made, answer):
+def test_unusable_answer_makes_the_tick_the_heuristics(made, answer):
     chain = made()
     chain.tick()
     chain.policy.answer = answer
@@ -134,12 +134,12 @@ def test_when_both_fail_be_gets_the_safe_allocation(made):
     assert chain.fallback.fallback == "ValueError: no; rule: KeyError: 'broken'"
 
 
-def test_a_heuristic_that_fails_does_not_matter_while_the_policy_does_not(made):
+def test_failing_heuristic_matters_only_with_the_policy(made):
     chain = made(spare=KeyError("broken"))
     assert chain.tick() == ASKED
 
 
-def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_used(made):
+def test_hanging_policy_is_not_waited_for_again(made):
     chain = made(HASTY)
     chain.policy.answer = made.hang
     assert chain.tick() == SPARE
@@ -159,7 +159,7 @@ def test_a_policy_that_hangs_is_not_waited_for_again_and_its_late_answer_is_not_
     chain.until_it_acts()
 
 
-def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, caplog):
+def test_demoted_policy_is_started_anew(made, caplog):
     chain = made()
     chain.tick()
     chain.policy.answer = ValueError("no")
@@ -182,7 +182,7 @@ def test_a_demoted_policy_is_left_alone_and_started_anew_for_its_next_try(made, 
     assert chain.fallback.remarks == ("demoted 1 times, then rule decided",)
 
 
-def test_a_shield_that_overrides_it_in_most_ticks_demotes_it(made):
+def test_shield_overriding_most_ticks_demotes_it(made):
     chain = made()
     for _ in range(3):
         assert chain.tick() == ASKED
@@ -191,7 +191,7 @@ def test_a_shield_that_overrides_it_in_most_ticks_demotes_it(made):
     assert chain.fallback.fallback == "3 of 4 ticks overridden by the shield"
 
 
-def test_what_the_shield_makes_of_the_heuristic_is_not_held_against_the_policy(made):
+def test_ruling_on_heuristic_is_not_the_policys(made):
     chain = made()
     chain.policy.answer = ValueError("no")
     chain.tick()
@@ -223,7 +223,7 @@ def test_start_forgets_everything(made):
     assert (chain.fallback.breaker.demotions, chain.heuristic.started) == (0, 2)
 
 
-def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
+def test_part_that_cannot_start_fails(made):
     chain = made()
     chain.policy.start = chain.heuristic.start = lambda limits: 1 / 0
     assert chain.fallback.start(LIMITS) == LIMITS.safe
@@ -231,7 +231,7 @@ def test_a_part_that_cannot_start_fails_as_one_that_cannot_act(made):
     assert chain.fallback.fallback.startswith("ZeroDivisionError")
 
 
-def test_a_table_of_another_host_does_not_decide_in_its_place(tmp_path):
+def test_table_of_another_host_does_not_decide(tmp_path):
     QuotaTable(
         source="a test", target_milliseconds=1000.0, max_load_rps=500.0, be_weight="equal", lc_cpus=1.0, be_cpus=2,
         levels=(Level(load_ratio=0.9, quota_cpus=1.0, cpuset_cpus=1),),
@@ -257,7 +257,7 @@ def test_it_is_policy_to_whoever_looks_at_it():
     chain.close()
 
 
-def test_a_proposal_is_of_plain_types_and_its_note_is_short():
+def test_proposal_is_plain_and_its_note_short():
     policy = Scripted("net", Allocation(9.0, 9))
     policy.note = "x" * 10_000
     asked, note = propose(policy, Observation(Telemetry(0.0, 1.0), LIMITS.minimum), LIMITS)
@@ -266,7 +266,7 @@ def test_a_proposal_is_of_plain_types_and_its_note_is_short():
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "heracles", "feedforward"])
-def test_while_the_policy_fails_it_answers_as_the_heuristic_does_whatever_the_sensors_say(name):
+def test_failing_policy_answers_as_the_heuristic(name):
     chain = FallbackPolicy(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
     alone = build(name)
     for limits, ticks in _absurd():

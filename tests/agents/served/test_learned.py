@@ -58,7 +58,7 @@ def test_it_moves_by_what_it_sees(loaded):
     assert (policy.name, policy.shielded, policy.masked, policy.weight) == ("tiny", True, True, "equal")
 
 
-def test_the_mask_rules_out_what_the_shield_would_not_let_through(loaded):
+def test_mask_rules_out_what_shield_would_stop(loaded):
     policy = LearnedPolicy(loaded)
     policy.start(LIMITS)
     mask = np.ones(len(MOVES), bool)
@@ -72,7 +72,7 @@ def test_the_mask_rules_out_what_the_shield_would_not_let_through(loaded):
         policy.act(seen(0.9, LIMITS.minimum, np.zeros(len(MOVES), bool)))
 
 
-def test_what_this_host_has_taught_against_is_not_asked_for(loaded):
+def test_what_host_taught_against_is_not_asked(loaded):
     policy, observer = LearnedPolicy(loaded), Observer(LIMITS, 1.0)
     policy.start(LIMITS)
     wanted = nearest(0.9)[0]
@@ -90,7 +90,7 @@ def test_bare_it_wants_neither_shield_nor_mask(loaded):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_an_answer_that_is_no_number_is_an_error_and_no_move(bad, loaded, monkeypatch):
+def test_answer_that_is_no_number_is_error(bad, loaded, monkeypatch):
     policy = LearnedPolicy(loaded)
     answer = np.zeros(len(MOVES), np.float32)
     answer[3] = bad
@@ -99,7 +99,7 @@ def test_an_answer_that_is_no_number_is_an_error_and_no_move(bad, loaded, monkey
         policy.act(seen(0.5))
 
 
-def test_a_policy_without_history_sees_what_an_observer_without_history_shows(make_bundle, tmp_path, monkeypatch):
+def test_policy_without_history_sees_none(make_bundle, tmp_path, monkeypatch):
     policy = LearnedPolicy(bundle.load(make_bundle(tmp_path / "now", lags=(0,))))
     given = []
     whole = bundle.Bundle.logits
@@ -126,7 +126,7 @@ def test_an_observation_of_another_history_is_refused(loaded):
         LearnedPolicy(loaded).act(seen(0.5, observer=Observer(LIMITS, 1.0, (1, 0))))
 
 
-def test_remarks_say_which_network_it_is_and_where_the_tick_is_another(loaded):
+def test_remarks_name_network_and_another_tick(loaded):
     policy = LearnedPolicy(loaded)
     assert loaded.card.policy_sha256[:12] in policy.remarks[0]
     assert len(policy.remarks) == 1

@@ -54,7 +54,7 @@ def test_bundle_that_trusted_key_signed_is_taken(signed, keys):
     refused(signed, theirs, "bundle.sig: is not a signature of these files by a trusted key", "ssh-keygen says")
 
 
-def test_an_unsigned_bundle_is_refused_only_where_signed_ones_are_wanted(make_bundle, tmp_path, keys):
+def test_unsigned_bundle_is_refused_where_signed_is_wanted(make_bundle, tmp_path, keys):
     folder = make_bundle(tmp_path / "tiny")
     assert bundle.read(folder)[0].name == "tiny"
     refused(folder, keys[0][1], "is not signed", "rlctl sign")
@@ -119,7 +119,7 @@ def test_garbage_is_no_signature(data, at, whole, keys):
         ("sch\N{LATIN SMALL LETTER O WITH DIAERESIS}n", "no file of public keys"),
     ],
 )
-def test_a_file_of_keys_that_is_none_is_a_mistake_in_the_configuration(text, said, tmp_path):
+def test_wrong_file_of_keys_is_a_configuration_mistake(text, said, tmp_path):
     (file := tmp_path / "keys").write_text(text)
     with pytest.raises(ConfigError, match=said):
         check(SAID, b"", [file])

@@ -38,7 +38,7 @@ def settle(worker):
         ready.wait(0.001)
 
 
-def test_calls_are_answered_by_one_thread_that_is_not_ours(worker):
+def test_one_thread_not_ours_answers_calls(worker):
     threads = {worker.call(threading.get_ident, PATIENT) for _ in range(20)}
     assert len(threads) == 1
     assert threads != {threading.get_ident()}
@@ -60,7 +60,7 @@ class Mute(Exception):
         (ValueError("x" * 10_000), "ValueError: " + "x" * (MOST_CHARACTERS - 12)),
     ],
 )
-def test_whatever_is_raised_is_one_short_line_and_the_next_call_is_answered(worker, error, said):
+def test_whatever_is_raised_is_one_short_line(worker, error, said):
     def work():
         raise error
 
@@ -70,7 +70,7 @@ def test_whatever_is_raised_is_one_short_line_and_the_next_call_is_answered(work
     assert worker.call(lambda: "well", PATIENT) == "well"
 
 
-def test_while_a_call_hangs_there_is_no_other_and_its_late_answer_is_never_given(hanging):
+def test_hanging_call_is_alone_its_answer_unused(hanging):
     worker, release = hanging
     called = []
     with pytest.raises(CallFailed, match="earlier call still hangs"):

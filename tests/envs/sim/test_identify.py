@@ -10,7 +10,7 @@ from rlctl.envs.sim import identify
 from rlctl.envs.workload import Weight
 
 
-def test_hosts_are_spread_as_the_readings_say_and_no_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_are_spread_as_readings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two dimensions that a record tells of, one of them at a side of what is drawn; of the others it says nothing."""
     monkeypatch.setattr(
         identify,
@@ -27,7 +27,7 @@ def test_hosts_are_spread_as_the_readings_say_and_no_less(monkeypatch: pytest.Mo
     assert np.all((points >= 0.0) & (points <= 1.0))
 
 
-def test_only_ticks_that_say_what_the_lc_did_are_compared() -> None:
+def test_only_ticks_with_the_lc_are_compared() -> None:
     """A service with an hour of traffic in a day: the other hours say nothing of its tail."""
     ticks, busy = 86_400, slice(41_400, 45_000)
     tail, ones = np.full(ticks, np.nan), np.ones(ticks)

@@ -77,7 +77,7 @@ def constant(load: float) -> Any:
 
 
 @given(links(), SEEDS, LOADS, QUOTAS, QUOTAS)
-def test_more_quota_never_lowers_the_tail_nor_be_s_work(
+def test_more_quota_never_lowers_tail_nor_work(
     profile: HostProfile, seed: int, load: float, quota: float, more: float
 ) -> None:
     less, much = (made(profile, seed=seed).step(rate_of(profile, load), order(some)) for some in (quota, quota + more))
@@ -97,9 +97,7 @@ def test_a_faster_link_never_raises_the_tail(
 
 
 @given(links(), SEEDS, st.floats(1.0, 1.6), st.floats(0.05, 0.95))
-def test_a_full_link_leaves_the_lc_its_part_whatever_be_sends(
-    profile: HostProfile, seed: int, load: float, part: float
-) -> None:
+def test_full_link_leaves_lc_its_part(profile: HostProfile, seed: int, load: float, part: float) -> None:
     constant = {"link_base_ratio": 1.0, "link_bytes_per_second": 1e6}
     full = profile.but(link_lc_ratio=part, link_be_bytes=1e12, link_lc_bytes=1e5, **constant)
     window = made(full, seed=seed).step(rate_of(full, load), order(1.0))
@@ -107,7 +105,7 @@ def test_a_full_link_leaves_the_lc_its_part_whatever_be_sends(
     assert window.done_rps == pytest.approx(min(part * 1e6 / request, float(window.offered_rps[0])))
 
 
-def test_an_lc_that_saves_bytes_where_many_wait_keeps_up_beside_more_of_be() -> None:
+def test_lc_that_saves_bytes_keeps_up() -> None:
     """At 50 % PostgreSQL's commits took 60 ms each, and all of them went through."""
     disk = load_profile("capped-disk").but(link_be_cv=0.0)
     steady = [made(disk.but(link_batch_ratio=ratio)) for ratio in (disk.values()["link_batch_ratio"], 1.0)]
@@ -118,7 +116,7 @@ def test_an_lc_that_saves_bytes_where_many_wait_keeps_up_beside_more_of_be() -> 
     assert single.latency_seconds > 0.5
 
 
-def test_a_cell_is_simulated_for_as_long_as_its_sweep_took() -> None:
+def test_cell_is_simulated_as_long_as_swept() -> None:
     """A backlog grows, so what a median of windows shows follows their number."""
     (cell,) = (one for one in read_surface(SURFACES / "disk-three.csv") if str(one).startswith("postgres 660 rps, no"))
     assert (len(cell.windows), cell.settled_windows) == (15, 5)
@@ -128,9 +126,7 @@ def test_a_cell_is_simulated_for_as_long_as_its_sweep_took() -> None:
 
 
 @given(links(), SEEDS, LOADS, QUOTAS)
-def test_the_delay_is_bounded_and_the_link_carries_no_more_than_its_rate(
-    profile: HostProfile, seed: int, load: float, quota: float
-) -> None:
+def test_delay_is_bounded_link_keeps_its_rate(profile: HostProfile, seed: int, load: float, quota: float) -> None:
     quiet = profile.but(tail_cv=0.0)
     hosts, bare = made(quiet, seed=seed), made(quiet.model_copy(update={"link": None}), seed=seed)
     for _ in range(3):
@@ -148,7 +144,7 @@ def test_the_delay_is_bounded_and_the_link_carries_no_more_than_its_rate(
 
 
 @given(links(), st.sampled_from([0.5, 0.95, 0.99]), st.floats(0.0, 1e9), st.floats(0.0, 1e9), st.floats(1e5, 1e9))
-def test_whatever_is_offered_a_reply_waits_for_a_full_queue_at_most(
+def test_reply_waits_for_a_full_queue_at_most(
     profile: HostProfile, q: float, lc: float, be: float, rate: float
 ) -> None:
     constants = Constants.stack([profile])
@@ -157,7 +153,7 @@ def test_whatever_is_offered_a_reply_waits_for_a_full_queue_at_most(
 
 
 @given(st.lists(links(), min_size=1, max_size=3), SEEDS, st.lists(st.tuples(LOADS, QUOTAS), min_size=1, max_size=5))
-def test_a_batch_is_its_hosts_one_by_one_to_the_bit_with_and_without_a_link(
+def test_linked_batch_is_its_hosts_one_by_one(
     profiles: list[HostProfile], seed: int, run: list[tuple[float, float]]
 ) -> None:
     profiles = [*profiles, PLAIN]
@@ -194,7 +190,7 @@ def test_the_rate_steps_down_in_every_second_stretch() -> None:
     assert rates == [37.5e6, 37.5e6, 18.75e6, 18.75e6, 37.5e6, 37.5e6]
 
 
-def test_credits_run_out_beside_a_full_link_and_refill_without_be() -> None:
+def test_credits_run_out_and_refill() -> None:
     hosts = made(LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6))
 
     def passed(ticks: int, frozen: bool) -> list[float]:
@@ -211,7 +207,7 @@ def test_credits_run_out_beside_a_full_link_and_refill_without_be() -> None:
     assert hosts._credit_bytes == 40e6
 
 
-def test_a_trial_on_branched_hosts_leaves_the_credits_of_the_hosts_alone() -> None:
+def test_branched_trial_leaves_the_hosts_credits() -> None:
     hosts = made(*[LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6)] * 2)
     branch = Hosts.branch_from(hosts)
     branch.step(rate_of(LINK, 0.3), order(1.0))
@@ -222,7 +218,7 @@ def test_a_trial_on_branched_hosts_leaves_the_credits_of_the_hosts_alone() -> No
 @pytest.mark.parametrize(
     "name", ["capped-link", "capped-disk", pytest.param("capped-link-credits", marks=pytest.mark.slow)]
 )
-def test_weights_do_not_hold_the_shipped_scenarios_and_a_frozen_be_does(name: str) -> None:
+def test_weights_do_not_hold_shipped_scenarios(name: str) -> None:
     scenario = load_scenario(name)
 
     def held(quota: float, frozen: bool) -> float:
@@ -253,7 +249,7 @@ def test_smaller_quota_holds_where_larger_one_does_not() -> None:
         ("disk-three.csv", "capped-disk", 94.0),
     ],
 )
-def test_the_shipped_profiles_are_as_near_to_their_sweeps_as_the_page_says(file: str, name: str, within: float) -> None:
+def test_shipped_profiles_are_near_their_sweeps(file: str, name: str, within: float) -> None:
     found = residuals(read_surface(SURFACES / file), {"": load_profile(name)}, MANY_SEEDS)
     agreed = agreement(found)
     assert agreed.within_percent >= within
@@ -262,7 +258,7 @@ def test_the_shipped_profiles_are_as_near_to_their_sweeps_as_the_page_says(file:
     assert {one.regime for one in found} == {Regime.ALONE, Regime.LINK, Regime.LINK_FULL}
 
 
-def test_a_measurement_is_held_against_itself_where_it_was_repeated() -> None:
+def test_repeated_measurement_is_held_against_itself() -> None:
     """What a model misses may be what the host did from one sweep to the next."""
     repeated = against_itself(read_surface(SURFACES / "network.csv"), 0.010)
     assert repeated is not None

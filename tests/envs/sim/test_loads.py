@@ -65,7 +65,7 @@ def test_what_is_no_seed_is_refused(call):
 
 
 @pytest.mark.parametrize(("config", "low", "high"), RANGES)
-def test_a_load_stays_in_its_range_and_is_the_same_in_another_process(config, low, high):
+def test_load_is_the_same_in_another_process(config, low, high):
     load = from_config(config)
     for seed in (training(0), training(7), evaluation(3)):
         values = load(seed, 3000, 1.0)
@@ -96,14 +96,14 @@ def test_a_short_tick_does_not_move_the_steps():
 
 
 @pytest.mark.parametrize("rungs", [14, 15])
-def test_up_and_down_has_as_many_steps_as_asked_for(rungs):
+def test_up_and_down_has_the_steps_asked(rungs):
     values = from_config({**STAIRCASE, "rungs": rungs, "order": "up-down"})(0, 200 * rungs, 1.0)[::200]
     assert values[0] == values[-1] == values.min() == pytest.approx(0.7778)
     assert values.max() == 1.0
     assert np.allclose(values, values[::-1])
 
 
-def test_bursts_are_as_long_and_as_rare_as_they_are_said_to_be():
+def test_bursts_are_as_long_and_rare_as_said():
     values = np.concatenate([from_config(BURSTY)(seed, 3000, 1.0) for seed in range(30)])
     bursting = values >= 0.8
     starts = np.count_nonzero(np.diff(bursting.astype(int)) == 1)
@@ -153,7 +153,7 @@ def test_day_reaches_its_lowest_and_its_highest_load():
         ({**SINE, "low": 0.9}, "low"),
     ],
 )
-def test_a_wrong_load_says_what_is_wrong_in_one_line(config, said):
+def test_wrong_load_is_one_line(config, said):
     with pytest.raises(TraceError, match=said) as caught:
         from_config(config)
     assert "\n" not in str(caught.value)

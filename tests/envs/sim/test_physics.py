@@ -153,7 +153,7 @@ def test_every_window_is_finite_and_obeys_physics(
 
 
 @given(profiles(), SEEDS, st.lists(orders(), min_size=1, max_size=TICKS))
-def test_others_work_and_be_s_fit_on_be_s_own_cpus(profile: HostProfile, seed: int, run: list[Orders]) -> None:
+def test_others_work_fits_on_bes_own_cpus(profile: HostProfile, seed: int, run: list[Orders]) -> None:
     """The client's CPUs are not BE's as well."""
     hosts = made(profile, seed)
     for asked in run:
@@ -200,7 +200,7 @@ def test_an_overloaded_lc_does_what_its_cpus_can(profile: HostProfile, seed: int
 @given(profiles(), SEEDS, st.floats(0.0, 1.2), st.integers(1, 24), st.floats(0.01, 24.0), st.floats(0.0, 24.0))
 @example(SLOW_TO_WAKE, 0, 0.5, 1, 0.25, 1.0)
 @example(EASILY_SLOWED, 0, 0.11, 24, 6.9, 1.8)
-def test_more_quota_never_costs_be_work_nor_helps_the_lc(
+def test_more_quota_never_helps_the_lc(
     profile: HostProfile, seed: int, load: float, cpuset: int, quota: float, more: float
 ) -> None:
     less, much = (
@@ -213,7 +213,7 @@ def test_more_quota_never_costs_be_work_nor_helps_the_lc(
 
 @given(profiles(), SEEDS, st.floats(0.0, 1.2), orders())
 @example(ALWAYS_BUSY, 0, 0.7, order())
-def test_without_a_quota_the_minimum_weight_is_never_worse_for_the_lc(
+def test_minimum_weight_is_never_worse_without_quota(
     profile: HostProfile, seed: int, load: float, asked: Orders
 ) -> None:
     equal, minimum = (
@@ -227,9 +227,7 @@ def test_without_a_quota_the_minimum_weight_is_never_worse_for_the_lc(
 
 @given(profiles(tail_cv=0.0, service_seconds=1e-6, max_load_rps=1e12), SEEDS, st.floats(0.01, 1.2), orders())
 @example(ALWAYS_BUSY.but(max_load_rps=1e12), 0, 0.7, order(quota=0.016))
-def test_with_a_quota_the_minimum_weight_costs_the_lc_one_slice_at_most(
-    profile: HostProfile, seed: int, load: float, asked: Orders
-) -> None:
+def test_minimum_weight_costs_a_slice_with_quota(profile: HostProfile, seed: int, load: float, asked: Orders) -> None:
     """The one in which a BE that its quota stopped comes back, as if owed it; a tenth for the noise of a quantile."""
     equal, minimum = (
         made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
@@ -266,9 +264,7 @@ def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: f
 
 
 @given(profiles(), st.lists(SEEDS, min_size=1, max_size=5), RUNS)
-def test_a_batch_is_its_hosts_one_by_one_to_the_bit(
-    profile: HostProfile, seeds: list[int], run: list[tuple[float, Orders]]
-) -> None:
+def test_batch_is_its_hosts_to_the_bit(profile: HostProfile, seeds: list[int], run: list[tuple[float, Orders]]) -> None:
     together, alone = made(profile, *seeds), [made(profile, seed) for seed in seeds]
     for load, asked in run:
         rate = rate_of(profile, load)
@@ -279,7 +275,7 @@ def test_a_batch_is_its_hosts_one_by_one_to_the_bit(
             assert all(batch[name][place] == single[name][0] for name in batch)
 
 
-def test_at_the_least_weight_a_quota_costs_the_lc_a_slice_that_no_quota_does() -> None:
+def test_quota_costs_the_lc_a_slice() -> None:
     """Measured on live nginx: p95 of 5.3 ms at a quarter of a CPU, 1.8 ms without a quota as without BE."""
     profile = load_profile("two-core-nginx").but(tail_cv=0.0, drift_cv=0.0)
     hosts = made(profile, 0, 0, 0)

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[3] / "configs/plants"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_file_is_a_profile_with_its_own_name_and_source(path: Path) -> None:
+def test_every_file_is_a_named_profile(path: Path) -> None:
     profile = load_profile(path.stem)
     assert profile.name == path.stem
     assert profile.source
@@ -63,7 +63,7 @@ def frozen_run(name: str, load: float, ticks: int = 100, hosts: int = 30) -> np.
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_load_that_counts_as_1_is_held_with_be_frozen(name: str) -> None:
+def test_load_of_1_is_held_with_be_frozen(name: str) -> None:
     assert np.mean(frozen_run(name, 1.0) <= 1.0) >= 0.99
 
 
@@ -72,7 +72,7 @@ def test_not_much_more_than_that_is_held() -> None:
     assert np.mean(frozen_run("thesis-host", 1.1) <= 1.0) < 0.5
 
 
-def test_a_restarted_lc_is_another_one_from_then_on_and_a_host_without_is_what_it_was() -> None:
+def test_restarted_lc_is_another_from_then_on() -> None:
     plain = SHIPPED["two-core-nginx"]
     new = plain.but(restart_seconds=30.0, restart_ratio=1.5)
     assert plain.but(cpi=1.0).restart is None, "nothing about a restart in a file or digest that has none"

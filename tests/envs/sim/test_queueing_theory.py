@@ -72,7 +72,7 @@ def test_erlang_c_is_what_the_tables_print(servers: int, offered: float, expecte
     assert got[0] == pytest.approx(expected, abs=5e-5)
 
 
-def test_erlang_c_is_the_textbook_sum_for_any_number_of_servers_at_once() -> None:
+def test_erlang_c_is_the_textbook_sum() -> None:
     """All sizes in one call: a batch may mix hosts, and the recursion must stop at each host's own number."""
     servers, rho = np.meshgrid(np.arange(1, 65), np.array(RHOS), indexing="ij")
     exact = [erlang_c_by_sum(int(m), float(r)) for m, r in zip(servers.flat, rho.flat, strict=True)]
@@ -118,7 +118,7 @@ def test_mg1_mean_wait_is_pollaczek_and_khinchine_s(scv: float) -> None:
 
 
 @pytest.mark.parametrize("rho", [0.2, 0.6, 0.9])
-def test_a_wake_up_delays_by_its_own_length_whatever_the_service_takes(rho: float) -> None:
+def test_wake_up_delays_by_its_own_length(rho: float) -> None:
     """An event run of M/M/1 whose server sleeps when idle and takes an exponential time to wake (Welch 1964): the time
     in the system is that of M/M/1 plus the mean wake-up, at any utilisation."""
     random, count, wake = np.random.default_rng(7), 400_000, 2.0
@@ -138,7 +138,7 @@ MG1_P95_TOO_HIGH = {0.0: 0.105, 0.25: 0.055, 0.5: 0.035}
 
 @pytest.mark.parametrize("scv", MG1_P95_TOO_HIGH)
 @pytest.mark.parametrize("rho", [0.3, *(pytest.param(rho, marks=pytest.mark.slow) for rho in (0.5, 0.7, 0.8, 0.9))])
-def test_mg1_p95_sojourn_is_near_an_event_run_and_never_below(rho: float, scv: float) -> None:
+def test_mg1_p95_sojourn_is_near_an_event_run(rho: float, scv: float) -> None:
     random = np.random.default_rng(5)
     service = services(random, scv, 2_000_000)
     measured = np.quantile(waits(rho, service, random) + service, 0.95)

@@ -43,7 +43,7 @@ def frozen(env, tick):
     return np.full(HOSTS, INDEX["freeze"])
 
 
-def test_at_low_load_work_pays_and_at_high_load_greed_does_not():
+def test_work_pays_at_low_load_only():
     """L2: the reward's best policy is neither to freeze BE for ever nor to give it all."""
     assert run(greedy, 0.1)[0] > run(frozen, 0.1)[0]
     full, nothing = run(greedy, 1.0), run(frozen, 1.0)
@@ -52,7 +52,7 @@ def test_at_low_load_work_pays_and_at_high_load_greed_does_not():
 
 
 @pytest.mark.slow
-def test_the_worth_of_work_is_a_hosts_own_and_changes_nothing_else():
+def test_worth_of_work_is_a_hosts_own():
     """L2: it says how many windows BE's work may cost, so kinds of hosts with other odds are given another one."""
     for policy in (greedy, frozen):
         total, work, missed = run(policy, 0.3)
@@ -85,7 +85,7 @@ def test_losing_the_sensor_never_pays():
 
 
 @pytest.mark.slow
-def test_true_rewards_charge_no_policy_for_a_lost_or_late_window_and_hide_no_violation():
+def test_true_rewards_charge_no_lost_window():
     """L5, L6: in training the sensors' faults may be left out of the reward, but not what the LC's users felt."""
     faulty = CLEAR.but(missing_ratio=0.5, delay_ticks=2.0)
     assert run(frozen, 0.3, faulty, true_rewards=True)[2] == run(frozen, 0.3)[2] == 0
@@ -108,7 +108,7 @@ def test_a_late_window_is_seen_to_be_late():
     np.testing.assert_allclose(frames[1][-1], -1.0, atol=1e-6)
 
 
-def test_what_no_sensor_delivered_is_told_to_the_learner_of_one_host_too():
+def test_undelivered_readings_are_told_to_single_learner():
     """L5: a censored sample is marked in the telemetry that is logged beside it, with the reason."""
     env = SimHost(CLEAR.but(missing_ratio=0.99), at(0.5), vary=False)
     env.reset(seed=1)

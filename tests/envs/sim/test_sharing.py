@@ -40,18 +40,18 @@ def test_a_quota_below_the_fair_share_is_exact(wants: float, quota: float) -> No
 
 
 @given(UTILISATIONS, QUOTAS)
-def test_beyond_it_be_has_what_the_lc_leaves_and_at_least_its_fair_share(wants: float, quota: float) -> None:
+def test_beyond_it_be_has_its_fair_share(wants: float, quota: float) -> None:
     assert two_core(wants, quota).be_cpus == pytest.approx(min(quota, max(1.0 - wants, 0.5)))
 
 
 @given(UTILISATIONS, QUOTAS)
-def test_stable_only_while_lc_and_the_contended_quota_fit_the_cpu(wants: float, quota: float) -> None:
+def test_stable_only_while_both_fit_the_cpu(wants: float, quota: float) -> None:
     """The regime switch: with equal weights, U + min(q, .5) < 1."""
     assert two_core(wants, quota).lc_capacity_cpus == pytest.approx(1.0 - min(quota, 0.5))
 
 
 @given(UTILISATIONS, QUOTAS, st.sampled_from([1, 2]))
-def test_the_minimum_weight_nearly_removes_be_from_the_lc_s_cpu(wants: float, quota: float, cpus: int) -> None:
+def test_minimum_weight_nearly_removes_be(wants: float, quota: float, cpus: int) -> None:
     """cpu.shares 2: BE takes the idle time and no more."""
     share = two_core(wants, quota, cpus, MINIMUM)
     assert share.lc_capacity_cpus >= 0.995

@@ -151,7 +151,7 @@ def written(folder: Path, text: str, instead: str) -> Path:
     return path
 
 
-def test_a_misspelt_key_is_named_with_its_line_and_the_right_one(tmp_path: Path) -> None:
+def test_misspelt_key_is_named_with_the_right_one(tmp_path: Path) -> None:
     path = written(tmp_path, "target_seconds", "target_second")
     line = next(n for n, row in enumerate(path.read_text().splitlines(), 1) if "target_second" in row)
     with pytest.raises(ConfigError) as error:
@@ -183,7 +183,7 @@ def test_an_impossible_constant_is_one_clear_line(tmp_path: Path, value: str) ->
     assert "lc_cpus" in one_line(error)
 
 
-def test_a_change_of_a_constant_that_is_none_or_cannot_be() -> None:
+def test_impossible_change_of_a_constant() -> None:
     with pytest.raises(ConfigError, match="there is no constant 'wings'") as error:
         PROFILE.but(wings=2.0)
     one_line(error)

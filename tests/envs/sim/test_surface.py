@@ -37,7 +37,7 @@ def write(tmp_path):
     return written
 
 
-def test_windows_become_cells_and_the_first_window_is_left_out(write):
+def test_windows_become_cells_but_the_first(write):
     low, absent, both = read_surface(write(HEADER + ROWS))
     assert (low.tail_latency_seconds, low.sent_rps, len(low.windows)) == (pytest.approx(1.1e-3), 5100.0, 2)
     assert (low.own_cpus, low.shared_cpus, low.quota_cpus, low.period_seconds) == (0.0, 1.0, 0.25, 0.010)
@@ -74,7 +74,7 @@ def test_what_is_written_can_be_read(tmp_path):
     assert (cell.service, len(cell.windows), cell.lc_cpus) == ("nginx", 2, 1.0)
 
 
-def test_a_cell_does_not_depend_on_which_others_are_looked_at(write, profiles):
+def test_cell_does_not_depend_on_others(write, profiles):
     cells = read_surface(write(HEADER + ROWS))
     together = residuals(cells, profiles)
     assert [residuals([cell], profiles)[0].tail_latency_seconds for cell in cells] == [
@@ -116,7 +116,7 @@ def test_both_profiles_share_a_cpu_in_one_way(profiles):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("service", ["mc", "nginx"])
-def test_the_maximum_load_of_a_profile_is_one_that_its_model_holds(profiles, service):
+def test_maximum_load_is_held_by_its_model(profiles, service):
     """It is the measured one; the models' own knees are somewhat higher."""
     profile = profiles[service]
     knee = knee_rps(profile)

@@ -97,7 +97,7 @@ def compared(true: Run) -> NDArray[np.bool_]:
 
 
 @pytest.mark.slow
-def test_each_window_s_p95_is_that_of_the_requests_that_completed_in_it(told: tuple[Story, Run, Run]) -> None:
+def test_p95_is_of_requests_completed_in_window(told: tuple[Story, Run, Run]) -> None:
     """A request that completes at t arrived at t - wait: in overload the p95 of completed requests lags behind the
     wait of those that arrive, and goes on growing after the overload has ended."""
     _, true, got = told

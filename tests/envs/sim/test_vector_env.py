@@ -63,7 +63,7 @@ def test_gymnasium_accepts_the_single_one_without_a_warning():
         assert gym.make_vec("rlctl/SimHost-v0", num_envs=2).metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
 
 
-def test_the_first_episode_of_a_seed_is_the_plant_with_that_seed():
+def test_first_episode_of_seed_is_that_plant():
     env = SimHost(PROFILE, vary=False)
     env.reset(seed=11)
     plant = SimPlant(PROFILE.model_copy(update={"ranges": {}}), training_load, 3001, seed=11)
@@ -125,7 +125,7 @@ def _agrees(single, came, host, vector):
     assert np.array_equal(seen[host], observation)
 
 
-def test_each_episode_has_its_price_which_the_policy_sees_and_pays():
+def test_each_episode_has_its_seen_price():
     env, plain = (SimHostVectorEnv(64, PROFILE, max_episode_steps=STEPS, priced=priced) for priced in (True, False))
     (seen, _), (before, _) = env.reset(seed=0), plain.reset(seed=0)
     told = seen[:, -1]
@@ -143,7 +143,7 @@ def test_each_episode_has_its_price_which_the_policy_sees_and_pays():
     assert not np.array_equal(seen[:, -1], told), "another episode, another price"
 
 
-def test_a_reset_in_mid_episode_leaves_each_host_exact_with_a_seed_and_without():
+def test_reset_in_mid_episode_is_exact():
     vector = _vector()
     singles = [_single() for _ in range(HOSTS)]
     vector.reset(seed=5)
@@ -161,7 +161,7 @@ def test_a_reset_in_mid_episode_leaves_each_host_exact_with_a_seed_and_without()
             _agrees(one, one.step(actions[host]), host, (seen, total, truncated, infos))
 
 
-def test_a_shield_rules_on_every_action_and_hears_of_every_episode():
+def test_shield_rules_every_action_and_hears_episodes():
     shield = Frugal()
     profile = load_profile("thesis-host").but(missing_ratio=0.0, delay_ticks=0.0)
 
@@ -184,7 +184,7 @@ def test_a_shield_rules_on_every_action_and_hears_of_every_episode():
     assert shield.ruled_at == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
-def test_the_same_seed_gives_the_same_run_and_returned_arrays_are_the_callers():
+def test_same_seed_gives_the_same_run():
     def run(spoil):
         env = SimHostVectorEnv(4, PROFILE, max_episode_steps=7)
         history = [env.reset(seed=3)[0].copy()]
@@ -198,12 +198,12 @@ def test_the_same_seed_gives_the_same_run_and_returned_arrays_are_the_callers():
     assert all(np.array_equal(a, b) for a, b in zip(run(False), run(True), strict=True))
 
 
-def test_hosts_without_a_seed_differ_and_so_do_their_runs():
+def test_hosts_without_seed_differ():
     firsts = [SimHostVectorEnv(3, PROFILE).reset(seed=seed)[0] for seed in (None, [None] * 3)]
     assert len({row.tobytes() for seen in firsts for row in seen}) == 6
 
 
-def test_a_load_of_one_s_own_is_asked_for_each_host():
+def test_own_load_is_asked_for_each_host():
     asked = []
 
     def load(seed, ticks, tick_seconds):

@@ -252,9 +252,7 @@ END = b"(1)\0"
 
 
 @pytest.mark.parametrize("piece_bytes", [0, 1])
-def test_postgresql_is_greeted_once_and_its_messages_are_followed_by_length(
-    serve: Any, load: Any, piece_bytes: int
-) -> None:
+def test_postgresql_is_greeted_once(serve: Any, load: Any, piece_bytes: int) -> None:
     server = serve(lambda asked: GREETED * (b"user" in asked) + COMMITTED, end=END, piece_bytes=piece_bytes)
     generator = load("postgres", port=server.port, rate_rps=50.0, query="INSERT INTO entries VALUES (1)", connections=2)
     until(lambda: len(server.requests) > 5)
@@ -370,7 +368,7 @@ def test_dead_server_ages_and_its_return_is_served(serve: Any, load: Any, tmp_pa
     assert until(lambda: (stats := generator.stats()).outstanding < 10 and stats).connections_up == 2
 
 
-def test_request_on_a_broken_connection_is_retried_under_its_old_time(serve: Any, load: Any) -> None:
+def test_broken_connections_request_is_retried(serve: Any, load: Any) -> None:
     refuse = iter([True] * 4)
     server = serve(lambda _: b"" if next(refuse, False) else OK)
     generator = load(port=server.port)
@@ -404,7 +402,7 @@ def test_what_was_not_sent_yet_can_be_forgotten(serve: Any, load: Any) -> None:
     assert until(lambda: generator.stats().outstanding == 0)
 
 
-def test_hung_generator_is_an_error_and_its_late_answer_is_not_mistaken(load: Any) -> None:
+def test_hung_generator_is_an_error(load: Any) -> None:
     generator = load(port=free_port(), rate_rps=0.0)
     os.kill(generator.pid, signal.SIGSTOP)
     with pytest.raises(TestbedError, match=r"did not answer in 0\.1 s"):
@@ -484,7 +482,7 @@ def test_unknown_command_is_noted_and_ignored() -> None:
         assert notes.count(b"not understood") == 3
 
 
-def test_program_ends_with_its_parent_even_if_its_input_stays_open() -> None:
+def test_program_ends_with_its_parent() -> None:
     script = (
         "import subprocess, sys, time\n"
         "print(subprocess.Popen(sys.argv[1:], stdin=0, stdout=subprocess.DEVNULL).pid, flush=True)\n"

@@ -59,7 +59,7 @@ def test_stalled_lc_has_no_tail_but_oldest_request(slo: SLO) -> None:
     assert found["oldest_request_seconds"] == Value(1.7)
 
 
-def test_a_generator_that_is_gone_is_gone_with_its_last_words(slo: SLO) -> None:
+def test_gone_generator_has_its_last_words(slo: SLO) -> None:
     def dead() -> Stats:
         raise TestbedError("the load generator ended with code 1")
 

@@ -96,7 +96,7 @@ def groups(name: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_owner_that_dies_leaves_no_process_no_group_no_folder(state: Path, group_name: str, number: int) -> None:
+def test_dead_owner_leaves_nothing(state: Path, group_name: str, number: int) -> None:
     owner = Owner(state, group=group_name, frozen=number == signal.SIGKILL)
     owner.end(number)
     until(lambda: owner.is_gone() and not groups(group_name) and not list(state.glob("testbed-*")))
@@ -150,7 +150,7 @@ def test_pid_that_passed_to_another_process_is_not_killed(state: Path, bystander
     assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
-def test_a_dry_run_names_what_a_dead_owner_left_and_leaves_it(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+def test_dry_run_names_what_dead_owner_left(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     now = leftovers.task(bystander.pid)
     assert now is not None
     record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
@@ -168,7 +168,7 @@ def test_record_of_an_earlier_boot_kills_nobody(state: Path, bystander: subproce
     assert bystander.poll() is None
 
 
-def test_folder_that_is_another_one_or_no_folder_of_ours_stays(state: Path, tmp_path: Path) -> None:
+def test_other_folders_stay(state: Path, tmp_path: Path) -> None:
     replaced, precious = tmp_path / "rlctl-replaced", tmp_path / "precious"
     for folder in (replaced, precious):
         folder.mkdir()
@@ -183,7 +183,7 @@ def test_folder_that_is_another_one_or_no_folder_of_ours_stays(state: Path, tmp_
     assert precious.exists()
 
 
-def test_a_folder_that_may_not_be_looked_into_is_told_with_the_way_out(tmp_path: Path) -> None:
+def test_unreadable_folder_is_told_with_way_out(tmp_path: Path) -> None:
     """As another user's HOME; this one, of too long a name, is refused to root too."""
     (told,) = sweep(folder := tmp_path / ("x" * 300)).left
     assert told == f"{folder}: File name too long: cannot look there for what a testbed has left; {WAY_OUT}"

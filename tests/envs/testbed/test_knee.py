@@ -53,7 +53,7 @@ def test_any_rising_curve_is_bracketed(knee: float, start: float, step: float, s
     assert found == top or measure(found / (1.0 - RESOLUTION_RATIO)) > TARGET_SECONDS
 
 
-def test_load_rises_in_equal_steps_from_below_as_in_the_thesis() -> None:
+def test_load_rises_in_equal_steps() -> None:
     asked: list[float] = []
 
     def measure(rps: float) -> float:
@@ -74,7 +74,7 @@ def test_noise_as_measured_moves_the_knee_little(seed: int) -> None:
     assert 0.85 * true <= found <= 1.12 * true
 
 
-def test_one_hiccup_at_low_load_does_not_end_the_search() -> None:
+def test_one_hiccup_does_not_end_the_search() -> None:
     seen: list[float] = []
 
     def measure(rps: float) -> float:
@@ -126,7 +126,7 @@ def test_settling_is_not_measured_and_backlog_is_drained() -> None:
     assert len(generator.figures) == 1
 
 
-def test_what_single_windows_find_is_lowered_until_it_is_borne_for_longer() -> None:
+def test_found_maximum_is_lowered_until_borne() -> None:
     curve, borne = queue(1000.0), []
 
     def bear(rps: float) -> float:
@@ -141,12 +141,12 @@ def test_what_single_windows_find_is_lowered_until_it_is_borne_for_longer() -> N
         find_knee(curve, TARGET_SECONDS, **limits, bear=lambda _: 1.0)
 
 
-def test_a_load_that_nothing_near_it_missed_is_not_held_for_longer() -> None:
+def test_clearly_borne_load_is_not_held_longer() -> None:
     limits = {"start_rps": 300.0, "step_rps": 100.0, "top_rps": 300.0}
     assert find_knee(queue(1000.0), TARGET_SECONDS, **limits, bear=lambda _: math.inf) == 300.0
 
 
-def test_of_several_windows_the_worst_counts_but_for_those_left_out() -> None:
+def test_of_several_windows_the_worst_counts() -> None:
     windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.2)]
     measure = probe_with(
         FakeGenerator(*windows, STATS), 0.95, settle_seconds=0.0, window_seconds=0.0, windows=3, missed=1
@@ -167,7 +167,7 @@ def test_one_window_alone_is_not_left_out() -> None:
     assert probe_with(FakeGenerator(*windows, STATS), 0.95, **no_wait, windows=1, missed=1)(250.0) == 0.1
 
 
-def test_a_load_that_is_not_borne_is_left_as_soon_as_that_is_clear() -> None:
+def test_unborne_load_is_left_at_once() -> None:
     windows = [replace(STATS, p95_seconds=seconds) for seconds in (9.0, 0.1, 0.3, 0.4, 0.2, 0.2)]
     generator = FakeGenerator(*windows, STATS)
     no_wait = {"settle_seconds": 0.0, "window_seconds": 0.0}

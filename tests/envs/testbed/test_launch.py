@@ -89,7 +89,7 @@ def test_command_that_does_not_exist_says_so(tmp_path: Path) -> None:
         (Cyclictest().start, "cyclictest", "rt-tests"),
     ],
 )
-def test_a_program_that_is_missing_is_told_with_its_package(
+def test_missing_program_is_told_with_its_package(
     start: Callable[[Launcher], None], program: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -106,7 +106,7 @@ print(sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0), os.nice(0), os.
 """
 
 
-def test_nothing_is_inherited_from_a_pinned_niced_real_time_controller(tmp_path: Path) -> None:
+def test_nothing_is_inherited_from_real_time_controller(tmp_path: Path) -> None:
     """The controller ignores SIGINT, blocks SIGTERM, is pinned to one CPU, niced and FIFO, as services may be."""
     script = f"""
 import os, signal, sys
@@ -176,7 +176,7 @@ def test_started_in_frozen_group_it_waits_for_thaw(be_launcher: Launcher, group:
     assert finished(process) == "ran\n"
 
 
-def test_held_commands_begin_together_where_and_with_what_they_are_told(launcher: Launcher, tmp_path: Path) -> None:
+def test_held_commands_begin_together(launcher: Launcher, tmp_path: Path) -> None:
     held = [launcher.hold(f"one-{n}", ["sh", "-c", "pwd; echo $WORD"], {"WORD": "told"}, tmp_path) for n in (1, 2)]
     assert [(one.exit_code, one.output.read_text()) for one in held] == [(None, "")] * 2
     for one in held:
@@ -193,7 +193,7 @@ def test_held_command_that_was_killed_says_so(launcher: Launcher) -> None:
         held.release()
 
 
-def test_frozen_group_below_that_of_a_launcher_is_thawed_to_end(be_launcher: Launcher, group: Group) -> None:
+def test_frozen_group_below_launcher_is_thawed(be_launcher: Launcher, group: Group) -> None:
     """Applications have groups of their own; a frozen process of v1 does not even die."""
     below = Group.create(group.layout, f"{group.name}/below", Knobs(None))
     assert below.freezer is not None

@@ -97,7 +97,7 @@ def test_service_runs_in_its_group_and_answers(be_launcher: Launcher, group: Gro
 @pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
-def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher: Launcher) -> None:
+def test_nginx_compresses_and_logs_as_read(launcher: Launcher) -> None:
     needs("nginx")
     nginx = Nginx(log_requests=True)
     nginx.start(launcher)
@@ -113,7 +113,7 @@ def test_nginx_compresses_and_logs_in_the_format_that_the_reader_takes(launcher:
 
 @pytest.mark.slow
 @pytest.mark.host
-def test_service_that_ends_or_hangs_is_told_with_its_last_words(launcher: Launcher) -> None:
+def test_ended_service_is_told_with_last_words(launcher: Launcher) -> None:
     ended = Script("fake", "echo bind: no way >&2; exit 1")
     ended.start(launcher)
     with pytest.raises(TestbedError, match="fake ended with code 1: bind: no way"):
@@ -138,7 +138,7 @@ def test_socket_path_that_is_too_long_is_told(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.usefixtures("compiler")
-def test_memcached_has_memory_for_all_of_its_items_and_threads_for_all_of_its_cpus(launcher: Launcher) -> None:
+def test_memcached_has_memory_and_threads_for_all(launcher: Launcher) -> None:
     needs("memcached")
     memcached = Memcached(threads=2, preload_keys=400_000)
     memcached.start(launcher)

@@ -100,7 +100,7 @@ def stands_still(group: Group) -> bool:
 
 @installed
 @pytest.mark.host
-def test_work_is_in_proportion_to_cpu_time_though_frozen_and_throttled(be_launcher: Launcher, group: Group) -> None:
+def test_work_is_in_proportion_to_cpu_time(be_launcher: Launcher, group: Group) -> None:
     assert group.cpu is not None
     assert group.freezer is not None
     rates = []
@@ -176,7 +176,7 @@ def test_hung_or_killed_it_is_error_and_gone(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize("doubt", [False, True])
-def test_starved_workers_that_it_had_to_kill_still_count_unless_it_doubts_them(
+def test_starved_workers_count_unless_doubted(
     launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doubt: bool
 ) -> None:
     program = tmp_path / "stress-ng"

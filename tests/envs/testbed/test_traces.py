@@ -39,7 +39,7 @@ def test_steps_hold_and_begin_again() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000))
-def test_bursts_give_each_stretch_one_burst_of_the_right_length(seed: int) -> None:
+def test_bursts_give_each_stretch_one_burst(seed: int) -> None:
     trace = bursts(10, 100, every=20, length=2, seed=seed)
     rates = [trace.rate(t / 10) for t in range(1000)]
     for stretch in range(5):

@@ -140,7 +140,7 @@ def apart():
     return shared.model_copy(update={"be": own})
 
 
-def test_a_load_that_is_a_share_of_a_learned_maximum_is_that_which_was_offered(tmp_path, monkeypatch):
+def test_share_of_learned_maximum_is_the_offered(tmp_path, monkeypatch):
     """`max_load_rps: auto` says .4 of a maximum of which it soon thinks twice as much."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     before = question(log).watched
@@ -177,7 +177,7 @@ def failing(files, damaged):
         yield replace(logged, tick=tick)
 
 
-def test_the_worst_off_of_several_lcs_is_told_of_whoever_that_is(tmp_path, monkeypatch):
+def test_worst_off_of_several_lcs_is_told(tmp_path, monkeypatch):
     """Their targets are no change of settings, tick by tick."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     alone = question(log).watched.load_ratio
@@ -202,7 +202,7 @@ def taking_turns(files, damaged):
 
 
 @pytest.mark.slow
-def test_a_log_that_begins_before_the_host_could_be_read_has_advice(tmp_path, monkeypatch):
+def test_log_that_begins_unread_has_advice(tmp_path, monkeypatch):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     monkeypatch.setattr("rlctl.report.advice_log.read_log", unread_at_first)
     found = asked(log, ("frozen",)).watched
@@ -224,7 +224,7 @@ def test_which_cpus_are_bes_own_is_in_log(tmp_path):
     assert asked(tmp_path, ("frozen",)).watched.record.own_cpus == 1.0
 
 
-def test_a_page_says_what_was_seen_and_what_could_be(tmp_path, capsys):
+def test_page_says_what_was_and_could_be(tmp_path, capsys):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     code = main(
         [
@@ -263,7 +263,7 @@ def test_a_page_says_what_was_seen_and_what_could_be(tmp_path, capsys):
     assert 1.0 < plain["options"][1]["be_cpu_hours_a_day"]["mean"] < 24.0
 
 
-def test_of_a_long_log_the_page_says_what_was_lived_through(tmp_path, capsys, long_logs):
+def test_long_logs_page_says_what_was_lived(tmp_path, capsys, long_logs):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     files = [tmp_path / "a.html", tmp_path / "a.json"]
     words = ["--policies", "weights", "--html", str(files[0]), "--json", str(files[1])]
@@ -359,7 +359,7 @@ def test_a_bad_log_costs_the_others_nothing(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_is_new_to_one_host_costs_the_others_nothing(tmp_path, capsys, monkeypatch):
+def test_one_hosts_novelty_costs_others_nothing(tmp_path, capsys, monkeypatch):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         watch(tmp_path / name, "two-core-nginx", "frozen")
@@ -405,7 +405,7 @@ def test_on_ray_logs_and_shields_are_read_here(tmp_path, capsys, monkeypatch, ra
     assert "no advice on 1 of 2 logs: short: " in err
 
 
-def test_a_bundle_by_a_relative_path_is_none_that_nodes_have(capsys, monkeypatch):
+def test_relative_bundle_is_none_that_nodes_have(capsys, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.chdir(Path(__file__).parents[3] / "configs")
     assert main(["advise", "a", "b", "--policies", "bundles/ppo", "--ray", "10.0.0.1:6379"]) == 78
@@ -463,7 +463,7 @@ def test_misses_that_its_hosts_do_not_have_are_told(tmp_path):
     assert line in markdown(parts_on("log", replace(advice, watched=replace(advice.watched, missed=missed))))
 
 
-def test_of_several_lcs_the_strictest_budget_and_the_tail_of_the_strictest_target_count(serve_yaml):
+def test_of_several_lcs_the_strictest_counts(serve_yaml):
     path = serve_yaml()
     latency = "latency: {kind: jsonl, path: /nowhere/requests}"
     web = f"{{name: web, slo: {{target_milliseconds: 20}}, workload: {{kind: cgroup, path: /web}}, {latency}}}"

@@ -32,7 +32,7 @@ def test_help_names_every_command(capsys):
     assert "examples:" in out
 
 
-def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_path):
+def test_users_command_behind_options_is_whole(monkeypatch, tmp_path):
     """argparse finds no place for it behind `--config FILE`, and takes a `--` of its own away."""
     seen = []
     monkeypatch.setattr("rlctl.commands.app.run", lambda args: seen.append((args.config, args.words)) or 0)
@@ -44,7 +44,7 @@ def test_a_command_of_the_user_s_behind_options_is_taken_whole(monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("word", "meant"), [("application", "app"), ("rep", "replay"), ("sevre", "serve")])
-def test_a_command_that_there_is_not_is_told_its_neighbour(word, meant, capsys):
+def test_unknown_command_is_told_its_neighbour(word, meant, capsys):
     refused(capsys, 2, [word], repr(word), f"perhaps {meant}; see")
     refused(capsys, 2, ["zzz"], "invalid choice: 'zzz'")
 
@@ -81,7 +81,7 @@ def test_wrong_usage_is_one_line_and_2(words, capsys):
         (["serve", "--config", "s.yaml", "now"], "unrecognized arguments: now; see `rlctl serve --help`"),
     ],
 )
-def test_an_option_that_is_none_is_told_by_its_command_with_the_nearest_one(words, told, capsys):
+def test_unknown_option_is_told_the_nearest(words, told, capsys):
     refused(capsys, 2, words, told)
 
 
@@ -96,7 +96,7 @@ def test_a_missing_file_is_78(words, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("words", [["serve", "--config"], ["config", "check"], ["config", "show"]])
-def test_a_wrong_file_is_78_with_its_line_and_nothing_is_written(words, capsys, serve_yaml, tmp_path):
+def test_wrong_file_is_78_with_its_line(words, capsys, serve_yaml, tmp_path):
     path = serve_yaml("max_load_rps", "max_load_rsp")
     before = sorted(tmp_path.rglob("*"))
     assert refused(capsys, 78, [*words, str(path)], f"{path}:3: ", "did you mean 'max_load_rps'?") == ""
@@ -127,14 +127,14 @@ def test_an_unknown_shield_is_78(capsys, serve_yaml):
     refused(capsys, 78, ["config", "check", str(path)], f"{path}:9: shield: ", "titanium", "heracles")
 
 
-def test_a_command_for_starving_be_that_is_not_here_is_a_warning(capsys, serve_yaml):
+def test_absent_command_for_starving_be_is_warned(capsys, serve_yaml):
     path = serve_yaml("policy:", "  starved: {command: [/no/such/program]}\npolicy:")
     assert main(["config", "check", str(path)]) == 0
     assert "warning: be.starved.command: /no/such/program: no such program: on this host" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("pattern", ["'(\\d+'", "'(\\d+)'"])
-def test_a_log_pattern_without_seconds_is_78_with_its_line(capsys, serve_yaml, pattern):
+def test_log_pattern_without_seconds_is_78(capsys, serve_yaml, pattern):
     path = serve_yaml("/nowhere/access.log", f"/nowhere/access.log, pattern: {pattern}")
     refused(capsys, 78, ["config", "check", str(path)], f"{path}:", "the log pattern")
 
@@ -154,7 +154,7 @@ def test_platform_file_that_is_wrong_is_warning(capsys, serve_yaml, tmp_path):
         (f"state_directory: /{'x' * 107}", "control.sock is too long for a socket's name, 107 letters"),
     ],
 )
-def test_a_control_socket_that_could_not_be_here_is_a_warning(capsys, serve_yaml, section, told):
+def test_impossible_control_socket_is_a_warning(capsys, serve_yaml, section, told):
     path = serve_yaml(new=f"{section}\n")
     assert main(["config", "check", str(path)]) == 0
     assert f"{told}: a start on this host would end with that\n" in capsys.readouterr().err
@@ -166,7 +166,7 @@ def test_a_good_file_is_0(capsys, serve_yaml):
     assert capsys.readouterr().out == f"{path}: ok\n"
 
 
-def test_a_file_that_cannot_be_written_is_told_in_one_line(capsys, monkeypatch):
+def test_unwritable_file_is_told_in_one_line(capsys, monkeypatch):
     from rlctl.commands import scenarios
 
     def fail(args):
@@ -280,7 +280,7 @@ def test_managers_are_listed_with_law_and_source(capsys):
     assert listed["weights"]["weight"] == "minimum"
 
 
-def test_a_path_that_is_no_text_is_printed_all_the_same(tmp_path):
+def test_undecodable_path_is_printed_all_the_same(tmp_path):
     path = os.fsencode(tmp_path) + b"/\xff.yaml"
     Path(os.fsdecode(path)).write_text("lc: {}\n")
     words = [sys.executable, "-m", "rlctl", "config", "check", path]

@@ -38,7 +38,7 @@ def test_a_host_that_lacks_only_comforts_can_serve(host, capsys):
 
 
 @pytest.mark.parametrize("need", doctor.SERVE_NEEDS)
-def test_a_host_that_lacks_what_serve_needs_is_1_with_the_reason(need, host, capsys):
+def test_host_that_lacks_needs_is_1(need, host, capsys):
     host(need)
     assert main(["doctor", "--json"]) == 1
     out, err = capsys.readouterr()
@@ -51,7 +51,7 @@ def test_every_need_is_something_that_doctor_examines(tmp_path):
     assert set(doctor.SERVE_NEEDS) <= names
 
 
-def test_an_empty_host_is_told_as_such_and_nothing_is_raised(tmp_path):
+def test_empty_host_is_told_as_such(tmp_path):
     found = {capability.name: capability for capability in probe_machine(tmp_path, tmp_path, tmp_path / "a" / "b")}
     assert not found["several CPUs"].present
     assert not found["free memory"].present
@@ -100,7 +100,7 @@ def left_records(tmp_path, monkeypatch):
     return folder
 
 
-def test_a_dry_run_of_restore_tells_what_testbeds_have_left_and_removes_nothing(left_records, tmp_path, capsys):
+def test_dry_restore_tells_what_testbeds_left(left_records, tmp_path, capsys):
     left_records.mkdir()
     record = left_records / "testbed-1-x.jsonl"
     record.write_text('{"boot": "another"}\n')
@@ -118,14 +118,14 @@ def test_restore_lists_in_dry_run_and_changes_nothing(changed, capsys):
     assert knob.read_text() == "10\n"
 
 
-def test_after_a_reboot_restore_has_nothing_to_do_and_says_so(changed, capsys, monkeypatch):
+def test_after_reboot_restore_has_nothing_to_do(changed, capsys, monkeypatch):
     _, state = changed
     monkeypatch.setattr("rlctl.commands.restore.boot_id", lambda: "another")
     assert main(["restore", "--state", str(state), "--dry-run"]) == 0
     assert "would restore" not in capsys.readouterr().out
 
 
-def test_restore_puts_back_and_a_second_time_has_nothing_to_do(changed, capsys):
+def test_second_restore_has_nothing_to_do(changed, capsys):
     knob, state = changed
     assert main(["restore", "--state", str(state), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["restored"] == [str(knob)]

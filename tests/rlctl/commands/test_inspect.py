@@ -30,7 +30,7 @@ def test_the_card_and_the_surface_are_readable(make_bundle, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_policy_that_follows_the_slack_is_shown_to_do_so(make_bundle, tmp_path, capsys):
+def test_policy_that_follows_slack_is_shown_so(make_bundle, tmp_path, capsys):
     assert main(["inspect", str(make_bundle(tmp_path / "tiny")), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["card"]["name"] == "tiny"
@@ -62,7 +62,7 @@ def test_the_surfaces_are_drawn(make_bundle, tmp_path, capsys):
     assert str(file) in capsys.readouterr().err
 
 
-def test_a_bundle_that_would_not_be_served_is_not_shown(make_bundle, tmp_path, capsys):
+def test_unservable_bundle_is_not_shown(make_bundle, tmp_path, capsys):
     folder = make_bundle(tmp_path / "tiny")
     (folder / "weights.npz").write_bytes(b"")
     assert main(["inspect", str(folder)]) == 78

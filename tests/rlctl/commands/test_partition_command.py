@@ -136,7 +136,7 @@ def test_show_tells_of_one_that_is_not_whole(capsys: Capture, tmp_path: Path) ->
     assert "the partition is not whole (it was left building): `rlctl partition undo`" in err
 
 
-def test_restore_takes_down_what_was_left_half_done_and_leaves_what_stands(capsys: Capture, tmp_path: Path) -> None:
+def test_restore_takes_down_the_half_done(capsys: Capture, tmp_path: Path) -> None:
     recorded(tmp_path / "half")
     assert main(["restore", "--state", str(tmp_path / "half"), "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["would_undo_partition"] is True

@@ -23,7 +23,7 @@ def rewritten(log, change):
     log.write_bytes(b"".join(lines))
 
 
-def test_the_shield_rules_as_it_did_over_all_files_and_runs(capsys, recorded_run):
+def test_shield_rules_as_over_all_files(capsys, recorded_run):
     recorded_run(rotate_bytes=70_000).go(50)
     folder = recorded_run(rotate_bytes=70_000).go(50)
     assert len(list(folder.iterdir())) > 2
@@ -33,7 +33,7 @@ def test_the_shield_rules_as_it_did_over_all_files_and_runs(capsys, recorded_run
     assert "100 verdicts judged again, 0 differ" in out
 
 
-def test_a_log_whose_beginning_was_rotated_away_is_judged_whole(capsys, recorded_run):
+def test_log_with_rotated_beginning_is_judged_whole(capsys, recorded_run):
     folder = recorded_run(rotate_bytes=30_000).go(80)
     oldest = max(folder.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0)
     oldest.unlink()
@@ -90,7 +90,7 @@ def test_policies_are_compared_with_what_was_recorded(capsys, recorded_run):
     assert "open loop: " in out
 
 
-def test_json_has_what_each_policy_would_have_asked_for_and_got(capsys, recorded_run):
+def test_json_has_each_policys_wish_and_share(capsys, recorded_run):
     code, out, _ = replay(capsys, recorded_run().go(12), "--policy", "frozen", "--json")
     said = json.loads(out)
     assert (code, said["open_loop"], said["ticks"]) == (0, True, 12)
@@ -99,7 +99,7 @@ def test_json_has_what_each_policy_would_have_asked_for_and_got(capsys, recorded
     assert all(one["got"]["frozen"] for one in ticks)
 
 
-def test_a_policy_that_fails_gets_the_safe_allocation_and_is_told(capsys, recorded_run, monkeypatch):
+def test_failing_policy_gets_the_safe_allocation(capsys, recorded_run, monkeypatch):
     from rlctl.agents.managers.references import GreedyShield
 
     def fail(self, telemetry):
@@ -124,7 +124,7 @@ def test_log_from_before_there_were_headers_needs_shield(capsys, recorded_run, w
     assert said in err
 
 
-def test_a_policy_or_shield_that_there_is_not_is_one_line(capsys, recorded_run):
+def test_unknown_policy_or_shield_is_one_line(capsys, recorded_run):
     folder = recorded_run().go(2)
     assert replay(capsys, folder, "--policy", "heracls")[0] == 78
     assert replay(capsys, folder, "--shield", "titanium")[0] == 78

@@ -31,7 +31,7 @@ def test_slo_reaches_loop_in_seconds_and_ratios(serve_yaml):
     assert (slo.slo.target_seconds, slo.slo.quantile, slo.slo.max_load_rps) == (0.010, 0.95, 480.0)
 
 
-def test_what_is_shown_is_a_configuration_again_and_means_the_same(serve_yaml):
+def test_shown_is_a_configuration_again(serve_yaml):
     for path in (EXAMPLE, serve_yaml()):
         config = load_config(path)
         assert load_text(ServeConfig, describe(config), "shown") == config
@@ -89,7 +89,7 @@ def test_two_lcs_of_one_name_are_refused(serve_yaml):
         load_config(several(serve_yaml, ("web", "web")))
 
 
-def test_a_slip_in_one_of_several_lcs_is_told_with_its_line(serve_yaml):
+def test_slip_in_one_lc_is_told_with_line(serve_yaml):
     path = several(serve_yaml)
     text = path.read_text()
     place = text.rindex("target_milliseconds: 10")
@@ -99,7 +99,7 @@ def test_a_slip_in_one_of_several_lcs_is_told_with_its_line(serve_yaml):
     assert str(caught.value).startswith(f"{path}:{text[:place].count(chr(10)) + 1}: lc.1.slo.target_milliseconds")
 
 
-def test_defaults_are_marked_and_what_the_file_says_is_not(serve_yaml):
+def test_defaults_are_marked_others_are_not(serve_yaml):
     lines = describe(load_config(serve_yaml())).splitlines()
     assert "tick_seconds: 1.0  # default" in lines
     assert "    target_milliseconds: 10.0" in lines
@@ -194,7 +194,7 @@ def test_a_slip_is_told_with_its_line(serve_yaml, old, new, line, told):
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-2,5", (0, 1, 2, 5)), ("3", (3,)), ("[2, 0, 1]", (2, 0, 1)), ("2,0-1", (2, 0, 1))]
 )
-def test_cpus_keep_the_order_in_which_be_is_to_get_them(serve_yaml, text, cpus):
+def test_cpus_keep_bes_order(serve_yaml, text, cpus):
     assert load_config(serve_yaml("be:\n", f"be:\n  cpus: {text}\n")).be.cpus == cpus
 
 
@@ -231,7 +231,7 @@ def test_whatever_stands_in_file_user_gets_one_line(value):
 
 
 @pytest.mark.parametrize("place", ["/proc/nix", "/dev/null/log"])
-def test_a_log_directory_that_cannot_be_made_names_its_key(serve_yaml, place):
+def test_impossible_log_directory_names_its_key(serve_yaml, place):
     config = load_config(serve_yaml("lc:", f"log: {{directory: {place}}}\nlc:"))
     with pytest.raises(ConfigError, match=rf"^log.directory: {place}: No.* directory: name another$"):
         _tick_log(config.log)

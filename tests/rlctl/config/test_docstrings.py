@@ -36,7 +36,7 @@ def test_sections_are_read_name_by_name():
     assert summary(Sensor) == "Reads a file.\n\nAnd keeps it open."
 
 
-def test_a_class_says_what_its_parents_say_unless_it_says_it_itself():
+def test_class_says_what_its_parents_say():
     assert attributes(Filtered)["low"] == "Another one."
     assert attributes(Filtered)["high"] == "The range."
 

@@ -41,7 +41,7 @@ def test_limits_and_shield_come_back_as_they_were(header):
     assert run_in(said) != run_in(header()), "another run, of the same process"
 
 
-def test_a_target_that_is_no_number_can_still_be_said(header):
+def test_target_that_is_no_number_is_said(header):
     assert json.dumps(header(math.nan), allow_nan=False)
 
 

@@ -3,7 +3,7 @@
 from rlctl.log.progress import progress
 
 
-def test_without_a_terminal_there_is_one_plain_line_per_step(capsys):
+def test_without_terminal_each_step_is_a_line(capsys):
     with progress(2, "runs") as advance:
         advance("none #1")
         advance("frozen #1")

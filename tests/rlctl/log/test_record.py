@@ -39,7 +39,7 @@ def a_tick(index: int = 0, telemetry: Telemetry | None = None, note: str = "") -
     return Tick(index, 1e9, telemetry, FROZEN, FULL, Verdict(FROZEN, FULL, (bound,)), FROZEN, "greedy", note)
 
 
-def test_a_tick_tells_all_that_is_needed_to_explain_it():
+def test_tick_tells_all_needed_to_explain():
     said = json.loads(json.dumps(tick_as_json(a_tick()), allow_nan=False))
     assert said["readings"]["tail_latency_seconds"] == {"value": 0.02, "age": 0.1, "samples": 50, "window": 1.0}
     assert said["readings"]["cpi"] == {"missing": "not-supported", "detail": "no such counter", "age": None}
@@ -54,7 +54,7 @@ def test_a_tick_tells_all_that_is_needed_to_explain_it():
 SHARES = {"7:encoder": Placement(1, "node1", 0.6), "8:late": None}
 
 
-def test_shares_of_applications_come_back_and_are_left_out_where_there_are_none(tmp_path):
+def test_shares_of_applications_come_back(tmp_path):
     write_ticks(tmp_path / "ticks.jsonl", [a_tick(), replace(a_tick(1), shares=SHARES)])
     assert ["shares" in said for said in read_ticks(tmp_path / "ticks.jsonl")] == [False, True]
     found = list(read_log([tmp_path / "ticks.jsonl"], pytest.fail))
@@ -90,7 +90,7 @@ def test_every_written_tick_is_read_back(tmp_path):
     log.close()
 
 
-def test_a_log_that_is_a_fifo_is_refused_for_its_reader_would_hold_the_loop_up(tmp_path):
+def test_log_that_is_fifo_is_refused(tmp_path):
     os.mkfifo(path := tmp_path / "ticks.jsonl")
     with pytest.raises(OSError, match="is a FIFO: remove it"):
         TickLog(path)
@@ -145,7 +145,7 @@ class FullDisk:
         return getattr(self.file, name)
 
 
-def test_a_full_disk_drops_records_says_so_once_and_tears_nothing(tmp_path, caplog):
+def test_full_disk_drops_records_tears_nothing(tmp_path, caplog):
     path = tmp_path / "ticks.jsonl"
     log = TickLog(path)
     log.write(a_tick(0))
@@ -162,7 +162,7 @@ def test_a_full_disk_drops_records_says_so_once_and_tears_nothing(tmp_path, capl
     assert [tick["tick"] for tick in read_ticks(path)] == [0, 4]
 
 
-def test_a_disk_that_is_full_again_is_told_again_and_that_it_took_records_in_between(tmp_path, caplog):
+def test_disk_full_again_is_told_again(tmp_path, caplog):
     log = TickLog(tmp_path / "ticks.jsonl")
     log.close()
     log._file = disk = FullDisk(log.path, room=0)
@@ -202,7 +202,7 @@ def test_a_log_that_somebody_removed_is_begun_anew(tmp_path):
     assert log.path.read_text().startswith('{"log":1,')
 
 
-def test_a_log_that_somebody_emptied_says_again_what_it_is_of(tmp_path):
+def test_emptied_log_says_again_what_it_is(tmp_path):
     log = TickLog(tmp_path / "ticks.jsonl")
     log.header = lambda tick: {"log": 1}
     log.write(a_tick(0))
@@ -220,7 +220,7 @@ def test_two_services_do_not_write_one_log(tmp_path):
     TickLog(log.path).close()
 
 
-def test_fewer_or_smaller_files_than_an_earlier_run_kept_are_what_is_left(tmp_path):
+def test_kept_files_are_what_is_left(tmp_path):
     path = tmp_path / "ticks.jsonl"
     for number in (1, 2, 3, 10):
         (tmp_path / f"ticks.jsonl.{number}").write_bytes(b"x" * 6000)
@@ -243,7 +243,7 @@ def headers(path):
     return [number for number, line in enumerate(path.read_text().splitlines(), 1) if line.startswith('{"log"')]
 
 
-def test_a_header_stands_at_each_start_in_each_file_and_where_something_was_lost(tmp_path):
+def test_header_stands_at_each_start(tmp_path):
     path = tmp_path / "ticks.jsonl"
     for _ in range(2):
         log = TickLog(path, most_bytes=9000)

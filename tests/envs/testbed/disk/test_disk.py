@@ -53,7 +53,7 @@ def test_without_mkfs_the_package_is_named(tmp_path: Path, monkeypatch: pytest.M
         pass
 
 
-def test_only_in_v1_a_command_has_to_join_the_group_of_both(tmp_path: Path) -> None:
+def test_only_in_v1_a_command_joins_both(tmp_path: Path) -> None:
     holders = Launcher(tmp_path)
     assert ProvisionedDisk(MEGABYTES, holders, group_on(tmp_path, 2), Knobs(None)).joining == ()
     joining = ProvisionedDisk(MEGABYTES, holders, group_on(tmp_path, 1), Knobs(None)).joining

@@ -60,7 +60,7 @@ def test_commands_are_those_that_a_person_would_type() -> None:
     assert " ".join(CREDITS.shaper("change", 150.0)).startswith("tc qdisc change dev uplink root tbf rate 150mbit ")
 
 
-def test_the_classes_stay_below_the_rate_that_their_owner_believes_in() -> None:
+def test_classes_stay_below_their_owners_rate() -> None:
     commands = [" ".join(command) for command in classes(400.0)]
     assert sum("ceil 380.000mbit" in command for command in commands) == 3
     assert any("classid 1:10 htb rate 372.400mbit" in command and "prio 0" in command for command in commands)
@@ -111,7 +111,7 @@ def populated(*namespaces: str) -> bool:
 
 
 @pytest.mark.host
-def test_a_link_is_in_namespaces_of_its_own_and_gone_afterwards(tools: None, launcher: Launcher) -> None:
+def test_link_is_in_namespaces_of_its_own(tools: None, launcher: Launcher) -> None:
     before = names()
     with Link(CREDITS, launcher) as link:
         ids = [os.readlink(f"/proc/{one.pid}/ns/net") for one in (link.host, link.client)]
@@ -128,7 +128,7 @@ def test_a_link_is_in_namespaces_of_its_own_and_gone_afterwards(tools: None, lau
 
 @pytest.mark.slow
 @pytest.mark.host
-def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(tools: None, launcher: Launcher) -> None:
+def test_upload_counts_what_arrives(tools: None, launcher: Launcher) -> None:
     config = LinkConfig(rates=((0.0, 40.0), (1.0, 160.0)))
     with Link(config, launcher) as link:
         inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
@@ -151,7 +151,7 @@ def test_an_upload_counts_what_arrives_and_the_link_has_the_rate_of_its_time(too
 
 
 @pytest.mark.host
-def test_a_ceiling_holds_an_upload_whose_use_of_the_link_is_measured(tools: None, launcher: Launcher) -> None:
+def test_ceiling_holds_an_upload(tools: None, launcher: Launcher) -> None:
     with Link(LinkConfig(rates=((0.0, 160.0),)), launcher) as link:
         inside, client = (Launcher(launcher.folder, inside=one.inside) for one in (link.host, link.client))
         use = LinkUse(link)
@@ -246,7 +246,7 @@ def state(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.parametrize("keeper", ["keeper", "none"])
-def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path, keeper: str) -> None:
+def test_killed_owner_leaves_no_namespace(tools: None, state: Path, keeper: str) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(state), keeper], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     namespaces = owner.stdout.readline().split()
@@ -263,7 +263,7 @@ def test_after_a_kill_of_its_owner_no_namespace_is_left(tools: None, state: Path
 @pytest.mark.slow
 @pytest.mark.host
 @pytest.mark.parametrize("seconds", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2])
-def test_whenever_its_owner_is_killed_nobody_is_left_in_a_namespace(tools: None, state: Path, seconds: float) -> None:
+def test_killed_owner_leaves_nobody_in_a_namespace(tools: None, state: Path, seconds: float) -> None:
     mark = f"RLCTL_TEST_MARK={os.getpid()}-{seconds}"
     environment = {**os.environ, "RLCTL_TEST_MARK": mark.partition("=")[2]}
     owner = subprocess.Popen(
