@@ -187,6 +187,8 @@ class Observer:
                 window_seconds = tail.window_seconds
                 if tail.samples < FEW_SAMPLES and (latency is tail or not telemetry.missed):
                     ratio = None
+            elif telemetry.idle:
+                ratio = None  # nobody knows what a request would have taken beside this BE
             age_seconds = latency.age_seconds if isinstance(latency, Value) and ratio is not None else 0.0
             # That a window held says nothing of what BE had if it was cut in its midst, nor if the source has said so
             # before, which is older: as little as where BE had next to nothing to do.

@@ -102,6 +102,7 @@ def number_or_nan(reading: Reading) -> float:
 
 
 _UNSET = Missing(Why.NOT_CONFIGURED)
+_NO_AGE = frozenset({Why.NOT_CONFIGURED, Why.NOT_SUPPORTED, Why.NO_DATA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,12 +150,23 @@ class Telemetry:
 
         In overload the quantile of *completed* requests lies; an LC that completes nothing has no quantile at all,
         yet its oldest request says enough once it is older than the target; a younger one leaves the latency missing.
+        An idle LC makes nobody wait: 0.
         """
         tail, oldest = self.tail_latency_seconds, self.oldest_request_seconds
+        if self.idle:
+            return Value(0.0, self.counters[LC_IDLE].age_seconds)
         if isinstance(oldest, Value) and (isinstance(tail, Missing) or oldest.value > tail.value):
             beyond = oldest.value > self.target_seconds
             return oldest if beyond or isinstance(tail, Value) else tail
         return tail
+
+    @property
+    def idle(self) -> bool:
+        """Whether the LC is known to have nothing outstanding and no request in the window: then it is well."""
+        tail, oldest = self.tail_latency_seconds, self.oldest_request_seconds
+        silent = isinstance(tail, Missing) and tail.why is Why.NO_DATA
+        none_outstanding = oldest.why in _NO_AGE if isinstance(oldest, Missing) else oldest.value == 0.0
+        return silent and none_outstanding and number(self.counters.get(LC_IDLE, _UNSET)) == 1.0
 
     @property
     def slack_ratio(self) -> float | None:
@@ -196,6 +208,15 @@ def _is_missed(telemetry: Telemetry) -> bool | None:
 FEW_SAMPLES = 20
 """Of fewer completed requests the 95th percentile is their maximum: such a window teaches nothing."""
 
+GROWN_SECONDS = 10.0
+"""Few requests are judged by a window that grows over those before it, up to so long: 20 are then two a second."""
+
+LC_IDLE = "lc_idle"
+"""The counter that is 1 where nothing is outstanding at the LC and nothing came in the window, else 0."""
+
+FEW_IN_LONG = "few_in_long"
+"""The counter that is 1 where the tail is the worst of few requests, and no others came in `GROWN_SECONDS`."""
+
 MAX_LOAD = "max_load_rps"
 """The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
 
@@ -216,7 +237,7 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
-    "lc_idle", "lc_saturated_ratio",
+    LC_IDLE, FEW_IN_LONG, "lc_saturated_ratio",
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio",
 )  # fmt: skip
 """Counters that each LC has of its own."""

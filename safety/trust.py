@@ -15,7 +15,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Telemetry, Why
+from rlctl.envs.telemetry import (
+    FEW_IN_LONG,
+    LC_IDLE,
+    MOST_LOAD_RATIO,
+    Missing,
+    Quantile,
+    Reading,
+    Telemetry,
+    Value,
+    Why,
+    number,
+)
 from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
@@ -28,7 +39,11 @@ NEVER_THERE = frozenset({Why.NOT_CONFIGURED, Why.NOT_SUPPORTED})
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """When a reading is believed: not too old, and a tail latency only with enough completed requests behind it."""
+    """When a reading is believed: not too old, and a tail latency only with enough completed requests behind it.
+
+    Enough are `min_samples`. Fewer are enough where no more came in a long time: then the worst of them counts. An LC
+    that is idle needs none.
+    """
 
     max_age_seconds: float
     min_samples: int
@@ -43,6 +58,9 @@ class Trust:
         """Why the tail latency is not believed, or None."""
         if not (math.isfinite(telemetry.target_seconds) and telemetry.target_seconds > 0.0):
             return Reason.ABSURD, f"target {telemetry.target_seconds} s"
+        # An LC of which nothing is outstanding, and to which nothing came, is well whatever BE has.
+        if self.idle(telemetry):
+            return None
         # The quantile itself must be believed: the age of the oldest request may stand in for it as the latency that
         # counts, but says nothing good by itself.
         tail, oldest = telemetry.tail_latency_seconds, telemetry.oldest_request_seconds
@@ -53,7 +71,7 @@ class Trust:
         if tail.value == 0.0:
             return Reason.ABSURD, "tail latency 0 s"
         samples = tail.samples if isinstance(tail, Quantile) else 0
-        if samples < self.min_samples:
+        if samples < self.min_samples and not (samples > 0 and self._is_one(telemetry, FEW_IN_LONG)):
             return Reason.TOO_FEW_SAMPLES, f"{samples} of {self.min_samples} samples"
         # A source that cannot tell the oldest request's age, or has none outstanding, is no reason to complain; one
         # that lost it is.
@@ -85,6 +103,17 @@ class Trust:
         if isinstance(load, Missing):
             return None
         return load.value if load.value > high_ratio or self.of_load(telemetry) is None else None
+
+    def idle(self, telemetry: Telemetry) -> bool:
+        """Whether the LC is known to be idle, by a reading that is believed."""
+        oldest = telemetry.oldest_request_seconds
+        old = isinstance(oldest, Value) and not 0.0 <= oldest.age_seconds <= self.max_age_seconds
+        return telemetry.idle and not old and self._is_one(telemetry, LC_IDLE)
+
+    def _is_one(self, telemetry: Telemetry, counter: str) -> bool:
+        reading = telemetry.counters.get(counter, Missing(Why.NOT_CONFIGURED))
+        fresh = isinstance(reading, Value) and 0.0 <= reading.age_seconds <= self.max_age_seconds
+        return fresh and number(reading) == 1.0
 
     def _dead(self, telemetry: Telemetry) -> Complaint | None:
         alive = telemetry.lc_alive

@@ -20,6 +20,7 @@ from rlctl.envs.host.latency.newest import Windowed
 from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.host.poller import Poller
 from rlctl.envs.host.process import read_task
+from rlctl.envs.host.quiet import QuietTimes
 from rlctl.envs.host.sensors.cpu import GroupCpus, cpu_seconds_per_request
 from rlctl.envs.host.sensors.cpu_time import request_cost
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
@@ -141,6 +142,7 @@ class LiveHost:
         self._escaped: frozenset[int] = frozenset()
         self._next_killed = 0  # number of the process that is looked at next, see `_release_killed`
         self._doubts: dict[str, str] = {}
+        self._quiet: dict[str, QuietTimes] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
         self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
         self.inherited = False  # whether BE was restricted before, by a controller that was killed
@@ -166,7 +168,7 @@ class LiveHost:
         if self._unfollowed is not None:
             raise self._unfollowed
         now, self._between = time.monotonic(), False
-        readings = _readings(self._first)
+        readings = self._readings(self._first, now)
         self._explain(readings)
         self._derive(readings)
         self._tell_escaped(readings)
@@ -337,7 +339,7 @@ class LiveHost:
 
     def _of_other(self, lc: Lc, first: Telemetry) -> Telemetry:
         """A further LC's telemetry: its own readings beside what the host and BE are for the first one."""
-        readings = _readings(lc)
+        readings = self._readings(lc, first.time_seconds)
         own = {name: readings.get(name, ABSENT) for name in OF_EACH_LC}
         own["lc_cpu_seconds_per_request"] = _cost(lc, readings)
         counters = {**first.counters, **{name: readings.get(name, ABSENT) for name in COUNTERS_OF_EACH_LC}}
@@ -365,6 +367,11 @@ class LiveHost:
             if doubt:
                 log.warning("%s: %s", lc.name, doubt)
         return telemetry
+
+    def _readings(self, lc: Lc, now_seconds: float) -> dict[str, Reading]:
+        readings = _readings(lc)
+        self._quiet.setdefault(lc.name, QuietTimes()).explain(now_seconds, readings)
+        return readings
 
     def _explain(self, readings: dict[str, Reading]) -> None:
         """Give every reading that nobody provides its reason."""

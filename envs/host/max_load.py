@@ -151,6 +151,8 @@ class MaxLoad:
         most = self.cautious_rps
         if isinstance(rps, Missing):
             return rps
+        if most is None and rps.value == 0.0:
+            return rps  # no request is none of any maximum
         if most is None:
             return Missing(Why.NO_DATA, f"{self.name}: no window yet that says anything of it")
         self._tell(most)

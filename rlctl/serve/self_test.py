@@ -99,7 +99,11 @@ def _watchdog(pid: int | None, dry_run: bool) -> Lines:
 
 
 def _latency(host: LiveHost) -> Lines:
-    latency = host.read().latency_seconds
+    telemetry = host.read()
+    latency = telemetry.latency_seconds
+    if telemetry.idle:
+        yield logging.INFO, "the LC is idle"
+        return
     if isinstance(latency, Value):
         yield logging.INFO, f"latency {1e3 * latency.value:.3g} ms"
         return

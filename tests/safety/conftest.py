@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import FEW_IN_LONG, LC_IDLE, Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.safety.profile import Profile, load_profile
 from tests.doubles.shipped import SAFETY_PROFILES
 
@@ -24,6 +24,20 @@ AGES = st.one_of(st.just(0.0), st.floats(0.0, 10.0), st.sampled_from([-1.0, math
 MISSING = st.builds(Missing, st.sampled_from(Why), st.just(""), AGES)
 QUANTILES = st.builds(Quantile, NUMBERS, AGES, st.sampled_from([-1, 0, 19, 20, 500]), st.floats(0.0, 5.0))
 READINGS: st.SearchStrategy[Reading] = st.one_of(MISSING, st.builds(Value, NUMBERS, AGES), QUANTILES)
+ONE = st.builds(Value, st.sampled_from([1.0, 1.0, 0.0]), st.sampled_from([0.0, 0.0, 9.0]))
+COUNTERS = st.dictionaries(st.sampled_from([LC_IDLE, FEW_IN_LONG]), st.one_of(ONE, READINGS), max_size=2)
+QUIET = st.builds(
+    Telemetry,
+    time_seconds=st.floats(-10.0, 1000.0),
+    target_seconds=st.just(0.010),
+    tail_latency_seconds=st.one_of(
+        st.just(Missing(Why.NO_DATA)), st.builds(Quantile, st.floats(0.0001, 0.02), AGES, st.integers(0, 19))
+    ),
+    oldest_request_seconds=st.one_of(st.just(Value(0.0)), READINGS),
+    load_ratio=st.just(Value(0.0)),
+    lc_alive=st.just(Value(1.0)),
+    counters=COUNTERS,
+)
 SOUND = st.builds(
     Telemetry,
     time_seconds=st.floats(-10.0, 1000.0),
@@ -40,13 +54,14 @@ ANY = st.builds(
     oldest_request_seconds=READINGS,
     load_ratio=READINGS,
     lc_alive=READINGS,
+    counters=COUNTERS,
 )
 
 
 @pytest.fixture(scope="session")
 def telemetries() -> st.SearchStrategy[Telemetry]:
     """Telemetry of every kind: sound, missing, stale, absurd, of any time."""
-    return st.one_of(SOUND, ANY)
+    return st.one_of(SOUND, ANY, QUIET)
 
 
 @pytest.fixture(scope="session")

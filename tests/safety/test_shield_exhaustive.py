@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import FEW_IN_LONG, LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.gates import GateMemory, LoadGate, SlackGate, Strikes
 from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
 from rlctl.safety.overrun import Excess, Overrun
@@ -35,6 +35,29 @@ TICK = 1.0
 BROKEN: dict[str, dict[str, object]] = {
     "no latency": {"tail_latency_seconds": Missing(Why.NO_DATA)},
     "old latency": {"tail_latency_seconds": Quantile(0.001, 6.0, samples=500)},
+    "few samples, not in long": {
+        "tail_latency_seconds": Quantile(0.001, samples=19),
+        "counters": {FEW_IN_LONG: Value(0.0)},
+    },
+    "none in long": {"tail_latency_seconds": Quantile(0.001, samples=0), "counters": {FEW_IN_LONG: Value(1.0)}},
+    "idle, said long ago": {"tail_latency_seconds": Missing(Why.NO_DATA), "counters": {LC_IDLE: Value(1.0, 6.0)}},
+    "idle, and one waits": {
+        "tail_latency_seconds": Missing(Why.NO_DATA),
+        "counters": {LC_IDLE: Value(1.0)},
+        "oldest_request_seconds": Value(0.001),
+    },
+    "idle, and the oldest is lost": {
+        "tail_latency_seconds": Missing(Why.NO_DATA),
+        "counters": {LC_IDLE: Value(1.0)},
+        "oldest_request_seconds": Missing(Why.GONE),
+    },
+    "idle, and the source is lost": {"tail_latency_seconds": Missing(Why.GONE), "counters": {LC_IDLE: Value(1.0)}},
+    "idle and dead": {
+        "tail_latency_seconds": Missing(Why.NO_DATA),
+        "counters": {LC_IDLE: Value(1.0)},
+        "lc_alive": Value(0.0),
+    },
+    "perhaps idle": {"tail_latency_seconds": Missing(Why.NO_DATA), "counters": {LC_IDLE: Value(float("nan"))}},
     "few samples": {"tail_latency_seconds": Quantile(0.001, samples=19)},
     "zero latency": {"tail_latency_seconds": Quantile(0.0, samples=500)},
     "negative latency": {"tail_latency_seconds": Quantile(-0.001, samples=500)},
@@ -128,6 +151,29 @@ def test_exactly_what_the_rules_forbid_is_forbidden(
                     min(quota, proposed.quota_cpus), min(cpuset, proposed.cpuset_cpus), frozen or proposed.frozen
                 )
                 assert judge(given, proposed).allocation == want, (load, memory, current, proposed)
+
+
+QUIET: dict[str, tuple[float, dict[str, object]]] = {
+    "idle": (1.0, {"tail_latency_seconds": Missing(Why.NO_DATA), "counters": {LC_IDLE: Value(1.0)}}),
+    "few in long": (0.9, {"tail_latency_seconds": Quantile(0.001, samples=1), "counters": {FEW_IN_LONG: Value(1.0)}}),
+}
+"""Telemetry of an LC with nothing or little to do, and the slack by which BE is ruled beside it."""
+
+
+@pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("quiet", QUIET)
+def test_a_quiet_lc_is_ruled_by_its_slack(profile: Profile, calm: Calm, quiet: str, stride: int) -> None:
+    """In every state of the gates: a strike, a cool-down or a closed gate is not forgotten for it."""
+    slack, readings = QUIET[quiet]
+    guards = profile.guards()
+    points = itertools.product(LOADS, list(memories(profile)))
+    for load, (memory, *then) in itertools.islice(points, 0, None, stride):
+        telemetry = calm(NOW, load, **readings)
+        after = advance(guards, tuple(memory.get(guard.name) for guard in guards), telemetry)
+        for current in EVERY_ALLOCATION:
+            quota, cpuset, frozen = most(profile, (slack, load), tuple(then), current)
+            ruled = judge(bounds(guards, after, telemetry, current, LIMITS), LIMITS.full).allocation
+            assert ruled == Allocation(min(quota, LIMITS.full.quota_cpus), cpuset, frozen), (load, memory, current)
 
 
 @pytest.mark.parametrize("stride", [STRIDE, pytest.param(1, marks=pytest.mark.slow)])

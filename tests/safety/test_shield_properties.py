@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value
+from rlctl.envs.telemetry import FEW_IN_LONG, LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict
@@ -88,14 +88,34 @@ def test_ruling_twice_on_one_telemetry_is_ruling_once(
     assert repr((shield.rule(history[-1], current, proposed), shield.state)) == repr((first, state))
 
 
+def says(telemetry: Telemetry, counter: str, profile: Profile) -> bool:
+    """Whether a fresh reading says yes."""
+    said = telemetry.counters.get(counter)
+    return isinstance(said, Value) and said.value == 1.0 and 0.0 <= said.age_seconds <= profile.max_age_seconds
+
+
+def said_to_be_idle(telemetry: Telemetry, profile: Profile) -> bool:
+    """The source says that nothing is outstanding, the window is empty, and no reading says otherwise."""
+    tail, oldest = telemetry.tail_latency_seconds, telemetry.oldest_request_seconds
+    if isinstance(oldest, Missing):
+        none_waits = oldest.why in (Why.NOT_CONFIGURED, Why.NOT_SUPPORTED, Why.NO_DATA)
+    else:
+        none_waits = oldest.value == 0.0 and 0.0 <= oldest.age_seconds <= profile.max_age_seconds
+    empty = isinstance(tail, Missing) and tail.why is Why.NO_DATA
+    return empty and none_waits and says(telemetry, LC_IDLE, profile)
+
+
 def believable(telemetry: Telemetry, profile: Profile) -> bool:
     """The issue's list of what must be there, in plain words and without the code under test."""
     tail, load, alive = telemetry.tail_latency_seconds, telemetry.load_ratio, telemetry.lc_alive
+    if said_to_be_idle(telemetry, profile):
+        tail = Quantile(telemetry.target_seconds, samples=10_000)  # in its place: nothing at all was late
     if isinstance(tail, Missing) or isinstance(load, Missing) or not isinstance(tail, Quantile):
         return False
     if not 0.0 <= tail.age_seconds <= profile.max_age_seconds or not 0.0 <= load.age_seconds <= profile.max_age_seconds:
         return False
-    if tail.samples < profile.min_samples or (isinstance(alive, Value) and not alive.value > 0.0):
+    enough = 1 if says(telemetry, FEW_IN_LONG, profile) else profile.min_samples
+    if tail.samples < enough or (isinstance(alive, Value) and not alive.value > 0.0):
         return False
     numbers = (telemetry.time_seconds, telemetry.target_seconds, tail.value, load.value)
     return all(math.isfinite(number) for number in numbers) and min(tail.value, telemetry.target_seconds) > 0.0
@@ -110,6 +130,20 @@ def test_telemetry_that_cannot_be_believed_ends_in_the_safe_allocation(
     verdict = lived(profile, limits, history).rule(history[-1], current, limits.full)
     if not believable(history[-1], profile):
         assert verdict.allocation.at_most(limits.safe)
+
+
+@few
+@given(data=st.data(), profile=PROFILES)
+def test_an_idle_lc_has_all_its_slack(
+    data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
+) -> None:
+    """After any history, in which it may have missed, been lost, or been overrun."""
+    history, current = data.draw(histories), data.draw(allocations)
+    now = Telemetry(2000.0, 0.010, lc_alive=Value(1.0), load_ratio=Value(0.0))
+    idle = now.but(tail_latency_seconds=Missing(Why.NO_DATA), counters={LC_IDLE: Value(1.0)})
+    well = now.but(tail_latency_seconds=Quantile(1e-300, samples=10_000))
+    verdicts = [lived(profile, limits, [*history, last]).rule(last, current, limits.full) for last in (idle, well)]
+    assert verdicts[0].allocation == verdicts[1].allocation
 
 
 @few

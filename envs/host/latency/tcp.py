@@ -19,7 +19,7 @@ from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of,
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.host.latency.tcp_window import TcpWindow
-from rlctl.envs.telemetry import Missing, Reading, Value, Why
+from rlctl.envs.telemetry import LC_IDLE, Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class TcpSource:
         HostError: The LC listens on no TCP port, the kernel does not answer, or its network cannot be entered.
     """
 
-    provides = (*PROVIDES, "lc_idle", "lc_saturated_ratio")
+    provides = (*PROVIDES, LC_IDLE, "lc_saturated_ratio")
 
     def __init__(
         self, slo: SLO, pids: Pids, *, ports: Sequence[int] = (), window_seconds: float = 1.0, cpu_ratio: float = 0.02
@@ -104,11 +104,11 @@ class TcpSource:
             saturated, waiting = self._window.saturated_ratio, self._window.waiting
         readings = dict(self._reporter.readings(figures, now_seconds))
         if isinstance(figures, Missing):
-            return readings | dict.fromkeys(("lc_idle", "lc_saturated_ratio"), figures)
+            return readings | dict.fromkeys((LC_IDLE, "lc_saturated_ratio"), figures)
         age = max(now_seconds - figures.end_seconds, 0.0)
         whole = figures.window_seconds >= 0.5 * self._window_seconds
         idle = figures.samples == 0 and not waiting and whole
-        return readings | {"lc_idle": Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age)}
+        return readings | {LC_IDLE: Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age)}
 
     def newest(self) -> Newest:
         """The oldest waiting request at this moment."""

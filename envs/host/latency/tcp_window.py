@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 
 import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.envs.host.latency.figures import UNKNOWN, Figures
 from rlctl.envs.host.latency.tcp_requests import TcpLook
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.telemetry import GROWN_SECONDS, Missing, Why
 
 MOST_JIFFIES = 8192
 """The longest latency that is told apart: 8 s at 1000 Hz, 33 s at 250."""
@@ -40,17 +41,21 @@ class TcpWindow:
         self._window_seconds, self._late_ratio = window_seconds, 1.0 - quantile
         self._jiffy_seconds = jiffy_seconds
         self._looks: deque[TcpLook] = deque()
+        self._older: deque[TcpLook] = deque()
 
     def add(self, look: TcpLook) -> None:
         """Take a look in; the first one only starts the clock."""
         if look.interval_seconds > 0.0:
             self._looks.append(look)
         while len(self._looks) > 1 and self._looks[0].at_seconds <= look.at_seconds - self._window_seconds:
-            self._looks.popleft()
+            self._older.append(self._looks.popleft())
+        while self._older and self._older[0].at_seconds <= look.at_seconds - GROWN_SECONDS:
+            self._older.popleft()
 
     def clear(self) -> None:
         """Forget all looks that were taken in."""
         self._looks.clear()
+        self._older.clear()
 
     @property
     def waiting(self) -> bool:
@@ -87,11 +92,13 @@ class TcpWindow:
         if not self._looks:
             return Missing(Why.NO_DATA, "no window has ended yet")
         seconds = sum(look.interval_seconds for look in self._looks)
-        late = self._late_requests()
+        late = self._late_requests(self._looks)
         oldest, samples = self.oldest_seconds, round(float(late[0]))
         tail: float | Missing = Missing(Why.NO_DATA)
         if samples:
             tail = self._jiffy_seconds * _crossing(late, self._late_ratio)
+            if samples * self._late_ratio < 1.0:
+                tail = min(tail, self._grown_tail())
         elif oldest > 0.0:  # nothing is completed although requests wait: they take so long at least
             tail, samples = oldest, len(self._looks[-1].ages)
         return Figures(
@@ -108,14 +115,28 @@ class TcpWindow:
     def _requests(self) -> float:
         return float(sum(look.weights.sum() for look in self._looks))
 
-    def _late_requests(self) -> Array:
+    def _grown_tail(self) -> float:
+        """Of so few requests that the worst counts: the tail of a window that holds those before them, too.
+
+        One that is late among twenty is no miss. Those that were late before the window are not counted again.
+        """
+        looks, requests = list(self._looks), self._requests()
+        for look in reversed(self._older):
+            if requests * self._late_ratio >= 1.0:
+                break
+            looks.append(look)
+            requests += float(look.weights.sum())
+        return self._jiffy_seconds * _crossing(self._late_requests(looks), self._late_ratio)
+
+    def _late_requests(self, looks: Iterable[TcpLook]) -> Array:
         """Requests whose stamps differ by k jiffies or more, for k = 0, 1, ...; never rising."""
-        took = np.concatenate([look.took for look in self._looks])
-        weights = np.concatenate([look.weights for look in self._looks])
+        looks = tuple(looks)
+        took = np.concatenate([look.took for look in looks])
+        weights = np.concatenate([look.weights for look in looks])
         counts = np.asarray(np.bincount(self._jiffies(took), weights, 2), np.float64)
-        passing = np.concatenate([look.passing for look in self._looks])
+        passing = np.concatenate([look.passing for look in looks])
         if passing.size:
-            mean_interval = float(np.mean([look.interval_seconds for look in self._looks]))
+            mean_interval = float(np.mean([look.interval_seconds for look in looks]))
             waiting = np.bincount(self._jiffies(passing)) * mean_interval / self._jiffy_seconds
             size = max(len(counts), len(waiting) + 1)
             late = np.pad(_from_above(counts), (0, size - len(counts)))

@@ -146,6 +146,25 @@ def simulated(latencies: np.ndarray, arrivals: np.ndarray, looks_at: np.ndarray,
     return seen
 
 
+def one_late_in(others: int) -> float:
+    """The tail of a second with one request of 80 ms, after so many of 4 ms in the seconds before it."""
+    window, nothing = TcpWindow(1.0, 0.95, JIFFY), np.empty(0)
+    for second in range(9):
+        took = np.full(1, 0.080) if second == 8 else np.full(others // 8, 0.004)
+        window.add(TcpLook(float(second), 1.0, took, np.ones(len(took)), nothing, nothing, 4, 0))
+    tail = window.figures().tail_seconds
+    assert isinstance(tail, float)
+    return tail
+
+
+def test_one_late_request_of_few_is_a_miss() -> None:
+    assert one_late_in(8) > 0.075
+
+
+def test_one_late_request_of_forty_is_none() -> None:
+    assert one_late_in(40) < 0.010
+
+
 @pytest.mark.parametrize("kind", ["lognormal", "bimodal", "stalls"])
 @pytest.mark.parametrize("every_seconds", [0.02, 0.1])
 def test_the_tail_is_near_the_truth(kind: str, every_seconds: float) -> None:
