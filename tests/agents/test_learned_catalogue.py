@@ -37,7 +37,7 @@ def test_bundle_that_did_not_ship_is_told(shipped):
         catalogue.build("dqn-bare")
 
 
-def test_a_damaged_shipped_bundle_is_not_lacking_but_wrong(shipped):
+def test_damaged_shipped_bundle_is_wrong_not_lacking(shipped):
     (shipped / "configs/bundles/ppo/weights.npz").write_bytes(b"")
     assert catalogue.lacking("ppo") == ""
     with pytest.raises(BundleError, match="damaged or replaced"):
@@ -67,6 +67,6 @@ def test_a_learned_policy_takes_no_options(make_bundle, tmp_path):
         catalogue.build(str(make_bundle(tmp_path / "mine")), margin_ratio=0.1)
 
 
-def test_a_misspelt_learned_policy_is_answered_with_the_closest():
+def test_misspelt_learned_policy_gets_the_closest():
     with pytest.raises(PolicyError, match=r"no manager 'pp0'; did you mean 'ppo'\?"):
         catalogue.build("pp0")

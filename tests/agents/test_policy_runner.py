@@ -91,7 +91,7 @@ def test_failing_policy_leaves_be_safe_strict_one_raises():
         PolicyRunner(Scripted(PolicyError("no idea")), None, LIMITS, 1.0, strict=True).decide(telemetry(), LIMITS.safe)
 
 
-def test_a_fault_of_a_guard_is_not_the_policys():
+def test_fault_of_a_guard_is_not_policys():
     runner = PolicyRunner(Scripted(ASKED), shield(), LIMITS, 1.0)
     current = runner.start()
     runner.shield.rule = lambda *_: 1 / 0

@@ -186,7 +186,7 @@ def test_text_for_a_tuple_is_not_split(tmp_path: Path, member: str) -> None:
         ("heracls", r"did you mean 'heracles'\?$"),
     ],
 )
-def test_a_forgotten_file_or_its_py_is_hinted_at(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forgotten_file_or_py_is_hinted_at(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.cli import main
 
     with pytest.raises(PolicyError, match=hint):
@@ -238,7 +238,7 @@ def test_the_checks_find_a_clock_that_is_read(clock: str) -> None:
 
 
 @pytest.mark.usefixtures("few_runs")
-def test_the_checks_find_a_need_that_is_no_reading() -> None:
+def test_checks_find_need_that_is_no_reading() -> None:
     class Needy(Growing):
         needs = ("load_ratio", "latency")
 
@@ -247,7 +247,7 @@ def test_the_checks_find_a_need_that_is_no_reading() -> None:
 
 
 @pytest.mark.usefixtures("few_runs")
-def test_the_command_checks_one_and_says_what_it_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_checks_one_and_says_what_breaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.cli import main
 
     assert main(["managers", "check", "heracles"]) == 0

@@ -182,7 +182,7 @@ def test_lags_reach_as_far_back_over_partial_beginning():
     ({"absent": {"latncy"}}, "there are slack, latency"),
     ({"lags": (0, 1)}, "oldest first"),
 ])  # fmt: skip
-def test_what_cannot_be_seen_is_told_in_one_line(options, said):
+def test_unseeable_is_told_in_one_line(options, said):
     with pytest.raises(ConfigError, match=said):
         VectorObserver(Limits(4), 1.0, **options)
 

@@ -159,7 +159,7 @@ def test_best_of_load_falls_fast_and_rises_slowly():
     assert low < calm(0.1, 0.4) <= low + 0.1 * (high - low)
 
 
-def test_hosts_of_different_sizes_learn_apart_and_forget_apart():
+def test_hosts_of_different_sizes_learn_apart():
     limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
     experience, current = SafeLevelMemory(limits), Allocations.of([Allocation(1.0, 2), Allocation(1.0, 36)])
     for second in range(3):
@@ -169,7 +169,7 @@ def test_hosts_of_different_sizes_learn_apart_and_forget_apart():
     assert [len(experience.evidence.plain(host)["cells"]) for host in (0, 1)] == [0, 1]
 
 
-def test_what_is_remembered_is_recalled_and_nothing_is_empty():
+def test_remembered_is_recalled_nothing_is_empty():
     assert lived().state_dict() == {}
     memory = json.loads(json.dumps(lived(*[(0.5, HOLDS, 14)] * 3).state_dict()))
     again = SafeLevelMemory(LIMITS)

@@ -29,7 +29,7 @@ def test_gymnasium_accepts_it_without_a_warning():
         check_env(HostEnv(FakePlant()), skip_render_check=True)
 
 
-def test_it_is_known_to_gymnasium_by_id_and_truncates():
+def test_gymnasium_knows_it_and_it_truncates():
     env = gym.make("rlctl/LiveHost-v0", plant=FakePlant(), max_episode_steps=3)
     env.reset()
     assert [env.step(INDEX["keep"])[3] for _ in range(3)] == [False, False, True]

@@ -228,7 +228,7 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
         {"schema": 3, "cells": [[0.5, 1, 1.0, 1.0, 1.0, 1.0]]},
     ],
 )
-def test_what_is_no_memory_is_refused_and_changes_nothing(plain):
+def test_no_memory_is_refused_and_changes_nothing(plain):
     evidence = made(held=[(0.6, 4)] * 2)
     with pytest.raises(ValueError, match=r"."):
         evidence.evidence.restore_state(plain)

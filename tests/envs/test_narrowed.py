@@ -130,7 +130,7 @@ def test_without_load_or_latency_the_mask_stays(load, ratio):
     assert left.all()
 
 
-def test_hosts_of_different_sizes_are_held_to_their_own():
+def test_hosts_are_held_to_their_own_sizes():
     limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
     experience, both = SafeLevelMemory(limits), np.array([0, 1])
     experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))

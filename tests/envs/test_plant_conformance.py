@@ -60,7 +60,7 @@ def test_what_host_does_not_have_is_not_given(plant: Plant) -> None:
     assert plant.apply(Allocation(1e-9, 1)).quota_cpus == plant.limits.min_quota_cpus
 
 
-def test_time_passes_in_wait_alone_and_by_one_tick(plant: Plant) -> None:
+def test_time_passes_in_wait_alone(plant: Plant) -> None:
     plant.reset()
     first = plant.read()
     assert plant.read() == first

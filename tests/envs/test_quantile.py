@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlctl.envs.quantile import weighted_quantile
 
 
-def test_twenty_one_values_have_their_p95_at_rank_19() -> None:
+def test_twenty_one_values_have_p95_at_19() -> None:
     """0.95 * 20 is 19 exactly; rounding up by one would report the worst request as p95."""
     assert weighted_quantile(range(20, -1, -1), [1] * 21, 0.95) == 19
 

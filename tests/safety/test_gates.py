@@ -71,7 +71,7 @@ def test_absurd_load_does_not_lock_the_gate(calm: Calm) -> None:
     assert 0.0 <= shield.state["load-gate"]["noise_ratio"] <= 0.05
 
 
-def test_heracles_judges_every_fifteen_seconds_and_holds_in_between(calm: Calm) -> None:
+def test_heracles_judges_every_fifteen_seconds(calm: Calm) -> None:
     shield = Shield(load_profile("heracles"), LIMITS)
     answers = [frozen(shield, calm(float(t), 0.5 if t == 0 else 0.99)) for t in range(17)]
     assert answers == [False] * 15 + [True] * 2

@@ -101,7 +101,7 @@ def test_without_group_of_its_own_hosts_pressure_counts() -> None:
     assert PRESSURE.advance(PRESSURE.start(), own).level == PressureLevel.NONE, "the LC itself waits for nothing"
 
 
-def test_bad_news_is_believed_when_old_and_good_news_only_when_fresh() -> None:
+def test_bad_news_is_believed_when_old() -> None:
     old = 5.0
     assert lived(Value(0.5, old)) == [TWO]
     assert lived(Value(0.0, old)) == [TWO]
@@ -129,7 +129,7 @@ def test_bandwidth_over_the_limit_is_taken_from_be(total: float, be: float | Non
     assert (bound.most if bound else None) == (None if kept_cpus is None else Allocation(kept_cpus, 3))
 
 
-def test_an_unlimited_be_is_counted_as_the_whole_host_and_a_frozen_one_stays_as_it_is() -> None:
+def test_unlimited_be_counts_as_whole_host() -> None:
     telemetry = seen(0.0, dram_bandwidth_ratio=1.0)
     bound = BANDWIDTH.bound(None, telemetry, LIMITS.full, LIMITS)
     assert bound is not None
@@ -140,7 +140,7 @@ def test_an_unlimited_be_is_counted_as_the_whole_host_and_a_frozen_one_stays_as_
     assert BANDWIDTH.bound(None, telemetry, frozen, LIMITS).most == frozen  # type: ignore[union-attr]
 
 
-def test_a_be_without_a_part_in_the_traffic_keeps_no_more_than_is_in_force() -> None:
+def test_be_without_traffic_keeps_what_it_has() -> None:
     telemetry = seen(0.0, dram_bandwidth_ratio=1.0, be_dram_bandwidth_ratio=0.0)
     current = Allocation(1.2302851638765917, 1)
     bound = BANDWIDTH.bound(None, telemetry, current, LIMITS)
@@ -150,7 +150,7 @@ def test_a_be_without_a_part_in_the_traffic_keeps_no_more_than_is_in_force() -> 
 
 @few
 @given(history=st.lists(COUNTERS, min_size=1, max_size=12), times=st.data(), current=CURRENT)
-def test_whatever_they_read_the_guards_bound_within_what_can_be_written(
+def test_guards_bound_within_what_can_be_written(
     history: list[dict[str, Reading]], times: st.DataObject, current: Allocation
 ) -> None:
     current = LIMITS.clip(current)
@@ -180,16 +180,14 @@ def test_more_stalls_never_leave_be_more(stalls: list[float], more: float) -> No
 
 @few
 @given(counters=COUNTERS)
-def test_a_profile_without_them_rules_as_if_the_readings_were_not_there(
-    counters: dict[str, Reading], calm: Any
-) -> None:
+def test_profile_without_them_ignores_the_readings(counters: dict[str, Reading], calm: Any) -> None:
     plain = load_profile("responsive")
     telemetry = calm(0.0)
     ruled = [Shield(plain, LIMITS).rule(one, TWO, TWO) for one in (telemetry, telemetry.but(counters=counters))]
     assert ruled[0] == ruled[1]
 
 
-def test_off_means_the_digest_of_before_and_on_another_one() -> None:
+def test_off_means_the_digest_of_before() -> None:
     assert load_profile("heracles").digest == "24b129e87b08"
     assert load_profile("responsive").digest == "ef728702fa02"
     assert on().digest != load_profile("responsive").digest
@@ -209,7 +207,7 @@ def test_the_verdict_names_the_guard(calm: Calm) -> None:
     assert _memory(Stalls(), remembered) == Stalls(3, 3, 3, 0.0, 0.5, False, 3.0)  # type: ignore[arg-type]
 
 
-def test_over_simulated_hosts_the_batch_shield_answers_as_the_shield_though_it_leaves_them_out() -> None:
+def test_batch_shield_leaves_memory_guards_out() -> None:
     """A simulated host has none of these readings, for which the guards have no objection."""
     profile, count, dice = on(), 8, np.random.default_rng(3)
     batch = SimBatch(load_host("thesis-host"), range(count), lambda *_: np.full(60, 0.6), 60)
@@ -236,7 +234,7 @@ def test_over_simulated_hosts_the_batch_shield_answers_as_the_shield_though_it_l
         ("memory_bandwidth: {limit: 0.9}", "unknown key"),
     ],
 )
-def test_a_slip_in_their_constants_is_told_with_its_line(tmp_path: Path, line: str, told: str) -> None:
+def test_slip_in_constants_is_told_with_line(tmp_path: Path, line: str, told: str) -> None:
     from rlctl.envs.errors import ConfigError
 
     text = (Path(__file__).parents[2] / "configs/safety/heracles.yaml").read_text()

@@ -31,7 +31,7 @@ def lived(calm: Calm, windows: Iterable[tuple[float, float]], period_seconds: fl
     return memory
 
 
-def test_a_task_that_escaped_the_freezer_is_told_within_two_seconds(calm: Calm) -> None:
+def test_escaped_task_is_told_within_two_seconds(calm: Calm) -> None:
     """Measured on a live host: `frozen; used .98 CPU`, and no word of it anywhere."""
     memory = lived(calm, [(0.0, 0.0)] + [(0.98, 0.0)] * 2)
     bound = GUARD.bound(memory, calm(2.0), Allocation(1.0, 2), LIMITS)
@@ -54,14 +54,14 @@ def test_the_error_of_two_counters_is_no_overrun(calm: Calm, allowed: float, noi
 
 
 @given(st.floats(0.05, 2.0), st.integers(0, 9))
-def test_a_quota_s_period_in_windows_as_short_is_no_overrun(calm: Calm, quota: float, offset: int) -> None:
+def test_quotas_period_is_no_overrun(calm: Calm, quota: float, offset: int) -> None:
     """Ten windows a second beside a period of 100 ms: now and then a window has the work of two periods."""
     uneven = itertools.chain.from_iterable(((2.0 * quota, quota), (0.0, quota)) for _ in range(20))
     memory = lived(calm, list(uneven)[offset:], PERIOD_SECONDS)
     assert memory.cpu_seconds < MOST_CPU_SECONDS
 
 
-def test_a_window_without_a_reading_says_nothing_and_a_simulated_host_obeys(calm: Calm) -> None:
+def test_window_without_reading_says_nothing(calm: Calm) -> None:
     held = lived(calm, [(0.0, 0.0)] + [(0.98, 0.0)] * 2)
     for changes in (
         {"be_cpus": Missing(Why.NO_DATA), "counters": {BE_ALLOWED: Value(0.0)}},

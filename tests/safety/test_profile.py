@@ -53,7 +53,7 @@ def test_measured_is_responsive_where_nothing_was_measured() -> None:
     assert measured.digest != responsive.digest
 
 
-def test_digests_of_profiles_without_it_are_what_they_were() -> None:
+def test_digests_without_it_are_as_before() -> None:
     """Bundles and results name them."""
     digests = {name: load_profile(name).digest for name in ("heracles", "knee", "responsive")}
     assert (digests["knee"], digests["responsive"]) == ("219ff86eb8a8", "ef728702fa02")
@@ -87,7 +87,7 @@ def test_every_constant_is_written_down(name: str) -> None:
         ("min_samples: 20", "min_samples: 20\nmin_samples: 1", ["'min_samples' stands on line"]),
     ],
 )
-def test_a_wrong_constant_is_one_line_with_file_and_line(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+def test_wrong_constant_is_one_line(tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
     path = tmp_path / "mine.yaml"
     text = text_of("heracles")
     assert old in text

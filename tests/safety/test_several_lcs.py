@@ -45,7 +45,7 @@ allocations = st.builds(Allocation, st.sampled_from([0.01, 0.5, 2.0, 4.0, UNLIMI
 @pytest.mark.parametrize("profile", SAFETY_PROFILES)
 @examples(10)
 @given(run=ticks, step=st.sampled_from([0.2, 1.0, 7.0]), asked=allocations)
-def test_the_verdict_is_that_of_a_shield_for_each_taken_together(profile, run, step, asked):
+def test_verdict_is_of_all_shields_together(profile, run, step, asked):
     profile = load_profile(profile)
     together, alone = Shield(profile, LIMITS), {name: Shield(profile, LIMITS) for name in NAMES}
     current = LIMITS.safe
@@ -57,7 +57,7 @@ def test_the_verdict_is_that_of_a_shield_for_each_taken_together(profile, run, s
         current = verdict.allocation
 
 
-def test_who_is_cooling_down_is_not_forgotten_when_another_rules():
+def test_who_cools_down_is_not_forgotten():
     shield = Shield(load_profile("heracles"), LIMITS)
     asked, current = LIMITS.full, LIMITS.safe
     bad = {"web": a_telemetry(0.0, latency=0.05), "cache": a_telemetry(0.0)}
@@ -69,7 +69,7 @@ def test_who_is_cooling_down_is_not_forgotten_when_another_rules():
     assert any(bound.detail.startswith("LC web") for bound in verdict.bounds)
 
 
-def test_readings_that_failed_as_a_whole_count_for_every_lc():
+def test_readings_failed_whole_count_for_all():
     shield = Shield(load_profile("responsive"), LIMITS)
     shield.rule(worst_of({name: a_telemetry(0.0) for name in NAMES}), LIMITS.safe, LIMITS.full)
     verdict = shield.rule(Telemetry(1.0, 0.01), LIMITS.safe, LIMITS.full)
@@ -91,12 +91,12 @@ def test_the_worst_off_speaks_for_all():
 
 
 @pytest.mark.parametrize("lost", [None, math.nan])
-def test_one_whose_latency_is_not_known_is_the_worst_off(lost):
+def test_unknown_latency_is_the_worst_off(lost):
     found = worst_of({"web": a_telemetry(0.0, 0.05), "cache": a_telemetry(0.0, lost)})
     assert found.ruling == "cache"
 
 
-def test_one_that_is_dead_or_whose_load_is_not_known_is_not_covered_up():
+def test_dead_or_unknown_one_is_not_covered_up():
     found = worst_of({"web": a_telemetry(0.0, 0.05), "cache": a_telemetry(0.0, load=None, alive=0.0)})
     assert found.ruling == "web"
     assert isinstance(found.load_ratio, Missing)
@@ -108,7 +108,7 @@ def a_tick(index, telemetry, verdict, before):
 
 
 @given(run=ticks)
-def test_a_log_brings_back_who_ruled_and_comes_to_the_same_bounds(run):
+def test_log_brings_back_who_ruled(run):
     profile = load_profile("responsive")
     shield, replayed, current = Shield(profile, LIMITS), Shield(profile, LIMITS), LIMITS.safe
     for number, each in enumerate(run):
@@ -124,7 +124,7 @@ def test_a_log_brings_back_who_ruled_and_comes_to_the_same_bounds(run):
         current = verdict.allocation
 
 
-def test_a_replay_goes_on_from_what_a_header_says_was_remembered():
+def test_replay_goes_on_from_a_header():
     profile = load_profile("heracles")
     shield, replayed = Shield(profile, LIMITS), Shield(profile, LIMITS)
     telemetry = worst_of({"web": a_telemetry(0.0, 0.05), "cache": a_telemetry(0.0)})

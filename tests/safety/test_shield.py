@@ -48,7 +48,7 @@ def test_less_than_every_bound_stays_as_asked(profile: Profile, calm: Calm) -> N
     assert verdict.allocation == less
 
 
-def test_a_suspended_be_that_is_frozen_already_may_be_kept(profile: Profile, calm: Calm) -> None:
+def test_frozen_be_may_be_kept_suspended(profile: Profile, calm: Calm) -> None:
     moves = allowed(Shield(profile, LIMITS), calm(0.0, load=1.0), LIMITS.safe)
     assert "keep" in moves
     assert "thaw" not in moves
@@ -72,7 +72,7 @@ def test_the_state_can_be_logged(profile: Profile, calm: Calm) -> None:
     assert state["load-gate"] == {"closed": False, "load_ratio": 0.5, "polled_seconds": 0.0, "noise_ratio": gap}
 
 
-def test_a_greedy_policy_that_would_always_be_late_seldom_is(profile: Profile) -> None:
+def test_greedy_policy_is_seldom_late(profile: Profile) -> None:
     plant = FakePlant(limits=LIMITS, loads=(0.5, 0.6, 0.7, 0.6))
     shield = Shield(profile, LIMITS)
     plant.apply(shield.rule(plant.read(), plant.current, LIMITS.safe).allocation)
@@ -96,7 +96,7 @@ def test_speed_of_a_ruling(benchmark: Any, calm: Calm) -> None:
     assert verdict.allocation.at_most(LIMITS.full)
 
 
-def test_before_the_first_reading_nobody_reads_of_a_high_load_or_a_small_slack() -> None:
+def test_before_first_reading_nothing_is_high() -> None:
     """Once an idle LC read as one without room: whoever saw it went to look for a load that there was not."""
     limits, unknown = Limits(cpus=4), Missing(Why.NO_DATA)
     shield = Shield(load_profile("responsive"), limits)

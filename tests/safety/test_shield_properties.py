@@ -64,7 +64,7 @@ def test_asking_for_less_never_yields_more(
 
 @few
 @given(data=st.data(), profile=PROFILES)
-def test_what_was_proposed_and_executed_before_does_not_matter(
+def test_earlier_proposals_do_not_matter(
     data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
 ) -> None:
     history, current, proposed = data.draw(histories), data.draw(allocations), data.draw(allocations)
@@ -123,7 +123,7 @@ def believable(telemetry: Telemetry, profile: Profile) -> bool:
 
 @few
 @given(data=st.data(), profile=PROFILES)
-def test_telemetry_that_cannot_be_believed_ends_in_the_safe_allocation(
+def test_unbelievable_telemetry_ends_safe(
     data: st.DataObject, profile: Profile, limits: Limits, histories: Histories, allocations: Allocations
 ) -> None:
     history, current = data.draw(histories), data.draw(allocations)

@@ -34,12 +34,12 @@ def test_most_of_newest_requests_have_to_be_late(latencies, sign):
     assert seen(Newest(latencies)) == ({Sign.LATE} if sign else set())
 
 
-def test_a_median_that_is_the_objective_allows_more_late_requests_than_a_tail():
+def test_median_objective_allows_more_late_requests():
     half = Newest([LATE] * 12 + [GOOD] * 8)
     assert seen(half, slo=SLO(0.010, 0.5, 1000.0)) == set()
 
 
-def test_requests_of_some_looks_count_together_and_those_of_long_ago_do_not():
+def test_requests_of_recent_looks_count_together():
     two, three = Newest([LATE] * 2), Newest([LATE] * 3)
     assert seen(two, three) == {Sign.LATE}
     assert seen(two, NOTHING, three) == {Sign.LATE}
@@ -48,14 +48,14 @@ def test_requests_of_some_looks_count_together_and_those_of_long_ago_do_not():
     assert seen(Newest([GOOD] * 50), Newest([LATE] * 20), apart_seconds=RECENT_SECONDS) == {Sign.LATE}
 
 
-def test_a_slow_service_is_judged_by_its_newest_requests_too():
+def test_slow_service_is_judged_by_newest_requests():
     """Twenty requests a second, of which a log is read in pieces of two."""
     good, late = Newest([GOOD] * 2), Newest([LATE] * 2)
     assert seen(good, good, good, late, late, apart_seconds=0.1) == set()
     assert seen(good, good, good, late, late, late, apart_seconds=0.1) == {Sign.LATE}
 
 
-def test_one_old_request_is_no_sign_and_one_that_grows_older_is():
+def test_old_request_is_a_sign_when_ageing():
     """The quantile leaves room for single slow requests; a queue that grows shows one at every look."""
     old, young = Newest(oldest_seconds=0.012), Newest(oldest_seconds=0.004)
     assert seen(old) == set()
@@ -64,7 +64,7 @@ def test_one_old_request_is_no_sign_and_one_that_grows_older_is():
     assert seen(old, NOTHING, old) == set(), "a source that did not answer says nothing"
 
 
-def test_an_old_request_is_a_sign_sooner_where_others_are_late_too():
+def test_old_request_counts_sooner_among_late_ones():
     """Close looks: a queue that fills is told from one slow request by those that came out of it."""
     old, others = Newest(oldest_seconds=0.012), Newest([GOOD] * 30 + [LATE] * LEAST_LATE, oldest_seconds=0.012)
     assert seen(old, old, apart_seconds=0.005) == set()
@@ -73,14 +73,14 @@ def test_an_old_request_is_a_sign_sooner_where_others_are_late_too():
     assert seen(*[old] * 4, apart_seconds=0.005) == {Sign.OLDEST}
 
 
-def test_a_queue_about_the_target_is_not_over_at_one_close_look():
+def test_queue_about_target_outlasts_a_close_look():
     old, young = Newest(oldest_seconds=0.012), Newest(oldest_seconds=0.008)
     assert seen(old, young, old, apart_seconds=0.005) == set()
     assert seen(old, young, old, old, apart_seconds=0.005) == {Sign.OLDEST}
     assert seen(old, young, young, young, old, apart_seconds=0.005) == set()
 
 
-def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sign():
+def test_request_nearing_target_brings_close_looks():
     signs = Symptoms(GOAL)
     near = []
     for n, oldest in enumerate((0.004, 0.006, 0.012, 0.014, None)):
@@ -89,14 +89,14 @@ def test_a_request_that_nears_the_target_is_worth_a_close_look_until_it_is_a_sig
     assert near == [False, True, True, False, False]
 
 
-def test_late_requests_are_worth_a_close_look_where_a_source_tells_of_no_others():
+def test_late_requests_bring_a_close_look():
     signs = Symptoms(GOAL)
     for late, near in ((1, False), (7, True), (20, False)):
         found = signs.observe(0.1 * late, Newest([GOOD] * 18 + [LATE] * late), waits=False)
         assert (signs.near, bool(found)) == (near, late == 20)
 
 
-def test_a_window_that_the_next_tick_will_read_counts_at_once():
+def test_window_of_the_next_tick_counts_now():
     assert seen(Newest(tail_seconds=0.011)) == {Sign.TAIL}
     assert seen(Newest(tail_seconds=0.009)) == set()
 

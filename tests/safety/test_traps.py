@@ -88,7 +88,7 @@ def test_exploration_is_masked_where_it_would_hurt(profile: Profile, calm: Calm)
         assert all(move.of(LIMITS.safe, LIMITS).at_most(LIMITS.safe) for move in allowed)
 
 
-def test_a_policy_that_leans_on_the_shield_earns_less_than_one_that_asks_for_what_it_gets() -> None:
+def test_leaning_on_the_shield_earns_less() -> None:
     """L10: the same host, the same executed allocations; only the asking differs, and it is charged once a tick."""
 
     def run(*, modest: bool) -> tuple[float, list[Allocation]]:

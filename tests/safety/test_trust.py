@@ -46,9 +46,7 @@ LIMITS = Limits(cpus=2)
         ({"time_seconds": math.nan}, Reason.ABSURD),
     ],
 )
-def test_what_is_not_believed_is_named_and_ends_in_the_safe_allocation(
-    calm: Calm, changes: dict[str, object], reason: Reason
-) -> None:
+def test_unbelieved_is_named_and_ends_safe(calm: Calm, changes: dict[str, object], reason: Reason) -> None:
     bound = SensorGuard(TRUST).bound(None, calm(0.0, **changes), LIMITS.full, LIMITS)
     assert bound is not None
     assert (bound.reason, bound.most) == (reason, LIMITS.safe)
@@ -66,7 +64,7 @@ def test_what_is_not_believed_is_named_and_ends_in_the_safe_allocation(
         {"load_ratio": Value(0.0)},
     ],
 )
-def test_sensors_that_a_host_never_had_do_not_stop_be(calm: Calm, changes: dict[str, object]) -> None:
+def test_sensors_never_there_do_not_stop_be(calm: Calm, changes: dict[str, object]) -> None:
     assert SensorGuard(TRUST).bound(None, calm(0.0, **changes), LIMITS.full, LIMITS) is None
 
 
@@ -85,9 +83,7 @@ def test_sensors_that_a_host_never_had_do_not_stop_be(calm: Calm, changes: dict[
         (Quantile(math.inf, samples=500), Value(0.0), -math.inf),
     ],
 )
-def test_good_news_needs_proof_and_bad_news_does_not(
-    calm: Calm, tail: Reading, oldest: Reading, slack: float | None
-) -> None:
+def test_good_news_needs_proof(calm: Calm, tail: Reading, oldest: Reading, slack: float | None) -> None:
     seen = TRUST.slack_ratio(calm(0.0, tail_latency_seconds=tail, oldest_request_seconds=oldest))
     assert seen == (None if slack is None else pytest.approx(slack))
 

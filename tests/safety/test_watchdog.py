@@ -94,7 +94,7 @@ def start(tmp_path):
         yield begin
 
 
-def test_silence_makes_be_safe_and_a_word_lets_the_controller_go_on(start, tmp_path):
+def test_silence_makes_be_safe(start, tmp_path):
     group, running = a_group(tmp_path / "be"), start(lease=0.3)
     running.say("plan", a_plan(group))
     until(lambda: is_safe(group))
@@ -147,7 +147,7 @@ def test_a_death_with_answers_unread_is_no_error(start, tmp_path):
     until(lambda: is_safe(group))
 
 
-def test_a_leave_that_is_still_unread_at_the_death_is_heeded(start, tmp_path):
+def test_unread_leave_is_heeded_at_death(start, tmp_path):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     running.process.send_signal(signal.SIGSTOP)
@@ -258,7 +258,7 @@ class Gone:
 
 
 @pytest.mark.parametrize(("restore_after", "slowness", "ends"), [(30.0, 1.0, 65.0), (1.0, 2.0, 35.0)])
-def test_a_start_that_takes_long_and_fails_does_not_end_the_hold(tmp_path, monkeypatch, restore_after, slowness, ends):
+def test_long_failing_start_keeps_the_hold(tmp_path, monkeypatch, restore_after, slowness, ends):
     """Its runtimes did not answer: it counted as a successor, or kept `rlctl restore` out, and BE stayed frozen."""
     lock, journal = tmp_path / "lock", tmp_path / "journal"
     journal.touch()
@@ -270,7 +270,7 @@ def test_a_start_that_takes_long_and_fails_does_not_end_the_hold(tmp_path, monke
     assert ends <= gone.now < ends + 3.0, "the time that it took did not count"
 
 
-def test_while_somebody_restores_nothing_is_written_and_the_end_is_quiet(start, tmp_path):
+def test_while_somebody_restores_nothing_is_written(start, tmp_path):
     """Between its look at the journal and its write `restore` once set BE free, and BE was frozen again for good."""
     group, running = a_group(tmp_path / "be"), start(lease=0.2)
     running.say("plan", a_plan(group))
@@ -337,7 +337,7 @@ def test_group_replaced_before_plan_arrived_is_not_written(start, tmp_path):
     assert not is_safe(other)
 
 
-def test_what_is_refused_is_tried_again_and_keeps_nothing_else_waiting(start, tmp_path):
+def test_refused_is_tried_again_without_delay(start, tmp_path):
     group, other = a_group(tmp_path / "be\x1b[2J"), a_group(tmp_path / "other")
     (group / "freeze").unlink()
     (group / "freeze").mkdir()  # cannot be written, even by root
@@ -361,7 +361,7 @@ def test_a_plan_can_be_replaced(start, tmp_path):
     assert not is_safe(first)
 
 
-def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterwards(start, tmp_path):
+def test_signals_end_it_only_without_controller(start, tmp_path):
     group, running = a_group(tmp_path / "be"), start()
     running.say("plan", a_plan(group))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -376,7 +376,7 @@ def test_signals_do_not_end_it_while_the_controller_lives_and_hurry_it_afterward
     assert running.restored.exists()
 
 
-def test_a_reader_that_takes_no_messages_does_not_stop_it(start, tmp_path):
+def test_stuck_reader_does_not_stop_it(start, tmp_path):
     group = a_group(tmp_path / "be")
     read, write = os.pipe()
     os.set_blocking(write, False)
@@ -392,7 +392,7 @@ def test_a_reader_that_takes_no_messages_does_not_stop_it(start, tmp_path):
     os.close(read)
 
 
-def test_it_is_small_holds_only_its_own_and_stands_apart(start, tmp_path):
+def test_it_is_small_and_stands_apart(start, tmp_path):
     folders = [a_group(tmp_path / f"be{number}") for number in range(100)]
     running = start()
     running.say("plan", a_plan(*folders))

@@ -22,7 +22,7 @@ def shielded(loads):
     return plant, ShieldedEnv(env, Shield(load_profile("responsive"), plant.limits))
 
 
-def test_a_policy_that_always_asks_for_more_stays_frozen_at_full_load():
+def test_asking_for_more_stays_frozen_at_full_load():
     plant, env = shielded(loads=(0.99,))
     env.reset(seed=1)
     for _ in range(20):
@@ -34,7 +34,7 @@ def test_a_policy_that_always_asks_for_more_stays_frozen_at_full_load():
     assert plant.closed
 
 
-def test_at_low_load_be_grows_and_the_executed_action_is_told():
+def test_at_low_load_be_grows():
     plant, env = shielded(loads=(0.2,))
     env.reset(seed=1)
     for _ in range(5):
@@ -44,7 +44,7 @@ def test_at_low_load_be_grows_and_the_executed_action_is_told():
     assert not plant.current.frozen
 
 
-def test_leaning_on_the_shield_costs_once_and_both_allocations_are_told():
+def test_leaning_costs_once_and_is_told():
     """L10: who stores its own action learns of a host that never was; who pays nothing leans on the shield for ever."""
     plant, env = shielded(loads=(0.99,))
     env.reset(seed=1)
@@ -62,7 +62,7 @@ def test_leaning_on_the_shield_costs_once_and_both_allocations_are_told():
     env.close()
 
 
-def test_there_is_always_a_masked_move_and_it_is_never_overridden():
+def test_always_a_masked_move_never_overridden():
     _, env = shielded(loads=(0.2, 0.5, 0.8, 0.97, 0.3))
     env.reset(seed=1)
     dice = np.random.default_rng(1)
@@ -99,7 +99,7 @@ class Thinking:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_while_a_learner_thinks_a_live_host_goes_on_and_a_simulated_one_does_not(live):
+def test_live_host_goes_on_while_learner_thinks(live):
     plant = FakePlant(Limits(cpus=2), loads=(0.2,) * 8 + (0.99,) * 100)
     thinking = Thinking(plant, live=live)
     env = gym.make("rlctl/LiveHost-v0", plant=plant, max_episode_steps=200)

@@ -76,14 +76,14 @@ def ruled(*verdicts):
     return Rulings(seconds, [one + 0.01 for one in seconds], verdicts)
 
 
-def test_the_time_is_that_of_the_first_look_that_finds_every_knob_where_it_has_to_be():
+def test_time_is_of_first_fitting_look():
     seen = samples(MOST, MOST, Allocation(0.5, 1, frozen=True), SAFE, SAFE)
     judged = judge(seen, ruled(MOST), SAFE, 0.1, (0.1, 9.0))
     assert judged.seconds == pytest.approx(0.25)
     assert not judged.freer
 
 
-def test_be_that_leaves_the_safe_allocation_again_is_counted_once_for_each_time():
+def test_leaving_safe_again_counts_once_each():
     judged = judge(samples(SAFE, MOST, MOST, SAFE, HALF), ruled(MOST), SAFE, 0.0, (0.0, 9.0))
     assert judged.freer == 2
     assert "allowed 0.01 CPU on 1 CPU, frozen" in judged.first
@@ -93,7 +93,7 @@ def test_be_that_leaves_the_safe_allocation_again_is_counted_once_for_each_time(
     ("found", "freer"),
     [(HALF, 0), (Allocation(0.6, 1), 1), (Allocation(0.5, 2), 1), (Allocation(0.6, 2, frozen=True), 0), (None, 0)],
 )
-def test_every_knob_is_held_to_the_verdict_unless_nothing_can_run(found, freer):
+def test_every_knob_is_held_to_the_verdict(found, freer):
     assert judge(samples(HALF, found, HALF), ruled(HALF), None, 0.0, (0.0, 9.0)).freer == freer
 
 
@@ -105,7 +105,7 @@ def test_be_that_was_told_to_freeze_is_held():
     assert judge([*samples(SAFE), told], ruled(SAFE), SAFE, 0.0, (0.0, 9.0)).freer == 0
 
 
-def test_a_verdict_holds_from_the_end_of_its_tick_and_the_one_before_it_until_then():
+def test_verdict_holds_from_its_ticks_end():
     seen = [Sample(1.005, 1.006, MOST), Sample(1.02, 1.021, MOST)]
     assert judge(seen, ruled(MOST, HALF), None, 0.0, (0.0, 9.0)).freer == 1
     assert judge(seen[:1], ruled(MOST, HALF), None, 0.0, (0.0, 9.0)).freer == 0

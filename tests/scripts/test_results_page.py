@@ -28,7 +28,7 @@ def test_the_page_is_what_the_stored_results_make(script: dict[str, Any]) -> Non
         assert text == kept.read_text(), told
 
 
-def test_every_stored_result_is_on_the_page_with_its_command(script: dict[str, Any]) -> None:
+def test_every_stored_result_is_on_the_page(script: dict[str, Any]) -> None:
     runs = json.loads((ROOT / "docs/results/runs.json").read_text())
     stored = {path.stem for path in (ROOT / "docs/results").glob("*.json")} - {"runs"}
     assert set(runs) == stored <= set(script["COMMANDS"])
@@ -52,7 +52,7 @@ def test_card_of_shipped_bundle_has_scores_of_table(policy: str) -> None:
             assert score[metric]["mean"] == pytest.approx(row[metric]["mean"], abs=1e-4)
 
 
-def test_a_live_result_is_stored_and_shown_as_the_benchmark_wrote_it(script: dict[str, Any], tmp_path: Path) -> None:
+def test_live_result_is_shown_as_written(script: dict[str, Any], tmp_path: Path) -> None:
     result = json.loads((ROOT / "docs/results/live-nginx.json").read_text())
     result["managers"]["ppo"]["be_throughput_percent"]["mean"] = 12.3
     written = tmp_path / "out.json"

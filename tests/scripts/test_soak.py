@@ -16,7 +16,7 @@ STEADY = [Sample(70 << 20, 50, 5)] * 30
 
 
 @pytest.mark.slow
-def test_fifteen_hundred_ticks_of_everything_that_goes_wrong_leave_serve_as_small_as_it_was(tmp_path):
+def test_fifteen_hundred_bad_ticks_leave_serve_small(tmp_path):
     output = tmp_path / "soak.json"
     words = [sys.executable, str(SCRIPT), "fake", "--ticks", "1500", "--json", str(output)]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
@@ -36,7 +36,7 @@ def test_what_stays_as_it_was_is_no_complaint():
     assert complaints(STEADY) == []
 
 
-def test_scrapes_and_groups_that_come_and_go_are_no_leak():
+def test_scrapes_and_groups_are_no_leak():
     assert complaints([*STEADY, Sample(70 << 20, 90, 9), *STEADY, Sample(74 << 20, 90, 9)]) == []
 
 
@@ -62,7 +62,7 @@ def test_a_log_beyond_its_bound_fails(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", ["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
-def test_a_file_of_a_removed_group_cannot_be_read_though_it_is_open(tmp_path, kind):
+def test_removed_groups_open_file_is_unreadable(tmp_path, kind):
     host = FakeHost(tmp_path, kind, seed=1)
     group = host.be["be/batch-1"]
     (file,) = group.knob_files("frozen")[:1]

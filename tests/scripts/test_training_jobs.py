@@ -56,7 +56,7 @@ def test_what_is_finished_is_not_repeated(tmp_path):
     assert told == ["ppo-0: finished before"]
 
 
-def test_a_run_that_was_ended_goes_on_from_its_checkpoint(tmp_path):
+def test_ended_run_goes_on_from_its_checkpoint(tmp_path):
     is_done(JOB, tmp_path, ending="stopped")
     checkpoint(JOB, tmp_path)
     assert finished(JOB, tmp_path) is None
@@ -74,7 +74,7 @@ def test_a_run_without_a_checkpoint_begins_anew(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_folder_with_a_run_of_another_budget_or_other_hosts_is_refused(tmp_path):
+def test_folder_of_another_budget_is_refused(tmp_path):
     is_done(JOB, tmp_path)
     train([JOB], tmp_path, CPUS)
     for change in ({"seconds": 6.0}, {"seed": 1}, {"hosts": load_hosts().model_copy(update={"episode_steps": 9})}):
@@ -84,7 +84,7 @@ def test_a_folder_with_a_run_of_another_budget_or_other_hosts_is_refused(tmp_pat
 
 
 @pytest.mark.parametrize("key", ["profile", "safety"])
-def test_a_folder_with_a_run_on_profiles_that_were_rewritten_is_refused(key, tmp_path):
+def test_folder_on_rewritten_profiles_is_refused(key, tmp_path):
     """The kinds have them by their files, whose names stay."""
     files = {name: tmp_path / f"{name}.yaml" for name in ("profile", "safety")}
     files["profile"].write_text(load_host("thesis-host").model_dump_json())
@@ -100,7 +100,7 @@ def test_a_folder_with_a_run_on_profiles_that_were_rewritten_is_refused(key, tmp
         train([job], tmp_path, CPUS)
 
 
-def test_a_twin_learns_on_hosts_that_are_different_though_the_profile_draws_what_is(tmp_path):
+def test_twin_learns_on_hosts_that_differ(tmp_path):
     found = runpy.run_path(str(ROOT / "scripts/shift-matrix"), run_name="shift-matrix")
     found["twins"].__globals__.update(train=lambda *_: [])
     scenario = sim_scenario("two-core-nginx")
@@ -114,7 +114,7 @@ def test_a_twin_learns_on_hosts_that_are_different_though_the_profile_draws_what
 
 
 @pytest.mark.slow
-def test_variants_come_back_from_their_files_as_they_were(tmp_path, monkeypatch):
+def test_variants_come_back_as_they_were(tmp_path, monkeypatch):
     monkeypatch.setattr(training_jobs, "pinned", lambda *_: [])
     for one in variants(load_recipe("ppo"), load_hosts()):
         job = TrainingJob(one.name, one.algorithm, 0, "knee", seconds=5.0, recipe=one.recipe, hosts=one.hosts)
@@ -126,7 +126,7 @@ def test_variants_come_back_from_their_files_as_they_were(tmp_path, monkeypatch)
         assert load_hosts(given["--hosts"]) == one.hosts
 
 
-def test_each_command_has_a_cpu_and_a_log_of_its_own(tmp_path):
+def test_each_command_has_its_cpu_and_log(tmp_path):
     say = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
     fail = [sys.executable, "-c", "raise SystemExit(3)"]
     told = []

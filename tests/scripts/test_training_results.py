@@ -34,7 +34,7 @@ def written(tmp_path):
     return write
 
 
-def test_runs_stand_in_rows_with_their_mean_and_spread(written):
+def test_runs_stand_in_rows_with_mean(written):
     results = [read_result(written("ppo-0", -3.0, be=(90.0, 90.0))), read_result(written("ppo-1", 50.0))]
     rows = seed_rows(results)
     assert [row[0] for row in rows[1:3]] == ["ppo-0", "ppo-1"]
@@ -47,7 +47,7 @@ def test_a_single_run_has_no_spread(written):
 
 
 @pytest.mark.parametrize("lacks", [{"ending": "stopped"}, {"bundle": False}])
-def test_a_run_that_was_ended_or_has_no_policy_is_not_finished(written, lacks):
+def test_ended_run_is_not_finished(written, lacks):
     assert read_result(written("whole", 1.0)).is_finished
     assert not read_result(written("part", 1.0, **lacks)).is_finished
 
@@ -58,7 +58,7 @@ def test_another_file_is_one_line(tmp_path):
         read_result(tmp_path / "other.json")
 
 
-def test_a_policy_that_loses_what_the_yardstick_holds_is_told_scenario_by_scenario(tmp_path):
+def test_policy_that_loses_is_told_by_scenario(tmp_path):
     lost = [("feedforward", "two-core", -0.65), ("feedforward", "noisy", -0.2), ("frozen", "noisy", -0.4)]
     rows = [{"against": who, "scenario": name, "qos_guarantee_percent": {"mean": by}} for who, name, by in lost]
     file = tmp_path / "evaluation.json"

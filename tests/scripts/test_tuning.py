@@ -112,7 +112,7 @@ def test_range_that_cannot_be_is_told_at_once():
 
 
 @pytest.mark.slow
-def test_the_same_search_finds_the_same_on_any_number_of_processes():
+def test_search_finds_the_same_on_any_processes():
     plans, budget = short(candidates=3)
     alone = as_yaml(tune(spaces(("static",)), plans, budget, "responsive"))
     with workforce(2) as workers:
@@ -126,7 +126,7 @@ def test_company_changes_nothing(found):
     assert alone.managers["parties"] == found[0].managers["parties"]
 
 
-def test_tuned_is_never_worse_than_published_on_what_was_searched(found):
+def test_tuned_is_never_worse_where_searched(found):
     for one in found[0].managers.values():
         assert (-one.tuned.shortfall_points, one.tuned.be_throughput_percent) >= (
             -one.published.shortfall_points,
@@ -184,7 +184,7 @@ def test_tuned_constants_reach_policy_and_scenarios_win(mine):
     assert run_sim(plan).remarks["static"] == ("quota fixed at 5% of BE's CPUs",)
 
 
-def test_a_bench_says_that_it_is_tuned_and_is_verified_so(mine, tmp_path, capsys):
+def test_bench_says_that_it_is_tuned(mine, tmp_path, capsys):
     out = tmp_path / "result.json"
     asked = ["bench", "--scenario", "noisy", "--managers", "static", "--seeds", "2", "--duration", "20", "--jobs", "1"]
     asked += ["--shield", "responsive"]
@@ -209,7 +209,7 @@ def test_published_constants_stay_what_a_bench_runs_with(tmp_path):
     assert json.loads(out.read_text())["tuned"] is False
 
 
-def test_another_host_or_scenario_than_was_tuned_on_is_told(mine, tmp_path, capsys):
+def test_other_host_than_tuned_on_is_told(mine, tmp_path, capsys):
     asked = ["bench", "--managers", "static", "--seeds", "1", "--duration", "4", "--tuned", str(mine), "--dry-run"]
     assert main([*asked, "--scenario", "bursty"]) == 0
     assert "warning: bursty: the constants were not tuned on this scenario" in capsys.readouterr().err
@@ -232,7 +232,7 @@ def test_slip_in_file_is_told_with_its_name(mine):
         load_tuned(str(mine))
 
 
-def test_what_ships_was_searched_with_one_budget_and_can_be_run():
+def test_shipped_searches_had_one_budget():
     tuned = load_tuned(SHIPPED)
     assert {kind_of(seed) for seed in tuned.budget.seeds} == {SeedKind.TRAINING}
     assert set(tuned.managers) == set(SPACES)

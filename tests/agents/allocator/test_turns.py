@@ -40,7 +40,7 @@ def since(application: Application, placed: Placement | None) -> Application:
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("budget_cpus", [2.0, 0.5])
-def test_equals_that_do_not_fit_together_run_equally_long(count: int, budget_cpus: float) -> None:
+def test_equals_that_do_not_fit_run_equally_long(count: int, budget_cpus: float) -> None:
     alike = [job(f"a{index}", 1.2) for index in range(count)]  # one at a time; at 0.5 CPU one squeezed
     periods = Counter(name for placed in runs(alike, 20 * count * TURN_SECONDS, budget_cpus) for name in placed)
     assert max(periods.values()) - min(periods[one.name] for one in alike) <= 2 * TURN_SECONDS / PERIOD_SECONDS

@@ -119,7 +119,7 @@ def test_the_oracle_misses_no_window_that_frozen_holds(profile: HostProfile, wei
 
 
 @CASES
-def test_no_static_quota_that_holds_as_much_does_more_work(profile: HostProfile, weight: Weight) -> None:
+def test_no_static_quota_does_more_work(profile: HostProfile, weight: Weight) -> None:
     frozen = run(profile, FROZEN, weight=weight)
     oracle = run(profile, Oracle, weight=weight).work.sum(axis=0)
     for cpus, quota in itertools.product((1, profile.limits().cpus), np.linspace(0.2, profile.be.threads, 4)):
@@ -193,7 +193,7 @@ def test_oracle_reaches_optimum_of_finer_search(load: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", [THESIS, SMALL, RESTARTED], ids=["thesis", "small", "restarted"])
-def test_who_does_not_know_the_noise_does_less_and_misses_few(profile: HostProfile) -> None:
+def test_who_does_not_know_noise_does_less(profile: HostProfile) -> None:
     load = flat(0.95)
     frozen = run(profile, FROZEN, load, TICKS)
     oracle, model = run(profile, Oracle, load, TICKS), run(profile, OracleModel, load, TICKS)

@@ -123,7 +123,7 @@ def test_what_is_known_still_suspends(drive: Drive, tell: Tell, thesis_host: Lim
     assert drive(PrmHybrid(), thesis_host, [tell(0, load_ratio=0.9)])[0].frozen
 
 
-def test_time_scale_halves_poll_sub_loop_and_cool_down(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
+def test_time_scale_halves_poll_and_cool_down(drive: Drive, tell: Tell, thesis_host: Limits) -> None:
     slacks = [-0.1 if half == 15 else 0.5 for half in range(340)]
     ticks = [tell(half / 2, slack=slack, load_ratio=0.5) for half, slack in enumerate(slacks)]
     assert drive(PrmHybrid(time_scale=2.0), thesis_host, ticks) == drive(

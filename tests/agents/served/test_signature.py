@@ -127,7 +127,7 @@ def test_wrong_file_of_keys_is_a_configuration_mistake(text, said, tmp_path):
         check(SAID, b"", [tmp_path / "absent"])
 
 
-def test_several_keys_and_comments_may_stand_in_one_file(keys, tmp_path):
+def test_several_keys_may_stand_in_one_file(keys, tmp_path):
     (private, ours), (_, theirs) = keys
     (file := tmp_path / "keys").write_text(f"# theirs\n{theirs.read_text()}\n# ours\n{ours.read_text()}")
     check(SAID, sign(SAID, private), [file])

@@ -84,7 +84,7 @@ def test_quota_is_divided_evenly_and_rounded_down(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_of_so_many_groups_that_each_has_the_least_quota_it_is_told_what_they_have_together(bench: Bench) -> None:
+def test_least_quotas_of_many_groups_are_added_up(bench: Bench) -> None:
     """The tick log said .01 CPU, and the shield took what they used for an overrun."""
     groups = [bench.group() for _ in range(20)]
     assert actuator(bench, *groups).apply(Allocation(0.01, 1)).quota_cpus == pytest.approx(20 * 0.001)
@@ -113,7 +113,7 @@ def test_foreign_writes_are_undone_and_told(bench: Bench) -> None:
     assert [event.partition(":")[0] for event in be.ownership.events.drain()] == ["foreign-write"]
 
 
-def test_what_is_reported_is_the_most_that_be_could_use(bench: Bench) -> None:
+def test_reported_is_the_most_be_could_use(bench: Bench) -> None:
     free, bound = bench.group(), bench.group()
     be = actuator(bench, free, bound)
     only = actuator(bench, bound)
@@ -192,9 +192,7 @@ def test_who_asks_for_the_minimum_makes_nobody_freer(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("operators", [False, True])
-def test_after_the_idle_class_the_minimum_is_the_minimum_unless_an_operator_had_the_group_idle(
-    bench: Bench, operators: bool
-) -> None:
+def test_after_idle_class_minimum_is_minimum(bench: Bench, operators: bool) -> None:
     group = bench.group()
     assert group.cpu is not None
     if group.cpu.idle() is None:
@@ -229,7 +227,7 @@ def test_the_idle_class_is_kept_and_put_back(bench: Bench) -> None:
     assert (group.cpu.weight(), group.cpu.idle()) == (700, False)
 
 
-def test_without_cpu_idle_the_idle_class_is_refused_and_nothing_written(fake: Bench) -> None:
+def test_without_cpu_idle_its_class_is_refused(fake: Bench) -> None:
     group = fake.group()
     (group.directories[0] / "cpu.idle").unlink(missing_ok=True)
     be = actuator(fake, Group.open(fake.layout, group.name, fake.knobs()))
@@ -274,7 +272,7 @@ def test_a_cpuset_with_tasks_cannot_become_empty(bench: Bench) -> None:
     assert group.cpuset.effective() == {0}
 
 
-def test_an_empty_cpuset_is_restored_to_the_same_effect_while_tasks_run(bench: Bench) -> None:
+def test_empty_cpuset_is_restored_to_its_effect(bench: Bench) -> None:
     group = bench.group()
     assert group.cpuset is not None
     group.cpuset.set_cpus(())
@@ -307,7 +305,7 @@ def test_a_group_with_tasks_is_not_removed(bench: Bench) -> None:
     group.remove()
 
 
-def test_a_group_is_peopled_while_a_process_is_in_it_or_below(bench: Bench) -> None:
+def test_group_is_peopled_with_a_process_below(bench: Bench) -> None:
     group = bench.group()
     assert not group.has_processes()
     child = bench.group(f"{group.name}/child")
@@ -390,7 +388,7 @@ def test_children_are_in_nobodys_way(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("planned", [False, True])
-def test_a_container_that_was_made_while_its_pod_was_narrow_grows_with_it(bench: Bench, planned: bool) -> None:
+def test_container_made_in_narrow_pod_grows_too(bench: Bench, planned: bool) -> None:
     pod = bench.group()
     assert pod.cpuset is not None
     pod.cpuset.fit(frozenset({0, 1}))
@@ -411,7 +409,7 @@ def test_a_container_that_was_made_while_its_pod_was_narrow_grows_with_it(bench:
         assert group.cpuset.effective() == {0, 1}
 
 
-def test_a_container_that_was_seen_on_cpus_of_its_own_keeps_them_whatever_its_pod_gets(bench: Bench) -> None:
+def test_container_on_cpus_of_its_own_keeps_them(bench: Bench) -> None:
     pod = bench.group()
     container = bench.group(f"{pod.name}/c")
     assert pod.cpuset is not None

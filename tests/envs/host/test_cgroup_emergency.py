@@ -54,7 +54,7 @@ def test_from_any_allocation_plan_arrives_where_actuator_would(bench, before, co
     assert actuator.read() == LIMITS.safe
 
 
-def test_it_freezes_every_group_before_it_touches_anything_else(bench):
+def test_it_freezes_every_group_first(bench):
     plan, _ = plan_and_actuator(bench, [bench.group(), bench.group()])
     freeze, rest = plan.stages
     assert {step.path.name for step in freeze} <= {"freezer.state", "cgroup.freeze"}
@@ -62,7 +62,7 @@ def test_it_freezes_every_group_before_it_touches_anything_else(bench):
     assert not {step.path for step in freeze} & {step.path for step in rest}
 
 
-def test_a_burst_allowance_does_not_keep_the_quota_from_being_set(bench):
+def test_burst_allowance_does_not_stop_the_quota(bench):
     group = bench.group()
     plan, actuator = plan_and_actuator(bench, [group])
     group.cpu.set_quota(Quota(100_000, 100_000))
@@ -72,7 +72,7 @@ def test_a_burst_allowance_does_not_keep_the_quota_from_being_set(bench):
     assert actuator.read() == LIMITS.safe
 
 
-def test_children_with_limits_of_their_own_do_not_keep_the_parent_up(bench):
+def test_limited_children_do_not_keep_parent_up(bench):
     group = bench.group()
     child = bench.group(f"{group.name}/pod")
     if child.cpu is None or child.cpuset is None:

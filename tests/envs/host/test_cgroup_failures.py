@@ -60,13 +60,13 @@ def test_every_errno_has_its_error(number: int, kind: type[Exception]) -> None:
     assert errno.errorcode[number] in str(error)
 
 
-def test_v1_says_eacces_for_cpus_that_the_parent_has_not() -> None:
+def test_v1_says_eacces_for_cpus_beyond_parent() -> None:
     path = Path("/sys/fs/cgroup/cpuset/be/cpuset.cpus")
     assert isinstance(refusal(OSError(errno.EACCES, "denied"), path, "write"), CgroupRejected)
     assert isinstance(refusal(OSError(errno.EACCES, "denied", str(path)), path, "write"), PermissionMissing)
 
 
-def test_a_file_that_is_missing_from_a_living_group_is_no_vanished_group(tmp_path: Path) -> None:
+def test_missing_file_is_no_vanished_group(tmp_path: Path) -> None:
     with pytest.raises(CgroupError, match="controller is not enabled") as caught:
         Knobs(None).read(tmp_path / "cpu.max")
     assert not isinstance(caught.value, CgroupGone)
@@ -202,7 +202,7 @@ def test_one_groups_failure_does_not_spare_the_others(fake: Bench) -> None:
     assert be.read().frozen
 
 
-def test_a_controller_that_is_taken_away_does_not_stop_the_freeze(fake: Bench) -> None:
+def test_lost_controller_does_not_stop_the_freeze(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
     assert group.cpuset is not None
@@ -214,9 +214,7 @@ def test_a_controller_that_is_taken_away_does_not_stop_the_freeze(fake: Bench) -
 
 
 @pytest.mark.parametrize("content", ["\xff\n", None])
-def test_a_quota_that_cannot_be_read_is_tightened_all_the_same(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch, content: str | None
-) -> None:
+def test_unreadable_quota_is_tightened(fake: Bench, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
     group, other = fake.group(), fake.group()
     be = BeActuator([group, other], (1, 0), LIMITS, fake.knobs())
     be.apply(Allocation(1.0, 2))
@@ -239,7 +237,7 @@ def test_a_quota_that_cannot_be_read_is_tightened_all_the_same(
     assert file in plan.paths, "the watchdog does not need to read it either"
 
 
-def test_tasks_that_are_yet_to_stop_are_no_failure_and_are_told_of_once(fake: Bench) -> None:
+def test_tasks_yet_to_stop_are_told_once(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs(), settle_seconds=0.01)
     stuck = {"freezer.state": "FREEZING\n", "cgroup.events": "populated 1\nfrozen 0\n"}
@@ -250,7 +248,7 @@ def test_tasks_that_are_yet_to_stop_are_no_failure_and_are_told_of_once(fake: Be
     assert [event.partition(":")[0] for event in be.ownership.events.drain()] == ["freeze-late"]
 
 
-def test_what_a_late_freeze_kept_from_being_given_is_no_other_program_s_doing(fake: Bench) -> None:
+def test_late_freezes_withholding_is_no_foreign_doing(fake: Bench) -> None:
     group = fake.group()
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs(), settle_seconds=0.01)
     some = be.apply(Allocation(0.3, 1))
@@ -274,7 +272,7 @@ def test_no_groups_is_a_configuration_error(fake: Bench) -> None:
 
 
 @pytest.mark.parametrize("fake", ["v1", "hybrid"], indirect=True)  # v2 has one hierarchy
-def test_a_group_that_nothing_could_restrict_is_refused_with_the_way_out(fake: Bench) -> None:
+def test_unrestrictable_group_is_refused_with_way_out(fake: Bench) -> None:
     fake.kernel.make_group(fake.layout.mounts["memory"].path / "batch")
     told = r"batch is in no hierarchy of cpu, cpuset or freezer: on cgroup v1 set CPUAccounting=yes"
     with pytest.raises(ConfigError, match=told):
@@ -287,7 +285,7 @@ def test_names_that_make_no_group(fake: Bench, name: str) -> None:
         Group.create(fake.layout, name, Knobs(None, fake.kernel))
 
 
-def test_a_group_that_cannot_be_finished_is_not_left_half_made(fake: Bench) -> None:
+def test_unfinished_group_is_not_left_half_made(fake: Bench) -> None:
     fake.fake.denied = {"cpuset.mems", "cgroup.subtree_control"}
     with pytest.raises(PermissionMissing):
         Group.create(fake.layout, "rlctl-test-half", Knobs(None, fake.kernel))

@@ -124,7 +124,7 @@ def test_a_walk_is_linear_in_the_family(tmp_path: Path, nested: bool) -> None:
     assert asked[2] - asked[1] == pytest.approx(2 * (asked[1] - asked[0]), rel=0.05)
 
 
-def test_be_itself_is_restricted_before_its_family_is_looked_at(tmp_path: Path) -> None:
+def test_be_is_restricted_before_its_family(tmp_path: Path) -> None:
     kernel, pod = family_of(tmp_path, ["pod/a", "pod/a/x"])
     with Journal.open(tmp_path / "state", kernel.proc) as journal:
         be = BeActuator([pod], (2, 1, 0), LIMITS, Knobs(journal, kernel))
@@ -145,7 +145,7 @@ def test_family_too_large_for_tick_is_told(tmp_path: Path, monkeypatch: pytest.M
         assert be.read().quota_cpus == LIMITS.safe.quota_cpus
 
 
-def test_be_is_not_left_on_few_cpus_because_one_that_it_had_is_offline_by_now(tmp_path: Path) -> None:
+def test_offline_cpu_does_not_narrow_be(tmp_path: Path) -> None:
     kernel = FakeKernel(tmp_path, "v1", cpus=4)
     layout = Layout.detect(kernel.root, kernel.proc)
     pod, container = (Group.create(layout, name, Knobs(None, kernel)) for name in ("pod", "pod/c"))

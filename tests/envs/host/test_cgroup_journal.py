@@ -115,7 +115,7 @@ def test_full_disk_stops_write_that_would_follow(tmp_path: Path, fake: Bench) ->
     assert not fake.fake.writes
 
 
-def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_has_room_for_new_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, write = tmp_path / JOURNAL, os.pwrite
     with Journal.open(tmp_path) as journal:
         allocated = path.stat().st_blocks * 512
@@ -135,18 +135,14 @@ def test_the_disk_has_room_for_new_groups_when_it_is_full(tmp_path: Path, monkey
         assert len(journal.entries) == 1000
 
 
-def test_a_full_disk_is_told_with_the_file_that_it_did_not_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.pwrite", full)
     with pytest.raises(HostError, match=f"{tmp_path / LOCK}: No space left on device: name another state directory"):
         Journal.open(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["open", "ftruncate"])  # newer kernels let an ext4 file be opened all the same
-def test_originals_come_back_from_a_disk_that_has_become_read_only(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_originals_come_back_from_read_only_disk(fake: Bench, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     """As `errors=remount-ro` leaves it: the lock could not be opened, and after a crash BE stayed frozen."""
     group = fake.group()
     BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
@@ -171,9 +167,7 @@ def test_originals_come_back_from_a_disk_that_has_become_read_only(
     assert group.cpu.quota().quota_us is None
 
 
-def test_a_file_system_that_sets_nothing_aside_takes_entries_as_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_system_without_reserve_takes_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
@@ -223,7 +217,7 @@ def test_a_state_directory_that_cannot_be_made(tmp_path: Path) -> None:
         Journal.open(tmp_path / "file/state")
 
 
-def test_only_who_may_not_write_is_told_to_be_root() -> None:
+def test_only_who_may_not_write_needs_root() -> None:
     denied = state_error(Path("/var/lib/rlctl"), PermissionError(errno.EACCES, "Permission denied"))
     assert isinstance(denied, PermissionMissing)
     assert str(denied) == "/var/lib/rlctl: Permission denied: run as root, or name another state directory"
@@ -259,9 +253,7 @@ def test_a_controller_begins_anew_after_a_reboot(fake: Bench) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 40, b"no header\nno entry\n"])
-def test_a_journal_in_which_nothing_can_be_read_is_kept_and_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes
-) -> None:
+def test_unreadable_journal_is_kept_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes) -> None:
     (tmp_path / JOURNAL).write_bytes(garbage)
     with Journal.open(tmp_path) as journal:
         journal.record([entry()])
@@ -285,7 +277,7 @@ def test_damaged_line_keeps_journal_and_says_which(fake: Bench) -> None:
     assert (fake.state_dir / JOURNAL).exists()
 
 
-def test_what_another_program_keeps_changing_is_reported_and_kept(fake: Bench) -> None:
+def test_what_another_keeps_changing_is_kept(fake: Bench) -> None:
     group = fake.group()
     BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
     fake.fake.ignored = {"cpuset.cpus"}
@@ -306,9 +298,7 @@ def test_restoring_without_permission_says_so(fake: Bench) -> None:
     assert not report.ok
 
 
-def test_a_file_that_fails_while_it_is_put_back_keeps_no_other_from_it(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_file_keeps_no_other_back(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     group = fake.group()
     before = {path: path.read_text() for path in group.knob_files("quota", "cpus", "frozen")}
     BeActuator([group], (1, 0), LIMITS, fake.knobs()).apply(Allocation(0.25, 1))
@@ -378,7 +368,7 @@ def take_away(state: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["unlinked", "replaced by its copy", "linked elsewhere", "moved with its directory"])
-def test_a_journal_that_is_taken_away_is_written_anew_and_the_originals_come_back(fake: Bench, how: str) -> None:
+def test_lost_journal_is_written_anew(fake: Bench, how: str) -> None:
     group = fake.group()
     be = BeActuator([group], (0, 1), LIMITS, fake.knobs())
     be.apply(Allocation(0.5, 1))
@@ -413,7 +403,7 @@ def test_one_that_restore_has_set_aside_stays_aside(fake: Bench) -> None:
 
 
 @pytest.mark.parametrize("bench", ["v1", pytest.param("real", marks=pytest.mark.host)], indirect=True)
-def test_a_group_of_v1_that_has_another_name_by_now_gets_its_originals_back(bench: Bench) -> None:
+def test_renamed_v1_group_gets_its_originals(bench: Bench) -> None:
     if bench.layout.mounts[CgroupController.CPU].version == 2:
         pytest.skip("cgroup v2 lets no group be renamed")
     outer = bench.group()
@@ -466,7 +456,7 @@ def test_restore_of_a_forged_journal_writes_nothing_else(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
-def test_a_directory_in_which_others_may_write_is_believed_nothing(tmp_path: Path, mode: int) -> None:
+def test_others_directory_is_believed_nothing(tmp_path: Path, mode: int) -> None:
     with Journal.open(tmp_path / "state") as journal:
         journal.record([entry()])
     (tmp_path / "state").chmod(mode)

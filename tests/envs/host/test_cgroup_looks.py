@@ -74,7 +74,7 @@ def test_a_look_tells_what_a_first_look_would(
                 assert told(found[group]) == told(afresh)
 
 
-def test_what_is_read_as_before_is_not_taken_apart_again_and_a_group_that_is_gone_is_noticed(tmp_path: Path) -> None:
+def test_unchanged_reading_is_not_taken_apart(tmp_path: Path) -> None:
     kernel = FakeKernel(tmp_path)
     knobs = Knobs(None, kernel)
     layout = Layout.detect(kernel.root, kernel.proc)

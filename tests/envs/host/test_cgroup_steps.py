@@ -20,7 +20,7 @@ def files(bench: Bench) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in bench.fake.root.rglob("*") if path.is_file()}
 
 
-def test_a_plan_lists_what_apply_will_write_and_writes_nothing(fake: Bench) -> None:
+def test_plan_lists_writes_and_writes_nothing(fake: Bench) -> None:
     group = fake.group("batch")
     be = BeActuator([group], (1, 0), LIMITS, fake.knobs())
     before = files(fake)
@@ -45,14 +45,14 @@ def test_a_plan_lists_what_apply_will_write_and_writes_nothing(fake: Bench) -> N
     ]
 
 
-def test_steps_of_all_groups_are_taken_by_their_turn(fake: Bench) -> None:
+def test_steps_of_all_groups_take_turns(fake: Bench) -> None:
     be = BeActuator([fake.group("one"), fake.group("two")], (1, 0), LIMITS, fake.knobs())
     turns = [step.turn for step in be.plan(Allocation(0.5, 1, frozen=True))]
     assert turns == sorted(turns)
     assert turns.count(Turn.FREEZE) == turns.count(Turn.TIGHTEN_QUOTA) == 2
 
 
-def test_a_step_that_fails_is_named_and_its_group_is_not_given_more(fake: Bench) -> None:
+def test_failed_step_is_named_and_stops_group(fake: Bench) -> None:
     one, two = fake.group("one"), fake.group("two")
     assert one.cpu is not None
     assert two.cpu is not None

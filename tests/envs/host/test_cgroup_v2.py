@@ -54,7 +54,7 @@ def a_partition(group: Group) -> Iterator[Path]:
         kind.write_text("member")
 
 
-def test_a_group_whose_parent_shares_no_controllers_is_frozen_only_until_it_does(v2: Bench) -> None:
+def test_group_without_controllers_is_frozen_until_shared(v2: Bench) -> None:
     outer = v2.group()
     inner = folder(outer) / "be"
     inner.mkdir()
@@ -69,7 +69,7 @@ def test_a_group_whose_parent_shares_no_controllers_is_frozen_only_until_it_does
     assert v2.restore().ok
 
 
-def test_a_group_with_processes_of_its_own_takes_no_children_and_is_left_as_it_was(v2: Bench) -> None:
+def test_peopled_group_takes_no_children(v2: Bench) -> None:
     """The kernel would share cpu and cpuset, which are threaded, and make of the child a group that nobody can join."""
     outer = v2.group()
     outer.attach(v2.task())
@@ -87,7 +87,7 @@ def test_a_group_that_shares_memory_takes_no_processes(v2: Bench) -> None:
         outer.attach(v2.task())
 
 
-def test_controllers_taken_away_mid_run_leave_be_frozen_and_come_back_under_control(v2: Bench) -> None:
+def test_lost_controllers_leave_be_frozen(v2: Bench) -> None:
     outer = v2.group()
     be = v2.group(f"{outer.name}/be")
     under = actuator(v2, be)
@@ -122,7 +122,7 @@ def test_a_partition_beside_be_keeps_its_cpus(v2: Bench) -> None:
     assert within_reach([be]) == ALL
 
 
-def test_a_be_group_that_is_a_partition_is_one_again_afterwards(v2: Bench) -> None:
+def test_partition_is_one_again_afterwards(v2: Bench) -> None:
     be = v2.group()
     be.cpuset.set_cpus({1})
     with a_partition(be) as kind:
@@ -139,9 +139,7 @@ def test_a_be_group_that_is_a_partition_is_one_again_afterwards(v2: Bench) -> No
     ("written", "read", "cpus"),
     [("5000", "5000 100000", 0.05), ("max 50000", "max 50000", None), ("20000 1000000", "20000 1000000", 0.02)],
 )
-def test_quotas_as_others_write_them_are_understood_and_put_back(
-    v2: Bench, written: str, read: str, cpus: float | None
-) -> None:
+def test_others_quotas_are_understood_and_put_back(v2: Bench, written: str, read: str, cpus: float | None) -> None:
     be = v2.group()
     limit = folder(be) / "cpu.max"
     limit.write_text(written)

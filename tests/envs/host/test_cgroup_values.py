@@ -14,7 +14,7 @@ from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US,
 
 
 @given(st.floats(0.001, 4096.0))
-def test_quotas_are_legal_and_never_above_what_was_asked(cpus: float) -> None:
+def test_quotas_are_legal_and_never_more(cpus: float) -> None:
     quota = Quota.of_cpus(cpus)
     assert quota.quota_us is not None
     assert quota.quota_us >= MIN_QUOTA_US
@@ -66,5 +66,5 @@ def test_controllers_are_switched_back_one_by_one() -> None:
     assert kind_of(Path("cgroup.subtree_control")).to_write("cpu io\n", "cpu cpuset\n") == "-cpuset +io"
 
 
-def test_of_controllers_to_switch_off_only_those_are_that_are_on() -> None:
+def test_only_controllers_that_are_on_are_switched() -> None:
     assert kind_of(Path("cgroup.subtree_control")).to_write("-cpu -cpuset -memory", "cpu cpuset io\n") == "-cpu -cpuset"

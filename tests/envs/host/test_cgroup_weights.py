@@ -43,7 +43,7 @@ def test_siblings_are_weighed_by_their_own_weights(fake: Bench) -> None:
     assert be.effective_share() < LEAST_SHARE
 
 
-def test_cousins_are_weighed_by_the_slice_that_is_bes_alone(fake: Bench) -> None:
+def test_cousins_are_weighed_by_bes_slice(fake: Bench) -> None:
     be = weighed(fake, "machine/pod/be", "system/lc")
     least = be.groups[0].cpu.weights[Weight.MINIMUM]
     assert weight_of(fake, "machine") == least
@@ -60,7 +60,7 @@ def test_a_weight_set_above_is_put_back(fake: Bench) -> None:
     assert weight_of(fake, "machine") == weight_of(fake, "system")
 
 
-def test_a_slice_with_others_in_it_is_left_alone_and_told(fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_shared_slice_is_left_alone(fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
     be = weighed(fake, "machine/be", "system/lc", "machine/other")
     assert weight_of(fake, "machine") == weight_of(fake, "system")
     assert not be.least_weight
@@ -70,7 +70,7 @@ def test_a_slice_with_others_in_it_is_left_alone_and_told(fake: Bench, caplog: p
     assert caplog.text.count("BE's CPU weight is void") == 1
 
 
-def test_who_comes_into_bes_slice_has_its_weight_put_back(fake: Bench) -> None:
+def test_comers_into_bes_slice_get_weight_back(fake: Bench) -> None:
     be = weighed(fake, "machine/be", "system/lc")
     assert be.least_weight
     newcomer = fake.group("machine/other")

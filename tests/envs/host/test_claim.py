@@ -14,7 +14,7 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 
 
-def test_a_second_controller_of_a_group_is_refused_and_the_first_one_named(bench, tmp_path):
+def test_second_controller_of_group_is_refused(bench, tmp_path):
     group = bench.group()
     with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(group)
@@ -23,7 +23,7 @@ def test_a_second_controller_of_a_group_is_refused_and_the_first_one_named(bench
             second.take(group)
 
 
-def test_a_group_that_is_let_go_is_free_and_the_others_stay_claimed(bench, tmp_path):
+def test_released_group_is_free_others_stay_claimed(bench, tmp_path):
     gone, kept = bench.group(), bench.group()
     with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
         first.take(gone)
@@ -55,7 +55,7 @@ def test_of_groups_that_are_gone_nothing_is_kept(bench, tmp_path):
         assert not claims._marked
 
 
-def test_a_group_within_a_claimed_one_is_refused_and_so_is_one_that_holds_it(bench, tmp_path):
+def test_group_within_or_around_claimed_is_refused(bench, tmp_path):
     outer = bench.group()
     inner, beside = bench.group(f"{outer.name}/inner"), bench.group(f"{outer.name}/beside")
     with Claims(bench.state_dir) as first, Claims(tmp_path / "other") as second:
@@ -88,7 +88,7 @@ def control(bench, claims, group):
     bench.close_journal()
 
 
-def test_while_the_originals_are_not_back_no_other_state_directory_gets_the_group(real, tmp_path):
+def test_until_originals_are_back_group_is_kept(real, tmp_path):
     group = crashed(real)
     refused = pytest.raises(HostError, match=rf"{real.state_dir} has the originals of .*rlctl restore --state")
     with Claims(tmp_path / "other") as second:
@@ -103,7 +103,7 @@ def test_while_the_originals_are_not_back_no_other_state_directory_gets_the_grou
         second.take(group)
 
 
-def test_what_holds_for_a_group_holds_for_those_within_and_above_it(real, tmp_path):
+def test_claims_hold_within_and_above(real, tmp_path):
     outer = crashed(real)
     inner = real.group(f"{outer.name}/inner")
     with Claims(tmp_path / "other") as second, pytest.raises(HostError, match="has the originals"):
@@ -116,7 +116,7 @@ def test_what_holds_for_a_group_holds_for_those_within_and_above_it(real, tmp_pa
 
 
 @pytest.mark.parametrize("how", ["removed", "moved", "forged"])
-def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_path, caplog, how):
+def test_unfounded_mark_keeps_nobody_out(real, tmp_path, caplog, how):
     group, other = crashed(real), tmp_path / "other"
     if how == "moved":
         real.state_dir.rename(other)
@@ -135,7 +135,7 @@ def test_a_mark_that_nothing_bears_out_keeps_nobody_out_and_is_told(real, tmp_pa
     [b"", b"state", b"/var/lib\0/rlctl", b"/" + b"x" * 5000, b"/\xff\n", b"/dev/zero"],
     ids=["empty", "relative", "with a NUL", "too long", "no UTF-8", "a device"],
 )
-def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name, caplog):
+def test_mark_without_state_directory_is_nobody_s(real, tmp_path, name, caplog):
     group = real.group()
     os.setxattr(group.directories[0], ATTRIBUTE, name)
     with Claims(tmp_path) as claims:
@@ -144,7 +144,7 @@ def test_a_mark_that_is_no_state_directory_is_nobody_s(real, tmp_path, name, cap
     assert all(line.isprintable() and len(line) < 400 for line in caplog.messages)
 
 
-def test_restore_sets_nobody_free_whom_another_controller_has_taken_over(real, tmp_path):
+def test_restore_frees_nobody_another_took_over(real, tmp_path):
     group, other = crashed(real), tmp_path / "other"
     (real.state_dir / JOURNAL).rename(hidden := tmp_path / "hidden")  # on a disk that was not there for a while
     with Claims(other) as second, Journal.open(other) as journal:

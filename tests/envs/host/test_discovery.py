@@ -79,7 +79,7 @@ def test_unit_is_found_with_the_processes_below_it(v2: Layout) -> None:
     assert discover(ByUnit(unit="nginx"), v2) == discover(ByUnit(unit="nginx.service"), v2) == expected
 
 
-def test_unit_of_the_same_name_within_a_container_is_another_one(v2: Layout) -> None:
+def test_containers_unit_is_another_one(v2: Layout) -> None:
     nested = f"system.slice/docker-{ID}.scope/system.slice/nginx.service"
     make_groups(root(v2), {nested: [1], "system.slice/system-web.slice/web@1.service": [2]})
     with pytest.raises(HostError, match=r"no control group of systemd unit nginx\.service.*; is the name right \("):
@@ -87,9 +87,7 @@ def test_unit_of_the_same_name_within_a_container_is_another_one(v2: Layout) -> 
     assert pids(discover(ByUnit(unit="web@1"), v2), v2) == {2}
 
 
-def test_a_unit_of_a_users_own_manager_is_not_the_service_of_its_name(
-    v2: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_users_unit_is_not_the_service(v2: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     users = "user.slice/user-7.slice/user@7.service/app.slice/nginx.service"
     make_groups(root(v2), {users: [1], "system.slice/ssh.service": [2]})
     monkeypatch.setattr("os.geteuid", lambda: 0)
@@ -109,7 +107,7 @@ def test_v1_hierarchies_answer_each_for_itself(v1: Layout) -> None:
     assert discover(ByCgroup(path="other"), v1) == ("/other",)
 
 
-def test_the_blkio_group_of_a_whole_slice_is_not_taken_for_the_services_in_it(v1: Layout, tmp_path: Path) -> None:
+def test_slices_blkio_group_is_not_its_services(v1: Layout, tmp_path: Path) -> None:
     """systemd leaves services in their slice's group there: to bound that one would bound all of them."""
     layout = Layout({**v1.mounts, CgroupController.IO: Mount(tmp_path / "cgroup/blkio", 1)}, {})
     make_groups(root(layout, CgroupController.IO), {"system.slice": [5]})
@@ -152,7 +150,7 @@ def test_impossible_names_are_refused() -> None:
         ByKubernetes(pod_uid="my-pod_1")
 
 
-def test_misspelt_names_are_told_their_neighbours_in_one_line(v2: Layout) -> None:
+def test_misspelt_names_get_their_neighbours(v2: Layout) -> None:
     make_groups(root(v2), {"system.slice/nginx.service": [], "system.slice/ssh.service": []})
     with pytest.raises(HostError, match=r"nearest are /system.slice/nginx.service") as caught:
         discover(ByUnit(unit="ngnix.service"), v2)
@@ -292,7 +290,7 @@ def live_group() -> Iterator[Group]:
 
 
 @pytest.mark.host
-def test_running_process_is_found_by_pid_and_by_path(live_group: Group) -> None:
+def test_running_process_is_found_by_pid_and_path(live_group: Group) -> None:
     process = subprocess.Popen(["sleep", "60"])
     try:
         live_group.attach(process.pid)

@@ -76,9 +76,7 @@ class Run:
         return [event.partition(":")[0] for event in self.host.events()]
 
 
-def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_anothers_group_is_left_until_it_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(bench, monkeypatch, "batch-1")
     with Claims(bench.state_dir.parent / "other") as other:
         other.take(run.make("batch-2"))
@@ -90,9 +88,7 @@ def test_a_group_that_another_controller_has_is_left_to_it_until_that_one_ends(
     run.claims.close()
 
 
-def test_a_refused_group_is_told_once_and_forgotten_when_it_is_gone(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_group_is_told_once(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     with Claims(fake.state_dir.parent / "other") as other:
         for number in range(2, 6):
@@ -108,7 +104,7 @@ def test_a_refused_group_is_told_once_and_forgotten_when_it_is_gone(
     assert run.kinds() == []
 
 
-def test_groups_that_come_and_go_without_end_are_told(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_coming_and_going_is_told(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 564 groups that BE moved through 1 was restricted in time, and nothing said so."""
     monkeypatch.setattr("rlctl.envs.host.following.CHURN_GROUPS", 4)
     run = Run(fake, monkeypatch, "batch-0")
@@ -126,7 +122,7 @@ def quota_cpus(group: Group) -> float:
     return group.cpu.quota().cpus
 
 
-def test_a_group_that_appears_within_a_further_lc_is_none_of_bes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_within_further_lc_is_not_bes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start refuses such an overlap; what came later was restricted, and the LC with it."""
     run = Run(bench, monkeypatch, "batch-1", selected="**/batch-*", other="database")
     inner = run.make("database/batch-2")
@@ -137,9 +133,7 @@ def test_a_group_that_appears_within_a_further_lc_is_none_of_bes(bench: Bench, m
     assert quota_cpus(inner) > 1.0
 
 
-def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appearing_group_is_under_budget_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(bench, monkeypatch, "batch-1")
     run.tick()
     late = run.make("batch-2")
@@ -158,9 +152,7 @@ def test_a_group_that_appears_is_under_the_budget_in_the_same_tick(
 
 
 @pytest.mark.slow
-def test_a_look_at_very_many_groups_goes_on_in_the_ticks_that_follow(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_at_many_groups_goes_on_later(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     monkeypatch.setattr("rlctl.envs.host.following.GROUPS_AT_ONCE", 10)
     for number in range(100):
@@ -175,9 +167,7 @@ def test_a_look_at_very_many_groups_goes_on_in_the_ticks_that_follow(
     assert [group.name for group in run.actuator.groups] == [f"{run.top}/batch-1", f"{run.top}/batch-2"]
 
 
-def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_the_period_allows(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_at_once_are_met_between_ticks(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-0")
     monkeypatch.setattr("rlctl.envs.host.following.MOST_AT_ONCE", 2)
     late = [run.make(f"batch-{number}") for number in range(1, 11)]
@@ -197,7 +187,7 @@ def test_many_that_appear_at_once_are_met_between_two_ticks_as_far_as_half_of_th
     assert len(run.actuator.groups) == 11
 
 
-def test_what_fails_between_two_ticks_is_the_next_one_s_failure(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_between_ticks_is_next_ones(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     with monkeypatch.context() as failing:
         failing.setattr("rlctl.envs.host.following.walk", lambda *_: 1 / 0)
@@ -218,9 +208,7 @@ def test_who_appears_is_safe_before_it_has_share(fake: Bench, monkeypatch: pytes
     assert quota_cpus(late) <= LIMITS.min_quota_cpus
 
 
-def test_a_group_that_vanishes_is_told_once_and_returns_under_its_name(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vanishing_group_is_told_and_returns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(bench, monkeypatch, "batch-1", "batch-2")
     run.tick()
     run.actuator.groups[1].remove()
@@ -249,7 +237,7 @@ def test_be_may_be_without_group_for_while(bench: Bench, monkeypatch: pytest.Mon
     assert run.kinds() == ["group-appeared"]
 
 
-def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Bench) -> None:
+def test_lost_group_of_a_process_ends_the_run(fake: Bench) -> None:
     group = fake.group()
     actuator = BeActuator([group], (1, 0), LIMITS, fake.knobs())
     host = LiveHost([Lc("web", SLO(0.01, max_load_rps=1.0), [])], actuator, 1.0, lambda: None)
@@ -258,7 +246,7 @@ def test_a_lasting_group_that_only_a_process_named_still_ends_the_run(fake: Benc
         host.apply(HALF)
 
 
-def test_a_group_that_cannot_be_journalled_is_restricted_all_the_same_and_stored_later(
+def test_unjournalled_group_is_restricted_and_stored_later(
     fake: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(fake, monkeypatch, "batch-1")
@@ -281,7 +269,7 @@ def test_a_group_that_cannot_be_journalled_is_restricted_all_the_same_and_stored
     assert {path: fake.kernel.read(path) for path in before} == before
 
 
-def test_originals_that_were_never_stored_come_back_at_a_stop(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unstored_originals_come_back_at_a_stop(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(fake, monkeypatch, "batch-1")
     late = run.make("batch-2")
     before = {path: fake.kernel.read(path) for path in late.knob_files("quota", "cpus", "frozen")}
@@ -309,7 +297,7 @@ LOST = {
 
 @pytest.mark.parametrize("fake", ["v1", "hybrid"], indirect=True)  # v2 has one hierarchy
 @pytest.mark.parametrize("controller", LOST)
-def test_a_group_that_is_removed_from_one_hierarchy_is_restricted_by_what_is_left(
+def test_group_lost_from_one_hierarchy_stays_restricted(
     fake: Bench, monkeypatch: pytest.MonkeyPatch, controller: CgroupController
 ) -> None:
     """As systemd does with a v1 controller that nobody asks for any more: the tasks move up, out of the quota."""
@@ -353,7 +341,7 @@ def test_the_lcs_readings_return_with_its_group(bench: Bench, monkeypatch: pytes
     assert run.kinds() == ["lc-vanished", "lc-appeared"]
 
 
-def test_the_lc_is_found_under_another_name_that_is_selected(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lc_is_found_under_another_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(bench, monkeypatch, "batch-1")
     run.tick()
     run.lc.remove()
@@ -416,9 +404,7 @@ def test_a_long_journal_forgets_groups_that_are_gone(fake: Bench, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_containers_that_come_and_go_below_be_for_months_fill_neither_journal_nor_memory(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_months_of_containers_fill_nothing(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("journal", "knobs"):
         monkeypatch.setattr(f"rlctl.envs.host.cgroup.{module}.COMPACT_ENTRIES", 10)
     pod, knobs = fake.group(), fake.knobs()
@@ -434,7 +420,7 @@ def test_containers_that_come_and_go_below_be_for_months_fill_neither_journal_no
     assert pod.cpuset.effective() == {0, 1}
 
 
-def test_a_container_without_a_quota_is_not_written_to_when_its_pod_gets_another_one(fake: Bench) -> None:
+def test_unlimited_container_is_not_written(fake: Bench) -> None:
     pod = fake.group()
     container = fake.group(f"{pod.name}/c")
     be = BeActuator([pod], (1, 0), LIMITS, fake.knobs())
@@ -482,7 +468,7 @@ def test_what_no_path_tells_is_not_followed() -> None:
     assert not container("/docker/4567")
 
 
-def test_a_container_that_is_made_anew_is_found_under_its_new_id() -> None:
+def test_remade_container_is_found_by_new_id() -> None:
     """`docker compose up --force-recreate`: BE would run on, held to nothing."""
     now, asked = [0.0], list[float]()
 

@@ -59,7 +59,7 @@ def host(be, *sensors, tick_seconds=0.001, closed=lambda: None, **options):
     return LiveHost([Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], actuator, tick_seconds, closed, **options)
 
 
-def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
+def test_fields_and_counters_are_told_apart(be):
     sensor = Fixed(
         tail_latency_seconds=Quantile(0.004, samples=50),
         lc_cpus=Value(0.5),
@@ -75,7 +75,7 @@ def test_fields_and_counters_are_told_apart_and_stand_ins_derived(be):
     assert telemetry.cpi.why is Why.NOT_CONFIGURED
 
 
-def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
+def test_worst_off_speaks_for_several_lcs(be):
     group, knobs, _ = be
     first = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), load_ratio=Value(0.5), be_cpus=Value(1.0))
     own = Fixed(
@@ -102,7 +102,7 @@ def test_of_several_lcs_the_worst_off_speaks_and_all_are_kept(be):
     assert own.closed
 
 
-def test_be_is_peopled_while_a_process_is_in_its_groups(be):
+def test_be_is_peopled_by_any_process(be):
     group, _, kernel = be
     plant = host(be)
     assert not plant.has_processes()
@@ -129,7 +129,7 @@ class Divider:
         return True
 
 
-def test_what_is_in_force_is_divided_and_the_watchdog_hears_of_the_new_groups(be):
+def test_division_tells_the_watchdog_of_new_groups(be):
     plans = []
     plant = host(be, sharing=Divider(), replan=plans.append)
     applied = plant.apply(Allocation(0.5, 1))
@@ -138,7 +138,7 @@ def test_what_is_in_force_is_divided_and_the_watchdog_hears_of_the_new_groups(be
     assert plant.shares == {"1:app": None}
 
 
-def test_a_division_that_fails_leaves_the_verdict_in_force_and_is_said_once(be, caplog):
+def test_failed_division_leaves_verdict_and_is_said(be, caplog):
     plant = host(be)
     plant.sharing = Divider("boom")
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_a_division_that_fails_leaves_the_verdict_in_force_and_is_said_once(be, 
     assert caplog.text.count("boom") == 1
 
 
-def test_a_sensor_that_raises_loses_its_readings_and_nothing_else(be):
+def test_raising_sensor_loses_its_readings_only(be):
     telemetry = host(be, Fixed(load_ratio=Value(0.3)), Broken(cpi=Value(1.0))).read()
     assert telemetry.load_ratio == Value(0.3)
     assert isinstance(telemetry.cpi, Missing)
@@ -173,7 +173,7 @@ def test_refused_write_is_error_and_current_tells_truth(be):
     assert plant.current == Allocation(0.5, 1)
 
 
-def test_deadlines_that_have_gone_by_are_counted_not_queued(be):
+def test_missed_deadlines_are_counted_not_queued(be):
     plant = host(be, tick_seconds=0.3)  # longer than a busy machine leaves this thread alone
     plant.reset()
     assert plant.wait() == 0
@@ -192,7 +192,7 @@ def test_a_wait_may_be_cut_short(be):
     assert asked == [pytest.approx(600.0, abs=60.0)]
 
 
-def test_close_restores_once_even_if_a_sensor_does_not_close(be):
+def test_close_restores_once_despite_a_sensor(be):
     calls = []
 
     class Stuck(Fixed):
@@ -220,7 +220,7 @@ def test_a_reading_that_nobody_provides_says_why(be):
     assert all(isinstance(reading, Missing) and reading.detail for reading in missing)
 
 
-def test_what_is_applied_between_two_ticks_is_of_the_same_period(be):
+def test_applied_between_ticks_is_of_that_period(be):
     """A hold before the period is over must not pass for a BE that had nothing all the time."""
     telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
     held, begun = [], []
@@ -256,7 +256,7 @@ def test_what_is_read_at_a_reset_teaches_nobody(be):
     assert learned.cautious_rps is None
 
 
-def test_a_learned_maximum_stands_in_the_counters_for_whoever_books_by_shares_of_it(be):
+def test_learned_maximum_stands_in_the_counters(be):
     group, knobs, _ = be
     sensors = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), offered_rps=Value(70.0), lc_cpus=Value(0.1))
     lc = Lc("web", SLO(0.01, max_load_rps=math.inf), (sensors,), MaxLoad("web", 1.0))

@@ -37,7 +37,7 @@ def test_the_cpus_say_what_it_is_at_least():
     assert Service().learned.cautious_rps is None
 
 
-def test_a_load_that_held_twice_is_no_more_than_the_maximum():
+def test_load_held_twice_is_within_maximum():
     service = Service()
     service.runs(1, 900.0)
     assert service.learned.cautious_rps == pytest.approx(700.0)
@@ -57,7 +57,7 @@ def test_what_service_misses_alone_is_more_than_maximum():
     assert service.runs(2, 600.0) == pytest.approx(700.0), "and no longer, once it has held more"
 
 
-def test_what_stays_in_a_long_window_after_be_has_gone_is_not_the_services(caplog):
+def test_leftovers_after_be_are_not_the_services(caplog):
     """Once a burst of BE's, in a p95 of 30 s, halved the maximum load for good."""
     learned = MaxLoad("web", 1.0)
     for now in range(60):
@@ -75,7 +75,7 @@ def test_figure_that_is_read_twice_is_one_window():
     assert learned.held_rps == 900.0
 
 
-def test_a_request_that_costs_more_is_seen_at_once_and_one_that_costs_less_in_time():
+def test_dearer_request_is_seen_at_once():
     service = Service()
     service.runs(FIRST_WINDOWS, 300.0)
     assert service.runs(10, 300.0, demand=0.002) < 380.0
@@ -92,7 +92,7 @@ def test_of_the_first_windows_the_dearest_counts():
     assert 700.0 < service.runs(20, 300.0, demand=0.0004) < 1300.0, "and from then on the average"
 
 
-def test_without_a_reading_nothing_is_learned_and_nothing_is_known():
+def test_without_reading_nothing_is_learned():
     learned = MaxLoad("web", 1.0)
     learned.observe(1.0, GONE, Value(0.5), 0.5, be_held=True)
     learned.observe(2.0, Value(300.0), Value(0.5), None, be_held=True)
@@ -204,7 +204,7 @@ def test_it_is_estimate_until_load_has_come_near(caplog):
     assert not service.learned.borne_out, "what held is contradicted"
 
 
-def test_what_held_is_no_more_than_what_it_can_be():
+def test_held_is_no_more_than_possible():
     """Requests that were dear at first would say that the CPUs bear less than was served."""
     service = Service()
     service.runs(1, 300.0, demand=0.004)

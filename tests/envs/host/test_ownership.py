@@ -49,7 +49,7 @@ class Contest:
 
 
 @pytest.mark.parametrize("foreign", Foreign)
-def test_a_freer_value_is_corrected_in_the_same_tick_however_often_it_comes(bench: Bench, foreign: Foreign) -> None:
+def test_freer_value_is_corrected_at_once(bench: Bench, foreign: Foreign) -> None:
     contest = Contest(bench, foreign)
     frozen = HALF.but(cpuset_cpus=1, frozen=True)
     contest.be.apply(frozen)
@@ -61,7 +61,7 @@ def test_a_freer_value_is_corrected_in_the_same_tick_however_often_it_comes(benc
     assert contest.foreign_writes() == 36
 
 
-def test_a_burst_that_another_program_allows_is_ended_in_the_same_tick(bench: Bench) -> None:
+def test_allowed_burst_is_ended_at_once(bench: Bench) -> None:
     contest = Contest(bench, Foreign.YIELD)
     if not (names := [file for file in contest.group.cpu.quota_files if "burst" in file.name]):
         pytest.skip("this kernel has no burst")
@@ -110,7 +110,7 @@ def test_yielding_takes_meet_until_other_program_lets_go(bench: Bench, foreign: 
     assert contest.be.apply(HALF) == HALF
 
 
-def test_what_our_own_watchdog_wrote_while_we_hung_is_nobody_elses_claim(bench: Bench) -> None:
+def test_own_watchdogs_writes_are_no_claim(bench: Bench) -> None:
     contest = Contest(bench, Foreign.YIELD)
     contest.be.apply(HALF)
     watchdog = BeActuator([contest.group], (1, 0), LIMITS, bench.knobs(), settle_seconds=5.0)
@@ -119,7 +119,7 @@ def test_what_our_own_watchdog_wrote_while_we_hung_is_nobody_elses_claim(bench: 
     assert contest.events() == ()
 
 
-def test_a_weight_that_is_set_anew_is_no_foreign_write(bench: Bench) -> None:
+def test_weight_set_anew_is_no_foreign_write(bench: Bench) -> None:
     contest = Contest(bench, Foreign.REASSERT)
     for weight in (Weight.EQUAL, Weight.MINIMUM, Weight.EQUAL):
         contest.be.set_weight(weight)
@@ -155,9 +155,7 @@ def test_weights_that_we_set_are_ours(bench: Bench) -> None:
     assert contest.foreign_writes() >= 3
 
 
-def test_events_say_what_when_and_who_and_the_log_does_not_repeat_itself(
-    fake: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_events_say_what_when_and_who(fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
     contest = Contest(fake, Foreign.ALARM)
     contest.be.apply(Allocation(0.25, 1))
     for _ in range(9):
@@ -215,7 +213,7 @@ def test_a_half_done_freeze_is_the_watchdogs(fake: Bench) -> None:
     assert event.endswith("frozen thawed -> frozen, by rlctl's watchdog, or as it would")
 
 
-def test_a_parent_that_is_tighter_is_told_once_and_binds(bench: Bench) -> None:
+def test_tighter_parent_is_told_once_and_binds(bench: Bench) -> None:
     outer = bench.group()
     if outer.cpu is None:
         pytest.skip("the outer group has no cpu controller")
@@ -230,7 +228,7 @@ def test_a_parent_that_is_tighter_is_told_once_and_binds(bench: Bench) -> None:
     assert be.apply(Allocation(0.1, 2)).quota_cpus == 0.1
 
 
-def test_a_group_made_anew_between_two_ticks_is_another_one(bench: Bench) -> None:
+def test_group_made_anew_is_another_one(bench: Bench) -> None:
     contest = Contest(bench, Foreign.YIELD)
     contest.be.apply(Allocation(0.25, 1))
     contest.group.remove()
@@ -268,7 +266,7 @@ def test_a_claim_never_frees(pair: tuple[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("fake", ["v2"], indirect=True)  # v1 refuses a parent without its children's CPUs
-def test_a_group_whose_cpus_its_parent_takes_away_is_frozen(fake: Bench) -> None:
+def test_group_without_its_cpus_is_frozen(fake: Bench) -> None:
     outer = fake.group()
     inner = fake.group(f"{outer.name}/inner")
     ownership = Ownership()
@@ -283,9 +281,7 @@ def test_a_group_whose_cpus_its_parent_takes_away_is_frozen(fake: Bench) -> None
     assert not be.apply(Allocation(0.5, 1)).frozen
 
 
-def test_a_group_made_anew_is_restricted_also_while_it_cannot_be_journalled(
-    fake: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remade_group_is_restricted_without_journal_too(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     contest, lasting = Contest(fake, Foreign.REASSERT), fake.group()
     contest.be.adopt([lasting])
     contest.be.apply(HALF)

@@ -133,7 +133,7 @@ def peopled(made: Machine) -> Machine:
     return made
 
 
-def test_the_hierarchy_is_as_described_and_everything_movable_is_in_the_host(machine: Machine) -> None:
+def test_movable_tasks_are_in_the_host(machine: Machine) -> None:
     machine.apply()
     assert machine.read("cpuset", "rlctl-host", "cpuset.cpus") == "0"
     for group in ("rlctl-mdev", "rlctl-mdev/half"):
@@ -213,7 +213,7 @@ def test_rows_show_what_stands(machine: Machine) -> None:
     assert (half.group, half.quota_cpus, half.memory_bytes, half.exclusive) == ("rlctl-mdev/half", 0.5, 64 * MB, False)
 
 
-def test_whoever_places_work_there_can_ask_whether_it_stands(machine: Machine) -> None:
+def test_whoever_places_work_can_ask(machine: Machine) -> None:
     knobs = Knobs(None, machine.fake)
     assert missing(TWO, machine.layout, knobs)
     assert "`rlctl partition apply` makes the groups" in missing(TWO, machine.layout, knobs)
@@ -268,9 +268,7 @@ def test_tasks_that_are_forked_meanwhile_are_moved_too(machine: Machine) -> None
     assert set(machine.where(104).values()) == before
 
 
-def test_what_forks_faster_than_it_can_be_moved_ends_the_attempt(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fast_forks_end_the_attempt(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moving, "MOST_ROUNDS", 5)
     numbers = itertools.count(1000)
 
@@ -327,13 +325,13 @@ def test_a_process_can_be_left_alone(machine: Machine, said: str) -> None:
     assert "left by your --leave" in {one.why for one in done.left if one.tid == 10}
 
 
-def test_kernel_threads_that_may_move_are_taken_along_when_asked(machine: Machine) -> None:
+def test_kernel_threads_are_taken_when_asked(machine: Machine) -> None:
     done = machine.apply(wish=Wish(choice=Choice(kernel_threads=True)))
     assert machine.where(2)["cgroup" if machine.kind == "v2" else "cpuset"] == "rlctl-host"
     assert {one.tid for one in done.left} == {3}
 
 
-def test_a_real_time_task_stays_in_the_v1_cpu_hierarchy_and_only_there(tmp_path: Path) -> None:
+def test_real_time_task_stays_in_v1_cpu(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "v1")
     machine.task(30, "watchdog", policy=os.SCHED_FIFO)
 
@@ -356,7 +354,7 @@ def test_exclusive_keeps_others_off(machine: Machine) -> None:
     assert machine.undo().ok
 
 
-def test_exclusive_names_who_is_in_the_way_and_takes_all_back(tmp_path: Path) -> None:
+def test_exclusive_names_who_is_in_the_way(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "v1")
     machine.task(20, group="db")
     before = machine.snapshot()
@@ -390,7 +388,7 @@ def test_a_second_one_is_refused(machine: Machine) -> None:
         apply(TWO, machine.folder / "other", layout=machine.layout, kernel=machine.fake, proc=machine.fake.proc)
 
 
-def test_a_group_that_is_not_there_cannot_be_divided_or_taken(machine: Machine) -> None:
+def test_absent_group_cannot_be_divided_or_taken(machine: Machine) -> None:
     with pytest.raises(CgroupGone, match="no such group to make the partitions in"):
         machine.apply(Platform(frozenset({0}), frozenset({1}), (HALF,), within="absent"))
     with pytest.raises(CgroupGone, match="--take absent: no such group"):
@@ -453,9 +451,7 @@ def test_after_reboot_another_can_be_made_at_once(machine: Machine) -> None:
     assert machine.undo().moved
 
 
-def test_a_threaded_group_lists_nobody_and_one_that_has_ended_is_passed_over(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threaded_and_ended_groups_are_passed_over(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.task(40, "vcpu", group="db/threaded")
     machine.task(41, "job", group="db/short")
     read, gone = type(machine.fake).read, set()
@@ -499,7 +495,7 @@ def test_a_damaged_plan_touches_nothing(machine: Machine) -> None:
     assert machine.snapshot() == before
 
 
-def test_a_group_of_our_name_that_somebody_else_made_is_left(machine: Machine) -> None:
+def test_somebody_elses_group_of_our_name_stays(machine: Machine) -> None:
     machine.apply()
     cpuset = next(mount.path for name, mount in machine.layout.mounts.items() if name == "cpuset")
     for listing in ("cgroup.procs", "tasks"):
@@ -511,7 +507,7 @@ def test_a_group_of_our_name_that_somebody_else_made_is_left(machine: Machine) -
     assert (cpuset / "rlctl-host").is_dir()
 
 
-def test_a_group_that_cannot_be_emptied_is_told_and_tried_again(machine: Machine) -> None:
+def test_unemptied_group_is_told_and_tried_again(machine: Machine) -> None:
     before = machine.snapshot()
     machine.apply()
 
@@ -579,7 +575,7 @@ def test_killed_with_a_torn_line_everything_comes_back(machine: Machine) -> None
 
 
 @pytest.mark.slow
-def test_killed_before_any_step_of_undo_a_second_one_ends_it(machine: Machine) -> None:
+def test_killed_undo_is_ended_by_a_second(machine: Machine) -> None:
     before = machine.snapshot()
     for step in itertools.count(1):
         machine.apply()
@@ -604,7 +600,7 @@ def test_an_interrupt_takes_back_what_was_done(machine: Machine) -> None:
     assert machine.snapshot() == before
 
 
-def test_a_reader_who_leaves_costs_nothing_but_what_was_to_be_said(machine: Machine) -> None:
+def test_reader_who_leaves_costs_only_words(machine: Machine) -> None:
     before = machine.snapshot()
 
     def gone(_: str) -> None:

@@ -163,7 +163,7 @@ def test_the_managed_part_is_as_described(divided: Divided) -> None:
     assert restricted(divided.bench, pid) == {f"/{divided.group.name}"}
 
 
-def test_tasks_of_a_group_that_is_taken_come_back(divided: Divided) -> None:
+def test_tasks_of_a_taken_group_come_back(divided: Divided) -> None:
     other = divided.bench.group()
     pid = divided.run(THREADS, group=other)
     place = where(pid)
@@ -184,7 +184,7 @@ def test_an_affinity_that_somebody_set_is_there_again(divided: Divided) -> None:
     assert allowed(pid) == {1}
 
 
-def test_a_process_that_forks_all_the_time_is_caught_with_its_children(divided: Divided) -> None:
+def test_endless_forker_is_caught_with_its_children(divided: Divided) -> None:
     pid = divided.run(FORKS)
     divided.apply()
     for directory in divided.group.directories:
@@ -195,7 +195,7 @@ def test_a_process_that_forks_all_the_time_is_caught_with_its_children(divided: 
     assert restricted(divided.bench, pid) == {f"/{divided.group.name}"}
 
 
-def test_what_is_left_alone_stays_where_its_group_may_have_tasks(divided: Divided) -> None:
+def test_left_alone_stays_where_tasks_may_be(divided: Divided) -> None:
     pid = divided.run()
     choice = Wish(choice=Choice(leave=frozenset({str(pid)})))
     if divided.bench.layout.kind == "v2":
@@ -248,7 +248,7 @@ def killed(work: Callable[[], object]) -> bool:
 
 
 @pytest.mark.slow
-def test_killed_at_any_step_of_apply_and_of_undo_everything_comes_back(divided: Divided) -> None:
+def test_killed_at_any_step_everything_comes_back(divided: Divided) -> None:
     pids = [divided.run(), divided.run(THREADS)]
     before, places = divided.snapshot(), [where(pid) for pid in pids]
     steps = {"apply": 0, "undo": 0}
@@ -310,7 +310,7 @@ def settled(root: Path, cpus: str) -> dict[Path, str]:
 
 
 @pytest.mark.guest
-def test_the_whole_guest_is_divided_with_a_partition_root_and_comes_back(real: Bench) -> None:
+def test_guest_is_divided_and_comes_back(real: Bench) -> None:
     root = real.layout.mounts["cpuset"].path
     before, places = knobs([root]), everybody()
     wish = Wish(exclusive=True, choice=Choice(kernel_threads=True))
@@ -340,7 +340,7 @@ def test_group_that_has_managed_cpu_already_is_named(real: Bench) -> None:
 
 
 @pytest.mark.guest
-def test_the_whole_guest_comes_back_from_a_kill_at_any_step(real: Bench) -> None:
+def test_guest_comes_back_from_any_kill(real: Bench) -> None:
     root = real.layout.mounts["cpuset"].path
     before, places, state = knobs([root]), everybody(), real.state_dir
     wish, layout = Wish(exclusive=True), real.layout

@@ -63,7 +63,7 @@ def test_the_papers_machine_is_what_its_tables_say(opteron: Path) -> None:
     assert platform.cluster_group("node1") == "rlctl-mdev/node1"
 
 
-def test_a_shipped_description_of_a_larger_machine_is_refused_with_its_line() -> None:
+def test_larger_machines_description_is_refused() -> None:
     if (os.cpu_count() or 0) >= 16:
         pytest.skip("this machine has the CPUs")
     with pytest.raises(ConfigError, match=r"opteron\.yaml:4: host\.cpus: there is no CPU .* online here, only"):
@@ -119,7 +119,7 @@ def test_share_of_each_cpu_is_share_of_cluster(opteron: Path, tmp_path: Path) ->
     assert (two.quota_cpus, two.memory_bytes) == (1.0, 100 * MB)
 
 
-def test_without_clusters_there_is_one_of_all_managed_cpus(opteron: Path, tmp_path: Path) -> None:
+def test_without_clusters_there_is_one(opteron: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("host: {cpus: 0}\nmdev: {cpus: 3-5}\n")
     (only,) = load_platform(tmp_path / "mine.yaml", sys=opteron).clusters
     assert only == Cluster("all", frozenset({3, 4, 5}), 3.0)
@@ -130,7 +130,7 @@ def test_an_unknown_name_lists_the_shipped_ones() -> None:
         load_platform("opteron")
 
 
-def test_numa_nodes_are_the_clusters_and_the_host_has_one_core_in_eight(opteron: Path) -> None:
+def test_numa_nodes_are_the_clusters(opteron: Path) -> None:
     platform = discover_platform(sys=opteron)
     assert platform.host_cpus == {0, 4}
     assert [(one.name, sorted(one.cpus), sorted(one.memory_nodes)) for one in platform.clusters] == [
@@ -163,14 +163,14 @@ def test_the_host_gets_both_threads_of_its_core(tmp_path: Path) -> None:
     assert discover_platform(sys=small(tmp_path, "0,1,2,3", siblings=2)).host_cpus == {0, 1}
 
 
-def test_a_single_core_is_divided_by_its_threads_and_says_so(tmp_path: Path) -> None:
+def test_single_core_is_divided_by_threads(tmp_path: Path) -> None:
     platform = discover_platform(sys=small(tmp_path, "0,1", siblings=2))
     assert platform.host_cpus == {0}
     assert platform.mdev_cpus == {1}
     assert "which both partitions share" in platform.why
 
 
-def test_of_a_group_that_has_some_cpus_only_these_are_divided(opteron: Path, tmp_path: Path) -> None:
+def test_of_limited_group_only_its_cpus_are_divided(opteron: Path, tmp_path: Path) -> None:
     """A container's, of which /sys tells nothing."""
     platform = discover_platform(within="box", cpus=frozenset({2, 3, 6}), sys=opteron)
     assert platform.host_cpus == {2}

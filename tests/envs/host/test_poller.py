@@ -55,13 +55,13 @@ def looked(watch, number):
     return looks
 
 
-def test_a_wait_that_nobody_wants_looks_of_is_one_sleep():
+def test_unwatched_wait_is_one_sleep():
     sleep = Sleep()
     Poller({"web": LcSources(GOAL, [Source()])}, None, sleep).sleep(0.7)
     assert len(sleep.asked) == 1
 
 
-def test_every_look_has_what_is_new_of_each_lc():
+def test_every_look_has_each_lcs_news():
     web, cache = Source(Newest((0.1,)), Newest((0.2,))), Source(Newest(oldest_seconds=0.3))
     watch = Poller({"web": LcSources(GOAL, [web]), "cache": LcSources(GOAL, [cache])}, None, Sleep())
     looks = looked(watch, 3)
@@ -71,7 +71,7 @@ def test_every_look_has_what_is_new_of_each_lc():
     assert [look.now_seconds for look in looks] == sorted(look.now_seconds for look in looks)
 
 
-def test_a_look_that_is_near_a_sign_is_followed_by_a_close_one():
+def test_look_near_a_sign_brings_a_close_one():
     def look(sample):
         looks.append(sample.now_seconds)
         if len(looks) == 20:
@@ -85,7 +85,7 @@ def test_a_look_that_is_near_a_sign_is_followed_by_a_close_one():
     assert min(apart) < LOOK_SECONDS, "the usual looks are at least so far apart"
 
 
-def test_a_stop_ends_the_looks_and_the_rest_of_the_wait_is_the_sleeps():
+def test_stop_ends_looks_and_wait():
     sleep, looks = Sleep(stopped=True), []
     watch = Poller({"web": LcSources(GOAL, [Source()])}, None, sleep)
     watch.look = looks.append
@@ -94,7 +94,7 @@ def test_a_stop_ends_the_looks_and_the_rest_of_the_wait_is_the_sleeps():
     assert sleep.asked[-1] > 50.0
 
 
-def test_an_answer_that_fails_ends_the_looks_until_the_next_period_and_is_said_once(caplog):
+def test_failing_answer_ends_looks_until_next_period(caplog):
     def fail(_):
         calls.append(1)
         raise RuntimeError("boom")
@@ -127,7 +127,7 @@ def written():
     os.close(write)
 
 
-def test_a_foreign_write_is_seen_and_one_without_end_no_oftener_than_all_else(written):
+def test_endless_foreign_writes_are_seen_seldom(written):
     witness, write = written
     sleep, looks = Sleep(), []
     watch = Poller({}, witness, sleep)
@@ -146,7 +146,7 @@ def test_a_foreign_write_is_seen_and_one_without_end_no_oftener_than_all_else(wr
     assert sleep.asked.count(LOOK_SECONDS) == 4, "a pause after each"
 
 
-def test_it_says_what_it_looks_at_and_what_is_not_there(tmp_path, written):
+def test_it_says_what_it_looks_at(tmp_path, written):
     assert str(Poller({"web": LcSources(GOAL, [Source()])}, None)) == (
         "web: source, no pressure, for it has no cgroup2 group; no foreign writes"
     )
@@ -155,7 +155,7 @@ def test_it_says_what_it_looks_at_and_what_is_not_there(tmp_path, written):
     )
 
 
-def test_the_kernels_word_of_a_group_that_is_gone_is_heard_no_more(tmp_path):
+def test_lost_groups_word_is_heard_no_more(tmp_path):
     """A trigger of a removed group is ready for ever: without an end to it the wait would never sleep again."""
     read, write = os.pipe()
     waits = SimpleNamespace(trigger=SimpleNamespace(file=read, why="", close=lambda: closed.append(read)), high=high)

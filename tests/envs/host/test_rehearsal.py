@@ -35,7 +35,7 @@ def test_nothing_is_changed_by_it(bench: Bench) -> None:
     set_up.freezer.order(False)
 
 
-def test_one_knob_that_may_not_be_written_is_named(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_knob_is_named(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     be, files = controlled(fake, [fake.group()])
     write = fake.kernel.write
 
@@ -49,7 +49,7 @@ def test_one_knob_that_may_not_be_written_is_named(fake: Bench, monkeypatch: pyt
         be.rehearse()
 
 
-def test_a_group_that_has_gone_is_no_reason_not_to_start(fake: Bench) -> None:
+def test_lost_group_does_not_stop_a_start(fake: Bench) -> None:
     stays, goes = fake.group(), fake.group()
     be, files = controlled(fake, [stays, goes])
     goes.remove()

@@ -79,7 +79,7 @@ def test_only_disks_that_are_hardware_count(tmp_path: Path) -> None:
     assert disks(tmp_path / "nowhere") == ()
 
 
-def test_a_weight_that_no_disk_heeds_is_missing_with_the_way_out(bench: Bench, folder: Path, tmp_path: Path) -> None:
+def test_unheeded_weight_is_missing_with_way_out(bench: Bench, folder: Path, tmp_path: Path) -> None:
     before = text_of(folder)
     with pytest.raises(CgroupError, match=r"vda \(mq-deadline\); write bfq to /sys/block/vda/queue/scheduler"):
         set_io_weight(*at(bench, folder), 10, sys_with(tmp_path / "sys", VDA))
@@ -88,7 +88,7 @@ def test_a_weight_that_no_disk_heeds_is_missing_with_the_way_out(bench: Bench, f
     assert text_of(folder) == before
 
 
-def test_a_weight_is_written_where_bfq_schedules_and_goes_back(bench: Bench, folder: Path, tmp_path: Path) -> None:
+def test_weight_is_written_where_bfq_schedules(bench: Bench, folder: Path, tmp_path: Path) -> None:
     names = [name for name in ("io.bfq.weight", "blkio.bfq.weight") if (folder / name).exists()]
     if not names:
         pytest.skip("this kernel has no bfq weights")
@@ -114,7 +114,7 @@ def test_io_cost_heeds_weight_where_it_is_enabled(fake: Bench, tmp_path: Path) -
 
 
 @pytest.mark.host
-def test_this_kernels_own_weight_file_takes_one_and_has_it_back(real: Bench) -> None:
+def test_this_kernels_weight_file_takes_one(real: Bench) -> None:
     mount = real.layout.mounts.get(CgroupController.IO)
     if mount is None:
         pytest.skip("no io controller")
@@ -130,7 +130,7 @@ def test_this_kernels_own_weight_file_takes_one_and_has_it_back(real: Bench) -> 
         assert text_of(folder) == before
 
 
-def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) -> None:
+def test_limits_are_set_on_every_disk(bench: Bench, folder: Path) -> None:
     found = disks() if bench.real else (VDA,)
     if not found:
         pytest.skip("this host has no disk of its own")
@@ -146,7 +146,7 @@ def test_limits_are_set_on_every_disk_and_go_back(bench: Bench, folder: Path) ->
     assert text_of(folder) == before
 
 
-def test_a_tighter_limit_of_bes_own_is_not_loosened_and_that_of_one_disk_is_no_others(fake: Bench) -> None:
+def test_bes_tighter_disk_limit_is_kept(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     name, limits = "io.max", "rbps=max wbps={} riops=max wiops=max"
     if mount.version == 1:
@@ -161,7 +161,7 @@ def test_a_tighter_limit_of_bes_own_is_not_loosened_and_that_of_one_disk_is_no_o
         assert f"254:16 {limits.format(1 << 20)}\n" in (folder / name).read_text()
 
 
-def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
+def test_limits_of_disks_go_back_singly(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
@@ -177,7 +177,7 @@ def test_limits_of_several_disks_go_back_one_by_one(fake: Bench) -> None:
         assert (folder / "io.max").read_text() == before
 
 
-def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: Bench) -> None:
+def test_detached_disks_do_not_keep_others(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return
@@ -195,7 +195,7 @@ def test_disks_that_were_detached_do_not_keep_the_others_from_being_freed(fake: 
         assert (folder / "io.max").read_text() == f"254:7 {limits}\n"
 
 
-def test_the_only_disk_with_limits_may_be_detached_before_they_are_put_back(fake: Bench) -> None:
+def test_only_limited_disk_may_be_detached(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     name = "io.max" if mount.version == 2 else "blkio.throttle.read_bps_device"
     with own_group(fake, mount) as folder:
@@ -215,9 +215,7 @@ LINES = st.dictionaries(
 
 
 @given(before=LINES, now=LINES)
-def test_whatever_was_limited_writing_line_by_line_ends_at_the_original(
-    before: dict[str, str], now: dict[str, str]
-) -> None:
+def test_line_by_line_writing_ends_at_original(before: dict[str, str], now: dict[str, str]) -> None:
     def said(lines: dict[str, str]) -> str:
         return "".join(f"{device} {rest}\n" for device, rest in sorted(lines.items()))
 
@@ -234,7 +232,7 @@ def test_whatever_was_limited_writing_line_by_line_ends_at_the_original(
     assert now == before
 
 
-def test_a_group_whose_parent_shares_no_io_says_what_to_write(fake: Bench) -> None:
+def test_group_without_io_says_what_to_write(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.IO]
     if mount.version == 1:
         return

@@ -111,15 +111,13 @@ def test_one_setting_goes_back_by_itself(bench: Bench, folder: Path) -> None:
     assert text_of(folder) == before
 
 
-def test_what_is_no_whole_number_of_pages_is_rounded_as_the_kernel_does(bench: Bench, folder: Path) -> None:
+def test_broken_pages_are_rounded_as_in_kernel(bench: Bench, folder: Path) -> None:
     knobs = bench.knobs()
     set_memory(group_at(bench, folder, knobs), knobs, "max", 64 * MIB + 4095)
     assert f"{64 * MIB}\n" in text_of(folder).values()
 
 
-def test_the_lc_is_protected_where_the_kernel_can_and_told_where_it_cannot(
-    bench: Bench, mount: Mount, folder: Path
-) -> None:
+def test_lc_is_protected_where_possible(bench: Bench, mount: Mount, folder: Path) -> None:
     before, knobs = text_of(folder) | text_of(folder.parent), bench.knobs()
     if mount.version == 1:
         with pytest.raises(CgroupError, match="cgroup v1 protects no memory"):
@@ -146,7 +144,7 @@ def test_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
         assert (folder.parent / "memory.low").read_text() == "max\n"
 
 
-def test_a_group_above_that_another_rlctl_has_raised_is_left_alone(fake: Bench) -> None:
+def test_group_another_rlctl_raised_is_left(fake: Bench) -> None:
     """Whichever of the two ended first would take the other's LC its protection."""
     mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
@@ -166,7 +164,7 @@ def test_a_group_above_that_another_rlctl_has_raised_is_left_alone(fake: Bench) 
                 fcntl.flock(others, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_what_an_lc_keeps_of_its_own_is_not_lowered(fake: Bench) -> None:
+def test_lcs_own_protection_is_not_lowered(fake: Bench) -> None:
     mount = fake.layout.mounts[CgroupController.MEMORY]
     if mount.version == 1:
         return
@@ -180,7 +178,7 @@ def test_what_an_lc_keeps_of_its_own_is_not_lowered(fake: Bench) -> None:
         assert found == [f"{4 * MIB}\n", "max\n", f"{4 * MIB}\n", f"{MIB}\n"]
 
 
-def test_a_tighter_limit_of_bes_own_is_not_loosened_and_may_be_risen_to(fake: Bench) -> None:
+def test_bes_tighter_limit_is_not_loosened(fake: Bench) -> None:
     """A container's 512 MB once became 8 GB, until the end of the run, which the kernel then ended it for."""
     mount = fake.layout.mounts[CgroupController.MEMORY]
     name = "memory.limit_in_bytes" if mount.version == 1 else "memory.max"
@@ -248,7 +246,7 @@ while True:
 
 @pytest.mark.slow
 @pytest.mark.host
-def test_an_lc_that_cannot_have_its_memory_is_seen_stalled_and_be_is_suspended(real: Bench, tmp_path: Path) -> None:
+def test_lc_without_memory_is_seen_stalled(real: Bench, tmp_path: Path) -> None:
     """A limited group of the test's own; PSI is that of a cgroup2 group with the same process."""
     unified = real.layout.mounts.get(CgroupController.PRESSURE)
     mount = real.layout.mounts.get(CgroupController.MEMORY)

@@ -58,7 +58,7 @@ def count(sys: Path, **joules: float) -> None:
         )
 
 
-def test_packages_and_their_memory_are_counted_once_and_their_parts_not_again(server: Path) -> None:
+def test_packages_and_memory_are_counted_once(server: Path) -> None:
     assert [(zone.folder.name, zone.kind) for zone in rapl_zones(server)] == [
         ("intel-rapl:0", "package"),
         ("intel-rapl:0:1", "dram"),
@@ -112,7 +112,7 @@ def test_a_counter_for_root_only_says_so(server: Path, monkeypatch: pytest.Monke
     assert "CVE-2020-8694" in watts.detail
 
 
-def test_without_a_known_limit_there_are_watts_but_no_share(server: Path) -> None:
+def test_without_known_limit_watts_have_no_share(server: Path) -> None:
     (server / "class/powercap/intel-rapl:1/constraint_0_name").write_text("peak_power\n")
     rapl = Rapl(server)
     rapl.read(0.0)
@@ -123,7 +123,7 @@ def test_without_a_known_limit_there_are_watts_but_no_share(server: Path) -> Non
     rapl.close()
 
 
-def test_a_limit_that_is_set_stands_in_for_a_tdp_that_is_not_told(server: Path) -> None:
+def test_set_limit_stands_in_for_tdp(server: Path) -> None:
     for zone in ("intel-rapl:0", "intel-rapl:1"):
         put(server / "class/powercap" / zone / "constraint_0_max_power_uw", 0)
     assert {zone.limit_watts for zone in rapl_zones(server) if zone.kind == "package"} == {120.0}
@@ -147,7 +147,7 @@ def test_lcs_frequency_is_that_of_its_fastest_cpu(tmp_path: Path) -> None:
     frequency.close()
 
 
-def test_amd_tells_its_base_frequency_elsewhere_and_some_drivers_tell_none(tmp_path: Path) -> None:
+def test_amd_tells_base_frequency_elsewhere(tmp_path: Path) -> None:
     put(tmp_path / "devices/system/cpu/cpu0/cpufreq/scaling_cur_freq", 1_000_000)
     bare = LcFrequency((0,), tmp_path)
     assert isinstance(bare.read(0.0)["lc_frequency_ratio"], Missing)

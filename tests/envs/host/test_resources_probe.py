@@ -25,7 +25,7 @@ def found_on(folder: Path, kind: str = "v1") -> dict[str, Capability]:
     return {one.name: one for one in probe_resources(layout, folder / "proc", folder / "sys")}
 
 
-def test_a_bare_machine_lacks_all_and_says_why_and_what_for(tmp_path: Path) -> None:
+def test_bare_machine_lacks_all_and_says_why(tmp_path: Path) -> None:
     layout = Layout.detect(tmp_path, tmp_path)
     found = {one.name: one for one in probe_resources(layout, tmp_path / "proc", tmp_path / "sys")}
     assert tuple(found) == NAMES
@@ -68,7 +68,7 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
     assert found["I/O weight"].reason == "vda under bfq"
 
 
-def test_what_is_only_not_switched_on_tells_the_way_out(tmp_path: Path) -> None:
+def test_not_switched_on_tells_the_way_out(tmp_path: Path) -> None:
     put(tmp_path / "proc/filesystems", "nodev\tresctrl\n")
     put(tmp_path / "sys/block/vda/dev", "254:0\n")
     put(tmp_path / "sys/block/vda/device/vendor", "0x1af4\n")

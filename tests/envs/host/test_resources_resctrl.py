@@ -148,7 +148,7 @@ def schemata(kernel: Resctrl, name: str) -> dict[str, str]:
         ),
     ],
 )
-def test_be_gets_the_highest_ways_and_so_much_bandwidth_and_the_lc_the_rest(
+def test_be_gets_highest_ways_lc_the_rest(
     tmp_path: Path, tree: str, shares: tuple[float | None, ...], be: dict[str, str], lc: dict[str, str]
 ) -> None:
     kernel = Resctrl(tmp_path, tree)
@@ -170,7 +170,7 @@ def test_be_gets_the_highest_ways_and_so_much_bandwidth_and_the_lc_the_rest(
     assert after == before
 
 
-def test_classes_without_shares_only_count_and_are_removed_too(tmp_path: Path) -> None:
+def test_classes_without_shares_count_and_are_removed(tmp_path: Path) -> None:
     kernel = Resctrl(tmp_path, "xeon")
     classes, journal = classes_on(kernel, tmp_path / "state")
     classes.make()
@@ -224,7 +224,7 @@ def test_classes_that_another_rlctl_has_are_left_alone(tmp_path: Path) -> None:
         ("epyc", (None, 20.0), "in MB/s here, not in percent"),
     ],
 )
-def test_what_a_processor_cannot_do_is_told_and_nothing_is_written(
+def test_what_processor_cannot_do_is_told(
     tmp_path: Path, tree: str, shares: tuple[float | None, ...], told: str
 ) -> None:
     kernel = Resctrl(tmp_path, tree)
@@ -244,7 +244,7 @@ def test_a_processor_whose_classes_others_hold_is_told(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_task_that_ended_is_passed_over_and_a_refusal_is_not(tmp_path: Path) -> None:
+def test_ended_task_is_passed_over(tmp_path: Path) -> None:
     class Refusing(Resctrl):
         error = errno.ESRCH
 
@@ -271,7 +271,7 @@ def test_a_dry_run_makes_no_class(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_it_is_never_mounted_from_here_but_told_how(tmp_path: Path) -> None:
+def test_it_is_never_mounted_but_told_how(tmp_path: Path) -> None:
     put(tmp_path / "proc/filesystems", "nodev\tcgroup\n")
     assert why_no_resctrl(tmp_path / "sys", tmp_path / "proc") == "this CPU or kernel has none"
     put(tmp_path / "proc/filesystems", "nodev\tcgroup\nnodev\tresctrl\n")
@@ -289,7 +289,7 @@ def test_the_default_class_is_parsed_and_said_again(name: str) -> None:
     assert full.includes(Schemata())
 
 
-def test_values_that_older_kernels_fill_up_with_blanks_are_read() -> None:
+def test_blank_padded_values_are_read() -> None:
     padded = Schemata.parse("    MB:0=   50;1=  100\n    L3:0=fffff;1=fffff\n")
     assert (padded.bandwidth, padded.caches) == ({0: 50, 1: 100}, {"L3": {0: 0xFFFFF, 1: 0xFFFFF}})
 
@@ -304,7 +304,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 @given(ways=st.integers(1, 32), ratio=st.floats(0.001, 0.999), least=st.integers(1, 3))
-def test_a_mask_is_in_a_row_at_the_high_end_and_leaves_some(ways: int, ratio: float, least: int) -> None:
+def test_mask_is_a_row_at_high_end(ways: int, ratio: float, least: int) -> None:
     full = (1 << ways) - 1
     mask = high_ways(full, ratio, least)
     assert mask & ~full == 0
@@ -314,7 +314,7 @@ def test_a_mask_is_in_a_row_at_the_high_end_and_leaves_some(ways: int, ratio: fl
         assert bin(full & ~mask).count("1") >= least
 
 
-def test_bandwidth_is_counted_over_all_classes_and_the_busiest_socket_is_what_counts(tmp_path: Path) -> None:
+def test_bandwidth_counts_all_classes_of_busiest_socket(tmp_path: Path) -> None:
     kernel = Resctrl(tmp_path, "xeon")
     for name in (LC_CLASS, BE_CLASS, "somebody-else"):
         kernel.make_group(kernel.root / name)
@@ -368,7 +368,7 @@ def test_classes_that_come_and_go_are_followed(tmp_path: Path) -> None:
     monitor.close()
 
 
-def test_a_class_of_others_that_was_removed_since_the_last_look_blanks_no_bandwidth(tmp_path: Path) -> None:
+def test_removed_class_of_others_blanks_no_bandwidth(tmp_path: Path) -> None:
     kernel = Resctrl(tmp_path, "xeon")
     kernel.make_group(kernel.root / "somebody-else")
     monitor = ResctrlMonitor(10e9, kernel.sys)

@@ -134,7 +134,7 @@ def test_memory_and_disks_are_bounded_while_it_runs(groups: Layout, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_strict_ends_the_start_with_what_is_lacking_and_leaves_nothing(groups: Layout, tmp_path: Path) -> None:
+def test_strict_ends_the_start_and_leaves_nothing(groups: Layout, tmp_path: Path) -> None:
     before = settings(groups)
     command = [sys.executable, "-m", "rlctl", "serve", "--config", str(written(tmp_path, "  strict: true"))]
     if Path("/sys/fs/resctrl/schemata").exists():

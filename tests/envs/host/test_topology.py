@@ -70,19 +70,19 @@ def test_two_core_machine_keeps_lc_cpu_for_last(tmp_path: Path) -> None:
     assert cpu_order({0}, {0}, tmp_path) == (0,)
 
 
-def test_other_socket_first_then_cores_then_siblings_then_the_lc(tmp_path: Path) -> None:
+def test_other_socket_comes_first_lc_last(tmp_path: Path) -> None:
     order = cpu_order({0, 1}, sys=xeon(tmp_path))
     other_socket = tuple(itertools.chain.from_iterable((core, core + 18) for core in range(9, 18)))
     same_socket = tuple(itertools.chain.from_iterable((core, core + 18) for core in range(2, 9)))
     assert order == (*other_socket, *same_socket, 18, 19, 0, 1)
 
 
-def test_without_numa_nodes_sockets_are_told_apart_all_the_same(tmp_path: Path) -> None:
+def test_without_numa_sockets_are_told_apart(tmp_path: Path) -> None:
     with_nodes, without = xeon(tmp_path / "a"), xeon(tmp_path / "b", nodes=False)
     assert cpu_order({0}, sys=without) == cpu_order({0}, sys=with_nodes)
 
 
-def test_another_cache_of_the_same_socket_comes_before_the_lc_cache(tmp_path: Path) -> None:
+def test_another_cache_comes_before_the_lcs(tmp_path: Path) -> None:
     assert cpu_order({4}, sys=epyc(tmp_path)) == (*range(4), *range(8, 16), 6, 7, 5, 4)
 
 
@@ -99,7 +99,7 @@ def test_kernel_that_tells_nothing_but_cpu_folders(tmp_path: Path) -> None:
     assert cpu_order({0}, sys=tmp_path) == (1, 2, 0)
 
 
-def test_offline_candidate_is_refused_and_offline_lc_cpu_ignored(tmp_path: Path) -> None:
+def test_offline_candidate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"CPU 7,9 is offline or absent; online are 0-1"):
         cpu_order({0}, {1, 7, 9}, vm(tmp_path))
     with pytest.raises(ConfigError, match="at least one"):
@@ -146,7 +146,7 @@ def test_this_machine() -> None:
     assert order[-1] == first
 
 
-def test_a_cpu_that_is_not_online_is_refused_before_anything_is_touched(tmp_path):
+def test_cpu_not_online_is_refused_first(tmp_path):
     online = tmp_path / "devices/system/cpu/online"
     online.parent.mkdir(parents=True)
     online.write_text("0-1\n")

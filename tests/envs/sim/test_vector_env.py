@@ -72,7 +72,7 @@ def test_first_episode_of_seed_is_that_plant():
     assert env.telemetry == plant.read()
 
 
-def test_episodes_differ_and_are_of_their_seed_s_kind():
+def test_episodes_differ_by_their_seeds_kind():
     env = SimHost(PROFILE)
     keys = []
     for seed in (seeds.training(3), None, None, seeds.evaluation(3), None, seeds.training(3), None):
@@ -85,7 +85,7 @@ def test_episodes_differ_and_are_of_their_seed_s_kind():
 
 
 @pytest.mark.parametrize("weight", [Weight.EQUAL, Weight.MINIMUM])
-def test_vector_and_single_agree_number_for_number_over_episodes(weight):
+def test_vector_and_single_agree_over_episodes(weight):
     vector = _vector(weight=weight)
     singles = [_single(weight=weight) for _ in range(HOSTS)]
     seen, infos = vector.reset(seed=70)

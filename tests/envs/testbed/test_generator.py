@@ -453,7 +453,7 @@ def start_program(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
 
 
-def test_program_ends_with_its_input_and_says_nothing_unasked() -> None:
+def test_program_ends_with_its_input() -> None:
     with start_program() as program:
         output, _ = program.communicate(b"rate 100\n", timeout=PATIENCE_SECONDS)
         assert (program.returncode, output) == (0, b"")
@@ -510,7 +510,7 @@ def test_generator_outlives_the_thread_that_started_it(load: Any) -> None:
     assert started[0].stats().rate_rps == 200.0
 
 
-def test_binary_is_named_after_its_source_and_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binary_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other.c"
     other.write_text("int main(void) { return 3; }")
     first = build_generator(tmp_path / "cache")

@@ -139,7 +139,7 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_pid_that_passed_to_another_process_is_not_killed(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+def test_pid_of_another_process_is_not_killed(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     now = leftovers.task(bystander.pid)
     assert now is not None
     orphan(state, {"pid": bystander.pid, "start": now.start_ticks - 1})
@@ -192,7 +192,7 @@ def test_unreadable_folder_is_told_with_way_out(tmp_path: Path) -> None:
 WAY_OUT = "set HOME to a folder of yours"
 
 
-def test_torn_record_is_read_as_far_as_it_goes(state: Path, bystander: subprocess.Popen[bytes]) -> None:
+def test_torn_record_is_read_so_far(state: Path, bystander: subprocess.Popen[bytes]) -> None:
     now = leftovers.task(bystander.pid)
     assert now is not None
     record = orphan(state, {"pid": bystander.pid, "start": now.start_ticks})
@@ -201,7 +201,7 @@ def test_torn_record_is_read_as_far_as_it_goes(state: Path, bystander: subproces
     assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
-def test_closed_janitor_starts_nothing_and_bad_folders_are_told(state: Path, tmp_path: Path) -> None:
+def test_closed_janitor_starts_nothing(state: Path, tmp_path: Path) -> None:
     janitor = Janitor(state)
     assert janitor.close() == janitor.close() == ()
     with pytest.raises(TestbedError, match="closed"):

@@ -53,7 +53,7 @@ class Recorder:
         return [pid for pid, _ in self.attached]
 
 
-def test_command_runs_nothing_before_it_is_in_its_group(tmp_path: Path) -> None:
+def test_command_runs_only_in_its_group(tmp_path: Path) -> None:
     group = Recorder()
     with Launcher(tmp_path, group) as launcher:
         process = launcher.start("hello", [SH, "-c", "echo hello; exit 3"])
@@ -132,7 +132,7 @@ with Launcher(Path({str(tmp_path)!r})) as launcher:
     assert (tmp_path / "tell.out").read_text() == f"{everywhere} 0 {nice} True True set() b'' ['3']\n"
 
 
-def test_descendants_end_with_it_even_those_that_ignore_signals(tmp_path: Path) -> None:
+def test_descendants_end_whatever_they_ignore(tmp_path: Path) -> None:
     deaf = "trap '' TERM INT; while :; do sleep 0.05; done"
     with Launcher(tmp_path) as launcher:
         process = launcher.start("family", [SH, "-c", f"({deaf}) & ({deaf}) & echo up; wait"])

@@ -454,7 +454,7 @@ def test_text_of_a_log_is_escaped(tmp_path):
 
 
 @pytest.mark.slow
-def test_misses_that_its_hosts_do_not_have_are_told(tmp_path):
+def test_misses_its_hosts_lack_are_told(tmp_path):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     advice = asked(log, ("frozen",))
     line = "alone the LC missed 10.0 % of windows in this log, and at least "

@@ -56,7 +56,7 @@ def test_verdict_that_is_not_shield_s_is_finding(capsys, recorded_run):
     assert err.startswith("rlctl: error: 1 of 20 verdicts are not the shield's, the first at tick 7 (")
 
 
-def test_after_damage_nothing_is_judged_that_is_not_known(capsys, recorded_run):
+def test_after_damage_nothing_unknown_is_judged(capsys, recorded_run):
     run = recorded_run(rotate_bytes=30_000)
     folder = run.go(14)
     assert [path.name for path in folder.iterdir()] == ["ticks.jsonl"]

@@ -77,7 +77,7 @@ def several(serve_yaml, names=("web", "cache")):
     return path
 
 
-def test_several_lcs_have_names_and_each_its_own_slo(serve_yaml):
+def test_each_of_several_lcs_has_its_slo(serve_yaml):
     config = load_config(several(serve_yaml))
     assert list(config.lcs) == ["web", "cache"]
     assert load_text(ServeConfig, describe(config), "shown") == config

@@ -173,7 +173,7 @@ def test_the_configuration_names_the_log(capsys, recorded_run, serve_yaml):
     assert capsys.readouterr().out.startswith("tick 1 at ")
 
 
-def test_damage_is_told_on_stderr_with_file_and_line(capsys, recorded_run):
+def test_damage_is_told_with_file_and_line(capsys, recorded_run):
     folder = recorded_run().go(4)
     log = folder / "ticks.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"tick":2,', b'"tick":3,'))

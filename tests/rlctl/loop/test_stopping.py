@@ -31,7 +31,7 @@ def test_a_signal_ends_a_wait_that_has_begun():
         timer.join()
 
 
-def test_sighup_is_another_request_and_can_be_made_again():
+def test_sighup_is_a_repeatable_request():
     reread = Request()
     with stop_on_signals(reread) as stop:
         for _ in range(2):

@@ -226,7 +226,7 @@ def test_a_process_that_is_not_there_is_told(scene):
 
 
 @pytest.mark.slow
-def test_whoever_could_not_be_given_back_is_not_adopted(scene):
+def test_irreturnable_process_is_not_adopted(scene):
     (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
     serve = scene.start("serve", "--config", scene.config)
     scene.wait_for((scene.folder / "log/ticks.jsonl").exists, serve)

@@ -87,7 +87,7 @@ def test_guard_that_holds_be_counts_once_a_tick(metrics):
     assert samples(metrics)["rlctl_shield_bounds_total{guard=slack-gate,reason=slack-negative}"] == 1
 
 
-def test_what_is_missing_has_no_sample_and_no_zero(metrics):
+def test_missing_has_neither_sample_nor_zero(metrics):
     metrics.write(a_tick(telemetry=Telemetry(1.0, 0.010)))
     seen = samples(metrics)
     assert "rlctl_slack_ratio" not in seen

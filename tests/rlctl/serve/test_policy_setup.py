@@ -95,7 +95,7 @@ def test_wrong_options_are_found_at_the_start():
 
 
 @pytest.mark.parametrize("end", VARIANTS)
-def test_what_is_for_benchmarks_only_decides_on_no_host(end, make_bundle, tmp_path):
+def test_benchmark_only_policy_decides_on_no_host(end, make_bundle, tmp_path):
     plain, odd = make_bundle(tmp_path / "tiny"), make_bundle(tmp_path / f"odd{end}")
     for name in ("ppo", str(plain)):
         with pytest.raises(PolicyError, match=f"{end}' is for benchmarks only; take '{name}'"):

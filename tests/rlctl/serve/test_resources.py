@@ -111,7 +111,7 @@ def test_section_is_in_effect_and_comes_back(host: Host) -> None:
     assert host.text("batch", "memory.high") == "max"
 
 
-def test_several_lcs_below_one_parent_get_enough_of_it(host: Host) -> None:
+def test_several_lcs_below_one_parent_get_enough(host: Host) -> None:
     """A parent's protection is all that its children have: twice as much for two."""
     host.kernel.make_group(host.kernel.root / "slice")
     host.kernel.write(host.kernel.root / "slice/cgroup.subtree_control", "+memory")

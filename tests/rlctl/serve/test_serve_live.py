@@ -477,7 +477,7 @@ def test_hangup_exchanges_who_decides_and_mistake_changes_nothing(groups, tmp_pa
     assert knobs(folders) == before
 
 
-def test_operator_s_word_is_in_force_and_outlives_restart(groups, tmp_path):
+def test_operators_word_outlives_a_restart(groups, tmp_path):
     parent, folders = groups
     before, ticks, state = knobs(folders), tmp_path / "log" / "ticks.jsonl", tmp_path / "state"
     config = written(parent, tmp_path)

@@ -350,7 +350,7 @@ def test_a_group_of_somebody_else_is_not_moved(two):
 
 
 @pytest.mark.slow
-def test_clusters_whose_cpus_be_may_not_have_hold_nobody(two):
+def test_clusters_without_bes_cpus_hold_nobody(two):
     names = [two.come(name, below="be/c0") for name in ("first", "second")]
     placed = two.tick(2.0, cpuset=1)  # CPU 1 alone
     assert {one.cluster for one in placed.values()} == {"c1"}

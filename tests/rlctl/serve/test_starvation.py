@@ -179,7 +179,7 @@ def test_nobody_looks_for_processes_while_be_has_enough():
     assert fed(starving(never), *[tick(FULL)] * 20) == []
 
 
-def test_be_that_may_use_everything_and_gets_nothing_starves():
+def test_unlimited_be_that_gets_nothing_starves():
     """At the least weight beside an LC that fills the host, with a verdict that gives it all."""
     one = starving()
     (told,) = fed(one, *[tick(FULL, be_cpus=Value(0.02), be_pressure_ratio=Value(0.98))] * 10)

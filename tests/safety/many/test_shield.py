@@ -138,7 +138,7 @@ def test_it_answers_as_each_hosts_shield(data: st.DataObject, profile: Profile, 
         current = ruled if dice.random() < 0.8 else [drawn_allocation(dice) for _ in range(HOSTS)]
 
 
-def test_one_odd_reading_among_sound_ones_is_believed_alike(profile: Profile, limits: Limits) -> None:
+def test_odd_reading_among_sound_is_believed_alike(profile: Profile, limits: Limits) -> None:
     """Each rule of trust at its edge, where nothing else hides it: between polls, at one, and in what is remembered."""
     numbers = [0.0, -1.0, 1e-4, 0.0095, 0.0101, 0.83, 0.93, 20.0, 20.1, math.nan, math.inf, -math.inf]
     samples, ages = [-1, 0, profile.min_samples - 1, profile.min_samples], [*numbers, profile.max_age_seconds, 61.0]

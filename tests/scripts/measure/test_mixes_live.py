@@ -94,7 +94,7 @@ def test_mix_is_measured_reported_and_gone_on_with(mix, tmp_path, usable):
     assert "--resume" in refused.stderr
 
 
-def test_ctrl_c_keeps_what_is_finished_and_leaves_nothing(mix, tmp_path, usable):
+def test_ctrl_c_keeps_what_is_finished(mix, tmp_path, usable):
     report = tmp_path / "out"
     words = [sys.executable, str(SCRIPT), "mix", "--mix", mix, "--report", str(report)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
@@ -152,12 +152,12 @@ def test_a_command_that_fails_is_one_line(command, said):
         (["nothing"], 2, "invalid choice"),
     ],
 )
-def test_what_cannot_be_measured_is_told_before_anything_runs(words, code, said, capsys, measure):
+def test_unmeasurable_is_told_before_anything_runs(words, code, said, capsys, measure):
     assert measure(*words) == code
     assert said in capsys.readouterr().err
 
 
-def test_a_dry_run_says_what_quotas_become_and_touches_nothing(capsys, tmp_path, measure):
+def test_dry_run_says_what_quotas_become(capsys, tmp_path, measure):
     assert measure("mix", "--dry-run", "--report", str(tmp_path / "out")) == 0
     assert "quotas are multiplied by" in capsys.readouterr().out
     assert not Path(tmp_path / "out").exists()

@@ -98,7 +98,7 @@ def test_command_gets_published_modes_and_name():
         command_config(("true",), 257)
 
 
-def test_runs_come_in_pairs_of_changing_order_cell_by_cell():
+def test_runs_come_in_pairs_cell_by_cell():
     order = list(turns(CELLS, 8))
     assert len(order) == len(set(order)) == 2 * 2 * 8
     pairs = [order[n : n + 2] for n in range(0, len(order), 2)]

@@ -78,12 +78,12 @@ def test_the_speed_up_is_that_of_the_means():
         assert math.isinf(gain.half95)
 
 
-def test_more_instructions_per_cycle_are_a_benefit_and_more_time_is_a_loss():
+def test_more_instructions_benefit_more_time_loses():
     assert speed_up(METRIC["ipc"], Sides((1.0, 1.0), (1.2, 1.2))).mean == pytest.approx(20.0)
     assert speed_up(METRIC["ctime"], Sides((1.0, 1.0), (1.2, 1.2))).mean == pytest.approx(-20.0)
 
 
-def test_a_drift_that_both_sides_share_does_not_widen_the_speed_up():
+def test_shared_drift_does_not_widen_the_speed_up():
     gain = speed_up(METRIC["ctime"], Sides((1.0, 2.0, 3.0), (0.5, 1.5, 2.5)))
     assert (gain.mean, gain.half95) == (pytest.approx(25.0), pytest.approx(0.0, abs=1e-9))
     assert abs(gain.mean) > gain.half95
@@ -110,7 +110,7 @@ def test_derived_metrics_are_the_papers():
     assert list(got) == [metric.name for metric in METRICS]
 
 
-def test_without_counters_what_needs_them_is_missing_and_the_rest_is_there():
+def test_without_counters_their_columns_are_missing():
     software = ("task-clock", "context-switches", "cpu-migrations", "page-faults")
     hardware = (
         "cycles",

@@ -102,7 +102,7 @@ def group():
 
 @pytest.mark.slow
 @pytest.mark.host
-def test_a_run_is_counted_from_its_begin_to_its_end(group):
+def test_run_is_counted_from_begin_to_end(group):
     """What perf counts of the group agrees with what the kernel counts for its only process."""
     with (
         subprocess.Popen([sys.executable, "-IS", "-c", BUSY], stdin=subprocess.PIPE) as child,

@@ -57,7 +57,7 @@ def rows(text):
     return {(one[0], one[1]): dict(zip(lines[0][2:], one[2:], strict=True)) for one in lines[2:]}
 
 
-def test_each_round_measures_every_cell_once_in_an_order_of_its_own():
+def test_each_round_measures_every_cell_once():
     one = plan(conditions=ALL, loads=tuple(Load))
     orders = [one.order(number) for number in range(4)]
     assert all(sorted(order) == sorted(one.cells) for order in orders)
@@ -65,7 +65,7 @@ def test_each_round_measures_every_cell_once_in_an_order_of_its_own():
     assert one.order(2) == one.order(2)
 
 
-def test_twenty_cells_of_a_hundred_thousand_take_seven_minutes_and_what_is_around_them():
+def test_twenty_cells_take_seven_minutes():
     one = plan(conditions=ALL, loads=tuple(Load))
     assert one.run_wake_ups == 25_000
     measured = 20 * 100_000 * 200e-6 / 60.0
@@ -83,7 +83,7 @@ def test_table_has_latency_and_what_load_got_done():
     assert table["io", "cpuset"]["wake-ups"] == "missing"
 
 
-def test_what_cannot_be_measured_is_missing_with_its_reason_and_never_a_number():
+def test_unmeasurable_is_missing_with_its_reason():
     one = outcome()
     assert "missing (cpuset, load none; cpuset, load io): one CPU" in one.notes()
     cell = next(cell for cell in one.as_json()["cells"] if cell["condition"] == "cpuset" and cell["load"] == "io")
@@ -112,7 +112,7 @@ def test_figures_are_drawn_of_a_matrix_with_holes(tmp_path):
         (["--wakeups", "100000000"], "raise --rounds"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_is_started(options, told, capsys, measure):
+def test_impossible_is_told_before_a_start(options, told, capsys, measure):
     assert measure("cyclictest", *options) == 78
     assert told in capsys.readouterr().err
 

@@ -100,7 +100,7 @@ def test_the_load_has_a_tenth_of_the_disk(rig: Rig) -> None:
 
 
 @host
-def test_rlctls_load_can_be_restricted_and_its_task_can_be_real_time(rig: Rig) -> None:
+def test_load_is_restricted_and_task_real_time(rig: Rig) -> None:
     needed(rig, Condition.RLCTL)
     with rig.placed(Condition.RLCTL) as places:
         assert places.rt
@@ -165,7 +165,7 @@ def test_a_controller_that_is_not_there_is_named(bare: Rig) -> None:
         pass
 
 
-def test_a_folder_in_memory_is_known_by_its_file_system(tmp_path: Path) -> None:
+def test_folder_in_memory_is_known(tmp_path: Path) -> None:
     if Path("/dev/shm").is_dir():
         assert in_memory(Path("/dev/shm"))
         assert disk_of(Path("/dev/shm")) is None

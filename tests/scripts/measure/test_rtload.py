@@ -48,7 +48,7 @@ def switches(pid: int) -> int:
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_it_runs_as_many_threads_as_asked_and_counts_their_rounds(load: Load, launcher: Launcher) -> None:
+def test_it_runs_and_counts_its_threads(load: Load, launcher: Launcher) -> None:
     running = started(load, 7, launcher)
     (pid,) = running.pids()
     assert len(os.listdir(f"/proc/{pid}/task")) == 7 + 1  # and the one that waits
@@ -69,7 +69,7 @@ def test_threads_of_scheduling_load_sleep_once_in_round(launcher: Launcher) -> N
     running.stop()
 
 
-def test_threads_of_the_io_load_write_a_block_to_files_of_their_own(launcher: Launcher) -> None:
+def test_io_threads_write_files_of_their_own(launcher: Launcher) -> None:
     running = started(Load.IO, 3, launcher)
     (pid,) = running.pids()
     await_rounds(running, 30)
@@ -80,7 +80,7 @@ def test_threads_of_the_io_load_write_a_block_to_files_of_their_own(launcher: La
     assert [file.stat().st_size for file in files] == [BLOCK_BYTES] * 3
 
 
-def test_rounds_can_be_read_of_a_load_that_stands_still(launcher: Launcher) -> None:
+def test_rounds_of_a_standing_load_are_readable(launcher: Launcher) -> None:
     running = started(Load.CPU, 2, launcher)
     (pid,) = running.pids()
     await_rounds(running, 1)
@@ -98,7 +98,7 @@ def test_a_load_that_lost_its_folder_is_told(launcher: Launcher, tmp_path: Path)
         until(running.check)
 
 
-def test_a_disk_that_is_full_is_an_error_and_not_a_load(launcher: Launcher) -> None:
+def test_full_disk_is_error_and_no_load(launcher: Launcher) -> None:
     for number in range(1, 3):
         (launcher.folder / f"rtload-{number}").symlink_to("/dev/full")
     with pytest.raises(TestbedError, match="No space left on device"):

@@ -75,7 +75,7 @@ def moved(old, target):
             assert time.monotonic() < deadline
 
 
-def test_processes_whose_old_group_goes_at_the_last_moment_return_to_the_root(tmp_path):
+def test_processes_without_old_group_return_to_root(tmp_path):
     inside, moved = {7, 8}, []
 
     def poke(path, text):
@@ -92,7 +92,7 @@ def test_processes_whose_old_group_goes_at_the_last_moment_return_to_the_root(tm
     assert moved == [(tmp_path, 7), (tmp_path, 8)]
 
 
-def test_a_start_time_tells_processes_apart_and_the_dead_have_none(tmp_path):
+def test_start_time_tells_processes_apart(tmp_path):
     assert start_time(os.getpid()) == start_time(os.getpid())
     assert start_time(2**22 + 1) is None
     with subprocess.Popen(["true"]) as child:
@@ -105,13 +105,13 @@ def test_a_start_time_tells_processes_apart_and_the_dead_have_none(tmp_path):
     assert start_time(7, tmp_path) == 22
 
 
-def test_a_group_below_one_that_is_not_there_makes_both(fake):
+def test_group_below_absent_one_makes_both(fake):
     group = make_group(fake.layout, "be", "7:app", Knobs(None, fake.kernel))
     assert group.name == "be/7:app"
     assert Group.open(fake.layout, "be", Knobs(None, fake.kernel)).exists()
 
 
-def test_a_process_that_cannot_be_registered_is_back_where_it_was_and_its_group_gone(fake, tmp_path):
+def test_unregistered_process_is_back_where_it_was(fake, tmp_path):
     """Its group could not be removed with it inside, and that was all that was told."""
     (tmp_path / "file").write_text("")
     place = Place(fake.layout, "be", Registry(tmp_path / "file/apps"), knobs=Knobs(None, fake.kernel))
@@ -121,7 +121,7 @@ def test_a_process_that_cannot_be_registered_is_back_where_it_was_and_its_group_
     assert not list(fake.kernel.root.rglob("*:app"))
 
 
-def test_one_that_runs_outside_of_its_group_which_is_gone_is_not_forgotten(fake, tmp_path):
+def test_one_outside_its_lost_group_is_remembered(fake, tmp_path):
     """Its registration was all that told where it came from."""
     place = Place(fake.layout, "be", Registry(tmp_path / "apps"), knobs=Knobs(None, fake.kernel))
     adopted = Registration(

@@ -61,7 +61,7 @@ def test_a_file_of_another_user_does_not_count(registry):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "[" * 100_000, "x" * 100_000])
-def test_a_file_that_is_none_of_ours_is_said_and_left_out(registry, text, caplog):
+def test_foreign_file_is_said_and_left_out(registry, text, caplog):
     registry.add(a_registration())
     other = registry.path("5:other")
     other.write_text(text)
@@ -70,7 +70,7 @@ def test_a_file_that_is_none_of_ours_is_said_and_left_out(registry, text, caplog
     assert "not an application" in caplog.text
 
 
-def test_a_directory_in_a_files_place_is_said_and_no_descriptor_stays_open(registry, caplog):
+def test_directory_in_files_place_is_said(registry, caplog):
     registry.add(a_registration())
     registry.path("5:other").mkdir()
     before = len(os.listdir("/proc/self/fd"))
@@ -79,7 +79,7 @@ def test_a_directory_in_a_files_place_is_said_and_no_descriptor_stays_open(regis
     assert "Is a directory" in caplog.text
 
 
-def test_a_registration_counts_only_under_its_own_name_and_below_the_root(registry):
+def test_registration_counts_under_its_name_below_root(registry):
     one = a_registration()
     registry.add(one)
     registry.path(one.key).rename(registry.path("5:other"))

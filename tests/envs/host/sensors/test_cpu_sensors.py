@@ -72,7 +72,7 @@ def test_a_be_group_that_ended_counts_once_more(tmp_path: Path) -> None:
     assert isinstance(sensor.read(4.0)["be_cpus"], Missing)
 
 
-def test_a_counter_that_is_set_back_twice_counts_as_all_cpus(tmp_path: Path) -> None:
+def test_counter_set_back_twice_counts_all_cpus(tmp_path: Path) -> None:
     """A 0 written to `cpuacct.usage` five times a second kept the guard against an overrun silent."""
     usage = tmp_path / "cpuacct.usage"
     sensor = TimedCpus(tmp_path / "none", [usage], host_cpus=2)
@@ -114,7 +114,7 @@ def test_any_bytes_are_a_usage_or_missing(content: bytes) -> None:
     assert isinstance(usage, Missing) or usage >= 0.0
 
 
-def test_host_cpus_leave_out_idle_stolen_and_guest_time() -> None:
+def test_host_cpus_leave_idle_and_stolen_out() -> None:
     times = namedtuple("times", "user system idle iowait irq softirq steal guest")
     samples = iter([times(0, 0, 0, 0, 0, 0, 0, 0), times(1.0, 0.2, 5.0, 1.0, 0.1, 0.1, 0.5, 0.7)])
     sensor = HostCpus(lambda: next(samples), host_cpus=4)
@@ -126,9 +126,7 @@ def test_host_cpus_leave_out_idle_stolen_and_guest_time() -> None:
     sensor.close()
 
 
-def test_cpus_that_are_added_while_it_runs_count_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpus_added_meanwhile_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     times = namedtuple("times", "user")
     samples = iter([times(0.0), times(2.0), times(9.0)])
     usage = tmp_path / "cpu.stat"
@@ -145,7 +143,7 @@ def test_cpus_that_are_added_while_it_runs_count_without_a_restart(
     groups.close()
 
 
-def test_a_host_without_proc_stat_is_missing_and_no_crash() -> None:
+def test_host_without_proc_stat_is_missing() -> None:
     def nothing() -> object:
         raise FileNotFoundError(2, "No such file", "/proc/stat")
 
@@ -175,7 +173,7 @@ def test_empty_or_removed_group_is_dead_lc(tmp_path: Path) -> None:
     sensor.close()
 
 
-def test_the_processes_of_a_pod_are_in_the_groups_of_its_containers(tmp_path: Path) -> None:
+def test_processes_of_pod_are_in_its_containers(tmp_path: Path) -> None:
     for group, pids in (("", ""), ("container", "21\n22\n"), ("container/inner", "23\n"), ("pause", "")):
         (tmp_path / "pod" / group).mkdir(parents=True, exist_ok=True)
         (tmp_path / "pod" / group / "cgroup.procs").write_text(pids)
@@ -194,7 +192,7 @@ def test_processes_of_another_namespace_are_left_out(tmp_path: Path) -> None:
     assert sensor.pids() == (12,)
 
 
-def test_cpu_per_request_needs_both_and_is_as_old_as_the_older() -> None:
+def test_cpu_per_request_needs_both_readings() -> None:
     assert cpu_seconds_per_request(Value(0.5), Value(1000.0, 0.3)) == Value(0.0005, 0.3)
     gone = Missing(Why.GONE)
     assert cpu_seconds_per_request(gone, Value(1.0)) is gone

@@ -28,7 +28,7 @@ def test_reads_anew_each_time(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_file_that_this_kernel_lacks_is_not_a_group_that_is_gone(tmp_path: Path) -> None:
+def test_file_the_kernel_lacks_is_no_lost_group(tmp_path: Path) -> None:
     assert why(KernelFile(tmp_path / "cpu.pressure").read()) is Why.NOT_SUPPORTED
     assert why(KernelFile(tmp_path / "group" / "cpu.pressure").read()) is Why.GONE
 
@@ -69,7 +69,7 @@ def test_late_tick_is_forgiven_and_nonsense_is_not() -> None:
     assert why(rate.update(2.0, 9.0)) is Why.ABSURD
 
 
-def test_a_missing_rate_tells_how_long_ago_the_last_one_was() -> None:
+def test_missing_rate_tells_age_of_last() -> None:
     rate = Rate()
     rate.update(0.0, 0.0)
     rate.update(1.0, 1.0)
@@ -78,7 +78,7 @@ def test_a_missing_rate_tells_how_long_ago_the_last_one_was() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.floats(0, 1e12)), max_size=20))
-def test_no_sequence_of_readings_gives_a_negative_or_impossible_rate(readings: list[tuple[float, float]]) -> None:
+def test_no_readings_give_an_impossible_rate(readings: list[tuple[float, float]]) -> None:
     rate = Rate(most=4.0)
     for now, total in readings:
         reading = rate.update(now, total)

@@ -42,7 +42,7 @@ def name(role: str) -> str:
     return f"rlctl-test-perf-{os.getpid()}-{role}"
 
 
-def test_a_busy_lc_is_counted_and_an_idle_be_is_not(root: Path) -> None:
+def test_busy_lc_is_counted_idle_be_not(root: Path) -> None:
     sensor = PerfSensor([name("lc")], [name("be")], root, interval_seconds=0.1)
     busy = subprocess.Popen([sys.executable, "-S", "-c", "import time\nwhile True: time.sleep(.001)"])
     try:

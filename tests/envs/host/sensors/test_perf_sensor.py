@@ -109,7 +109,7 @@ def test_three_kinds_of_no_number_are_three_reasons(stage: Stage, groups: Path) 
     assert found["lc_instructions"] == Value(100.0)
 
 
-def test_counts_and_time_of_all_intervals_since_the_last_tick_are_added(stage: Stage, groups: Path) -> None:
+def test_all_intervals_since_last_tick_are_added(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("cycles", "instructions"), be=())
     for stamp, cycles, instructions in ((0.5, 100, 100), (1.0, 300, 100), (1.5, "<not counted>", "<not counted>")):
         stage.child.out += line(stamp, "lc", "cycles", cycles) + line(stamp, "lc", "instructions", instructions)
@@ -134,9 +134,7 @@ def test_readings_grow_old_and_then_stale(stage: Stage, groups: Path) -> None:
     assert why(perf.read(14.5)["lc_task_clock"]) is Why.STALE
 
 
-def test_without_a_pmu_the_group_is_taken_apart_and_the_lacking_events_left_out(
-    stage: Stage, groups: Path, perf_output: Path
-) -> None:
+def test_without_pmu_the_lacking_events_are_left_out(stage: Stage, groups: Path, perf_output: Path) -> None:
     perf = sensor(stage, groups, events=("cycles", "instructions", "context-switches", "task-clock"))
     assert "{cycles,instructions},context-switches,task-clock" in stage.child.command
     stage.child.die((perf_output / "perf-6.1-group-without-pmu.stderr").read_text())
@@ -155,7 +153,7 @@ def test_without_a_pmu_the_group_is_taken_apart_and_the_lacking_events_left_out(
     assert why(found["cpi"]) is Why.NOT_SUPPORTED
 
 
-def test_a_host_with_none_of_the_events_runs_no_perf_at_all(stage: Stage, groups: Path) -> None:
+def test_host_without_events_runs_no_perf(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("cycles",), be=())
     stage.child.out = line(1.0, "lc", "cycles", "<not supported>")
     assert why(perf.read(1.0)["lc_cycles"]) is Why.NOT_SUPPORTED
@@ -164,7 +162,7 @@ def test_a_host_with_none_of_the_events_runs_no_perf_at_all(stage: Stage, groups
     assert len(stage.children) == 1
 
 
-def test_a_lost_line_is_no_reason_to_leave_its_event_out(stage: Stage, groups: Path) -> None:
+def test_lost_line_leaves_its_event_in(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("page-faults", "task-clock"), be=())
     stage.child.out = line(1.0, "lc", "task-clock", 1) + line(2.0, "lc", "page-faults", 1)
     assert why(perf.read(2.0)["lc_page_faults"]) is Why.GONE
@@ -183,9 +181,7 @@ def test_a_perf_without_json_is_asked_for_csv(stage: Stage, groups: Path, perf_o
     assert perf.read(2.0)["cpi"] == Value(near(0.8))
 
 
-def test_a_child_that_dies_after_long_work_is_replaced_and_its_readings_last_a_while(
-    stage: Stage, groups: Path
-) -> None:
+def test_child_that_dies_late_is_replaced(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("task-clock",), be=())
     stage.child.out = line(100.0, "lc", "task-clock", 400)
     assert perf.read(100.0)["lc_task_clock"] == Value(4.0)
@@ -197,9 +193,7 @@ def test_a_child_that_dies_after_long_work_is_replaced_and_its_readings_last_a_w
     assert perf.read(103.5)["lc_task_clock"] == Value(3.0)
 
 
-def test_it_backs_off_then_gives_up_and_keeps_the_reason(
-    stage: Stage, groups: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_backs_off_then_gives_up(stage: Stage, groups: Path, caplog: pytest.LogCaptureFixture) -> None:
     perf = sensor(stage, groups)
     for second in range(200):
         if stage.child.code is None:
@@ -214,7 +208,7 @@ def test_it_backs_off_then_gives_up_and_keeps_the_reason(
     perf.close()
 
 
-def test_after_it_gave_up_other_groups_bring_another_try_and_no_value_of_before(stage: Stage, groups: Path) -> None:
+def test_after_giving_up_other_groups_bring_another_try(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("task-clock",), be=("later",))
     stage.child.out = line(1.0, "lc", "task-clock", 4)
     assert perf.read(1.0)["lc_task_clock"] == Value(4.0)
@@ -231,7 +225,7 @@ def test_after_it_gave_up_other_groups_bring_another_try_and_no_value_of_before(
     assert perf.read(205.0)["lc_task_clock"] == Value(2.0)
 
 
-def test_a_death_soon_after_each_of_many_changes_of_groups_is_no_reason_to_give_up(stage: Stage, groups: Path) -> None:
+def test_deaths_after_changes_of_groups_are_borne(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("task-clock",))
     for number in range(2 * MOST_RAPID_DEATHS):
         start = 100.0 * number
@@ -250,7 +244,7 @@ def test_a_refusal_is_a_missing_permission(stage: Stage, groups: Path) -> None:
     assert why(perf.read(1.0)["cpi"]) is Why.NO_PERMISSION
 
 
-def test_an_lc_that_restarts_in_a_new_group_of_the_same_name_is_followed(stage: Stage, groups: Path) -> None:
+def test_lc_restarted_in_a_new_group_is_followed(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("task-clock",), be=())
     stage.child.out = line(1.0, "lc", "task-clock", 1)
     perf.read(1.0)
@@ -264,7 +258,7 @@ def test_an_lc_that_restarts_in_a_new_group_of_the_same_name_is_followed(stage: 
     assert perf.read(4.0)["lc_task_clock"] == Value(2.0)
 
 
-def test_a_be_group_that_does_not_exist_yet_does_not_blind_the_lc(stage: Stage, groups: Path) -> None:
+def test_be_group_to_come_does_not_blind_lc(stage: Stage, groups: Path) -> None:
     perf = sensor(stage, groups, events=("task-clock",), be=("later",))
     stage.child.out = line(1.0, "lc", "task-clock", 1)
     found = perf.read(1.0)
@@ -281,7 +275,7 @@ def test_no_perf_on_this_machine(groups: Path) -> None:
     perf.close()
 
 
-def test_a_name_that_perf_would_take_for_a_pattern_is_refused(groups: Path) -> None:
+def test_name_like_a_pattern_is_refused(groups: Path) -> None:
     with pytest.raises(SensorError, match="rename the group"):
         PerfSensor(["lc*"], [], groups)
 

@@ -47,7 +47,7 @@ def test_pressure_is_share_of_interval_and_not_average(tmp_path: Path) -> None:
     sensor.close()
 
 
-def test_of_many_groups_memory_and_io_are_read_in_turn(tmp_path: Path) -> None:
+def test_many_groups_are_read_in_turn(tmp_path: Path) -> None:
     lc, *be = (tmp_path / str(number) for number in range(2 * IN_TURN + 1))
     for group in (lc, *be):
         pressure(group, 1_000_000)
@@ -104,7 +104,7 @@ def run_delay(sensor: RunDelay, now: float) -> float | Why:
     return reading.why if isinstance(reading, Missing) else near(reading.value)
 
 
-def test_threads_that_come_count_from_birth_and_those_that_go_take_nothing_away(tmp_path: Path) -> None:
+def test_threads_count_from_birth_and_take_nothing(tmp_path: Path) -> None:
     thread(tmp_path, 10, 10, 5.0)
     dying = thread(tmp_path, 10, 11, 70.0)
     sensor = RunDelay(Pids(10).pids, proc=tmp_path)
@@ -132,7 +132,7 @@ def test_process_that_joins_does_not_bring_its_past(tmp_path: Path) -> None:
     sensor.close()
 
 
-def test_a_process_that_ended_since_it_was_listed_spoils_nothing(tmp_path: Path) -> None:
+def test_process_ended_since_listing_spoils_nothing(tmp_path: Path) -> None:
     """As workers of a server do all the time."""
     thread(tmp_path, 10, 10, 1.0)
     thread(tmp_path, 20, 20, 1.0)
@@ -144,7 +144,7 @@ def test_a_process_that_ended_since_it_was_listed_spoils_nothing(tmp_path: Path)
     sensor.close()
 
 
-def test_too_many_threads_are_said_to_be_too_many(tmp_path: Path) -> None:
+def test_too_many_threads_are_said_so(tmp_path: Path) -> None:
     for tid in range(10, 11 + MOST_THREADS):
         thread(tmp_path, 10, tid, 1.0)
     assert run_delay(RunDelay(Pids(10).pids, proc=tmp_path), 0.0) is Why.NOT_SUPPORTED
@@ -157,7 +157,7 @@ def test_unreadable_members_say_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.host
-def test_this_very_process_with_a_thread_that_comes_and_goes() -> None:
+def test_this_very_process_with_a_changing_thread() -> None:
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("this kernel has no /proc/self/schedstat")
     members = Pids()
@@ -211,7 +211,7 @@ def test_without_a_trigger_the_counter_tells_who_waits(tmp_path: Path, waits: Lc
     assert [look for look, high in enumerate(found) if high] == [18], "204 ms of waiting; and anew after as much"
 
 
-def test_a_little_waiting_or_a_counter_that_is_gone_is_no_sign(tmp_path: Path, waits: LcWaits) -> None:
+def test_little_waiting_or_lost_counter_is_no_sign(tmp_path: Path, waits: LcWaits) -> None:
     for look in range(100):
         pressure(tmp_path / "lc", 6_000 * look)  # 30 %
         assert not waits.high(0.02 * look, told=False)

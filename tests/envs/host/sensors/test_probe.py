@@ -48,7 +48,7 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
     assert not found["perf cycles"].present
 
 
-def test_what_takes_a_capability_is_told_by_those_of_this_process(tmp_path: Path) -> None:
+def test_capabilities_are_told_of_this_process(tmp_path: Path) -> None:
     status = tmp_path / "proc/self/status"
     status.parent.mkdir(parents=True)
     for content, triggers in (
