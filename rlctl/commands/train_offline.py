@@ -97,7 +97,7 @@ def _run_of(args: argparse.Namespace, place: Place, recipe: OfflineRecipe) -> Of
 
 def _effective(args: argparse.Namespace, place: Place, origin: Origin, recipe: OfflineRecipe) -> list[str]:
     """What is learned from, and how."""
-    from rlctl.agents.training.offline.bc_cql import teacher_of
+    from rlctl.agents.training.offline.learners import teacher_of
 
     who = f"cloned: {teacher_of(origin)}, the best by QoS, then BE" if args.algo == "bc" else "from all policies"
     return [

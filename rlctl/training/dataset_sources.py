@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,88 +175,66 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
 
     Its lines hold what the policy saw, and of the readings what the reward is made of; ConfigError where none does.
     """
-    steps = list(_steps(file, damaged))
-    if not steps:
+    with reading(file):
+        raw = file.read_bytes().split(b"\n")[:-1]  # what stands behind the last newline was cut off by a crash
+    steps: list[tuple[Mapping[str, Any], Moment] | None] = []
+    for number, text in enumerate(raw, 1):
+        try:
+            line = json.loads(text)
+            steps.append((line, _moment(line)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+            damaged(Damage(file, number, "is no step of a training run"))
+            steps.append(None)
+    read = [one for _, one in filter(None, steps)]
+    if not read:
         raise ConfigError("holds no step of a training run", file)
-    cpus = max(one.moment.applied.cpuset_cpus for one in steps)
-    weaver = Weaver(Limits(cpus))
-    last: _LiveStep | None = None
-    for one in steps:
-        if cut := one.cut_after(last):
-            weaver.cut(cut)
-        if cut in (Cut.DAMAGE, Cut.RESTART):
+    cpus = max(one.applied.cpuset_cpus for one in read)
+    weaver, last = Weaver(Limits(cpus)), None
+    for step in steps:
+        if step is None:
+            weaver.cut(Cut.DAMAGE)
             last = None
+            continue
+        line, moment = step
+        if last and (line["begins"] or line["phase"] != last[0]["phase"]):
+            weaver.cut(Cut.RESTART)
+            last = None
+        elif last and last[0]["missed_deadlines"] > 0:
+            weaver.cut(Cut.GAP)
         # What was read before a phase's first step is not recorded: it counts as sound, and no reward is made of it.
-        weaver.add(replace(one.moment, telemetry=(last or one).moment.telemetry))
-        last = one
-    host = f"{cpus} CPUs for BE"
-    period = round(usual_gap([one.moment.telemetry.time_seconds for one in steps]), 3)
-    return recording_of_weavers(
-        [weaver], period, kind="train-live", name=str(file.parent), sha256=_sha256((file,)), host=host
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _LiveStep:
-    """A line of a live training run; the telemetry of its moment is what came of it."""
-
-    phase: str
-    begins: bool
-    missed: bool
-    torn: bool
-    moment: Moment
-
-    def cut_after(self, last: _LiveStep | None) -> Cut | None:
-        """Why it does not follow on the step before it, if there is one."""
-        if self.torn:
-            return Cut.DAMAGE
-        if last is None:
-            return None
-        if self.begins or self.phase != last.phase:
-            return Cut.RESTART
-        return Cut.GAP if last.missed else None
+        weaver.add(replace(moment, telemetry=(last or step)[1].telemetry))
+        last = step
+    period = round(usual_gap([one.telemetry.time_seconds for one in read]), 3)
+    origin = {"kind": "train-live", "name": str(file.parent), "sha256": _sha256((file,)), "host": f"{cpus} CPUs for BE"}
+    return recording_of_weavers([weaver], period, **origin)
 
 
 _NUMBERS = {move.name: place for place, move in enumerate(MOVES)}
 
 
-def _steps(file: Path, damaged: Callable[[Damage], None]) -> Iterator[_LiveStep]:
-    torn = False
-    with reading(file):
-        raw = file.read_bytes().split(b"\n")
-    for number, line in enumerate(raw[:-1], 1):  # what stands behind the last newline was cut off by a crash
-        try:
-            yield _step(json.loads(line), torn)
-            torn = False
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            damaged(Damage(file, number, "is no step of a training run"))
-            torn = True
-
-
-def _step(line: Mapping[str, Any], torn: bool) -> _LiveStep:
-    slack = line["slack_ratio"]
+def _moment(line: Mapping[str, Any]) -> Moment:
+    """A line of a live training run; the telemetry is what came of it."""
+    slack, chosen = line["slack_ratio"], _NUMBERS[line["chosen"]]
     latency = Missing(Why.NO_DATA) if slack is None else Quantile(1.0 - float(slack), samples=1)
     work = Value(float(line["be_work_ratio"]))
     observation = np.array(line["observation"], np.float32)
     if observation.shape != (Observer(Limits(1), 1.0).size,):
         raise ValueError("observations of another history")
-    chosen = _NUMBERS[line["chosen"]]
-    moment = Moment(
+    before, asked, ruled, in_force = (allocation_of(line[name]) for name in ("before", "asked", "ruled", "in_force"))
+    return Moment(
         observation=observation,
         mask=np.array([letter == "1" for letter in line["mask"]], np.bool_),
         telemetry=Telemetry(float(line["time_seconds"]), 1.0, latency, be_work_rate=work),
-        before=allocation_of(line["before"]),
-        proposed=allocation_of(line["asked"]),
-        ruled=allocation_of(line["ruled"]),
-        applied=allocation_of(line["in_force"]),
+        before=before,
+        proposed=asked,
+        ruled=ruled,
+        applied=in_force,
         proposed_move=chosen,
         executed_move=_NUMBERS[line["executed"]],
         policy="train-live",
         overridden=bool(line["overridden"]),
         explored=_NUMBERS[line["proposed"]] != chosen,
     )
-    missed = int(line["missed_deadlines"]) > 0
-    return _LiveStep(str(line["phase"]), bool(line["begins"]), missed, torn, moment)
 
 
 def _sha256(files: tuple[Path, ...]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -52,14 +52,14 @@ class Conservative(OfflineRecipe):
     """Conservative Q-learning, CQL(H) of Kumar et al. (NeurIPS 2020), on a quantile network.
 
     Attributes:
-        n_steps: Ticks whose rewards are summed before the target network is asked.
+        n_steps: 1; sums over several ticks were removed, since `gamma` says how far ahead is looked.
         target_update_interval: Updates between two target networks.
         alpha: Weight of the conservative term.
         temperature: Of its soft maximum, in units of the reward: differences of values that are less hardly count.
     """
 
     policy_kwargs: QuantileNetwork = QuantileNetwork()
-    n_steps: Count = 1
+    n_steps: Literal[1] = 1
     target_update_interval: Count
     alpha: float = Field(ge=0.0)
     temperature: Positive

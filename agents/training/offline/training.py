@@ -2,9 +2,9 @@
 
     outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
 
-`bc_cql` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them. In rounds the policy
-is judged, and the best one is kept: by its value on episodes that were held out (`fqe`), or, where courses are given,
-by its merit on them in the simulator.
+`learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them. In rounds the
+policy is judged, and the best one is kept: by its value on episodes that were held out, or, where courses are given, by
+its merit on them in the simulator.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,16 @@ from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
 from rlctl.agents.training.evaluations import Judge
-from rlctl.agents.training.offline.bc_cql import Cloner, ConservativeLearner, choices, learner_of, parted, rewards_of
 from rlctl.agents.training.offline.dataset import Dataset
-from rlctl.agents.training.offline.fqe import value_of
+from rlctl.agents.training.offline.learners import (
+    Cloner,
+    ConservativeLearner,
+    choices,
+    learner_of,
+    parted,
+    rewards_of,
+    value_of,
+)
 from rlctl.agents.training.offline.origin import Origin
 from rlctl.agents.training.offline.recipe import OfflineRecipe
 from rlctl.agents.training.recipe import linear
@@ -96,7 +103,6 @@ class OfflineOutcome:
 
     def as_json(self) -> dict[str, object]:
         """For `--json` and the folder."""
-        shown = ("loss", "agreement", "criterion")
         return {
             "schema": 1,
             "folder": str(self.run.folder),
@@ -109,10 +115,7 @@ class OfflineOutcome:
             "seconds": round(self.seconds, 1),
             "cpu_seconds": round(self.cpu_seconds, 1),
             "bundle": str(self.bundle) if self.bundle else None,
-            "rounds": [
-                {"updates": one.updates, **{name: round(getattr(one, name), 6) for name in shown}}
-                for one in self.rounds
-            ],
+            "rounds": [{name: round(value, 6) for name, value in asdict(one).items()} for one in self.rounds],
         }
 
 
@@ -129,7 +132,7 @@ def learn_offline(
     set_random_seed(run.seed)
     begun, cpu = time.monotonic(), time.process_time()
     learner = learner_of(run.dataset, run.recipe, run.seed)
-    selected_by, judge = _by_the_simulator(run) if run.courses else _by_the_dataset(run)
+    selected_by, judge = _criterion(run)
     rounds = _rounds(run, learner, judge, watch, stopped)
     best = max(rounds, key=lambda one: one.criterion)
     take_weights(learner.model, run.folder / files.BEST)
@@ -174,38 +177,29 @@ def _rounds(
 
 def _judged(run: OfflineRun, learner: Learner, judge: Judging, updates: int, loss: float) -> Round:
     learner.model.policy.set_training_mode(False)
-    rows = learner.held_out
-    chosen = choices(learner.model, run.dataset, run.dataset.state[rows])
-    agreement = float(np.mean(chosen == learner.labels[rows]))
+    chosen = choices(learner.model, run.dataset, run.dataset.state[learner.held_out])
     criterion = judge(learner.model)
     learner.model.policy.set_training_mode(True)
     if not np.isfinite(criterion):
         raise ConfigError("the learning diverged: its values are not finite; give a smaller learning_rate")
-    return Round(updates, loss, agreement, criterion)
+    return Round(updates, loss, float(np.mean(chosen == learner.labels[learner.held_out])), criterion)
 
 
-def _by_the_dataset(run: OfflineRun) -> tuple[str, Judging]:
-    """A policy's value on held-out episodes."""
+def _criterion(run: OfflineRun) -> tuple[str, Judging]:
+    """What policies are judged by: in the simulator if that is asked for, or their value on held-out episodes."""
     data, recipe = run.dataset, run.recipe
-    _, rows = parted(data, np.arange(len(data)), recipe.held_out, run.seed)
+    if run.courses:
+        names, in_simulator = ", ".join(one.name for one in run.courses), Judge(run.courses, run.validation_seeds, LAGS)
+        told = f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds"
+        return told, lambda model: in_simulator.evaluate(lambda: logits_of(model), 0, 0.0).merit
+    _, rows = parted(data, recipe.held_out, run.seed)
     rewards, updates = rewards_of(data, recipe.work), min(recipe.n_updates, VALUE_UPDATES)
 
     def judge(model: Any) -> float:
         here, after = (choices(model, data, data.state[rows] + step) for step in (0, 1))
-        return value_of(data, rows, rewards, here, after, recipe.gamma, updates=updates, seed=run.seed)
+        return value_of(data, rows, rewards, (here, after), recipe.gamma, updates)
 
     return f"fitted Q evaluation on {recipe.held_out:.0%} of the episodes, held out", judge
-
-
-def _by_the_simulator(run: OfflineRun) -> tuple[str, Judging]:
-    """A policy's merit at seeds that no run learns on: asked for, and said in the card."""
-    names = ", ".join(one.name for one in run.courses)
-    in_simulator = Judge(run.courses, run.validation_seeds, LAGS)
-
-    def judge(model: Any) -> float:
-        return in_simulator.evaluate(lambda: logits_of(model), 0, 0.0).merit
-
-    return f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds", judge
 
 
 def _exported(run: OfflineRun, learner: Learner, updates: int, selected_by: str, seconds: float) -> Path:

@@ -12,10 +12,9 @@ import torch
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.training.offline import bc_cql
-from rlctl.agents.training.offline.bc_cql import Cloner, learner_of, parted, rewards_of, teacher_of
+from rlctl.agents.training.offline import learners
 from rlctl.agents.training.offline.dataset import Dataset
-from rlctl.agents.training.offline.fqe import value_of
+from rlctl.agents.training.offline.learners import Cloner, learner_of, parted, rewards_of, teacher_of, value_of
 from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
 from rlctl.agents.training.offline.recipe import OFFLINE
 from rlctl.agents.training.offline.training import OfflineRun, learn_offline
@@ -127,7 +126,7 @@ def chosen(outcome):
 def test_a_clone_learns_from_no_episode_that_the_dataset_judges_it_by(tmp_path):
     given = task(tmp_path, "bc")
     cloner = Cloner(given.dataset, given.recipe, given.seed)
-    _, judged = parted(given.dataset, np.arange(len(given.dataset)), given.recipe.held_out, given.seed)
+    _, judged = parted(given.dataset, given.recipe.held_out, given.seed)
     assert not set(given.dataset.episode[cloner.train]) & set(given.dataset.episode[judged])
     assert set(given.dataset.policy[cloner.train]) == {0}
 
@@ -209,23 +208,10 @@ def test_the_move_that_happened_counts_whatever_the_mask_says():
     """A shield's own quota may lie nearest to a move that it would not have let through."""
     data = bandit(2)
     data.masks[:, GOOD] = False
-    allowed = bc_cql._allowed(data, data.state[:3], np.array([GOOD, GOOD, BAD]))
+    allowed = learners._allowed(data, np.arange(3), np.array([GOOD, GOOD, BAD]))
     assert allowed[:2, GOOD].all()
     assert not allowed[2, GOOD]
     assert not data.masks[:, GOOD].any(), "the dataset stays as it is"
-
-
-def test_several_steps_sum_up_to_an_episode_s_end_and_no_further():
-    data = bandit(2)
-    recipe = recipe_file(OFFLINE["cql"], "cql", None).model_copy(update={"n_steps": 3, "gamma": 0.5})
-    rewards = np.arange(len(data), dtype=np.float32)
-    total, after, discount = bc_cql._steps(data, rewards, recipe)
-    assert total[0] == 0 + 0.5 * 1 + 0.25 * 2
-    assert (after[0], discount[0]) == (3, 0.125)
-    assert total[STEPS - 1] == STEPS - 1
-    assert (after[STEPS - 1], discount[STEPS - 1]) == (STEPS, 0.5)
-    assert total[STEPS - 2] == STEPS - 2 + 0.5 * (STEPS - 1)
-    assert after[STEPS] == STEPS + 1 + 3, "the next episode begins in its own state"
 
 
 def test_the_teacher_is_the_best_by_qos_then_by_be():
@@ -259,7 +245,7 @@ def test_a_dataset_s_own_judge_tells_a_good_policy_from_a_bad_one():
 
     def value(move):
         moves = np.full(len(rows), move)
-        return value_of(data, rows, rewards, moves, moves, 0.5, updates=200, seed=0)
+        return value_of(data, rows, rewards, (moves, moves), 0.5, updates=200)
 
     assert value(GOOD) == pytest.approx(0.12, abs=0.06)
     assert value(BAD) < -1.0
