@@ -29,6 +29,8 @@ from rlctl.agents.managers.table import Table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served import bundle
 from rlctl.agents.served.learned import BARE, BOLD, CAREFUL, VARIANTS, LearnedPolicy, plain_name
+from rlctl.agents.user_policy import build_user_policy
+from rlctl.envs import plugins
 from rlctl.envs.errors import BundleError, PolicyError, meant
 from rlctl.envs.level_counts import LADDER
 from rlctl.envs.observation import MOST_PRICE
@@ -247,24 +249,26 @@ def build(
     time_scale: float = 1.0,
     model: PrmModel | None = None,
     trusted: Sequence[Path] = (),
+    strict: bool = False,
     **options: object,
 ) -> Policy:
     """A new manager, or a learned policy.
 
     Args:
-        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or either with an end of VARIANTS.
+        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or either with an end of VARIANTS; or
+            a class of a user, `FILE.py:CLASS` or an entry point in `rlctl.managers`.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.
         trusted: Files with public keys, of which one must have signed the bundle of a learned policy.
+        strict: A user's code must be in files that nobody but root and this process' user can write.
 
     Raises:
-        PolicyError: An unknown name or option, a bound, a value that cannot be, or a bundle that cannot be served.
+        PolicyError: An unknown name or option, a bound, a value that cannot be, a bundle that cannot be served, or code
+            of a user that does not load.
         PermissionMissing: The bundle may not be read.
     """
-    if is_own(name):
-        raise PolicyError(
-            f"{name} is code in a file; only `rlctl bench`, `rlctl replay` and `rlctl managers check` run such"
-        )
+    if is_plugin(name):
+        return build_user_policy(name, {"time_scale": time_scale, "model": model, **options}, strict=strict)
     if _is_learned(name):
         return _build_learned(name, options, trusted)
     entry = _entry(name)
@@ -304,7 +308,7 @@ def options(name: str) -> dict[str, object]:
 
 def label(name: str) -> str:
     """What a table calls a manager: its name, its class, or its bundle's folder; of `runs/ppo/1/bundle` `ppo-1`."""
-    if is_own(name):
+    if plugins.is_file(name):
         return name.rpartition(":")[2]
     if "/" not in name:
         return name
@@ -320,9 +324,9 @@ def is_known(name: str) -> bool:
     return name in {*TABLE, *LEARNED, *BOUNDS, *ANSWERS} or Path(plain_name(name)).is_dir()
 
 
-def is_own(name: str) -> bool:
-    """True for `FILE.py:CLASS`, which `rlctl.agents.user_manager` loads, and nothing else may."""
-    return name.endswith(".py") or ".py:" in name
+def is_plugin(name: str) -> bool:
+    """True for a class of a user: `FILE.py:CLASS`, or an entry point whose name none of ours has."""
+    return plugins.is_file(name) or ("/" not in name and not is_known(name) and name in plugins.entries_of("managers"))
 
 
 def is_variant(name: str) -> bool:
@@ -368,6 +372,8 @@ def _build_learned(name: str, options: Mapping[str, object], trusted: Sequence[P
         raise PolicyError(f"'{name}' is a learned policy and takes no option '{next(iter(options))}'")
     if reason := lacking(name):
         raise BundleError(f"{name}: {reason}")
+    if ":" in name and not folder_of(name).exists():
+        raise PolicyError(f"no bundle '{name}'{_of_class(name)}")
     return LearnedPolicy(bundle.load(folder_of(name), trusted), name=name, **_variant(name))
 
 
@@ -387,8 +393,17 @@ def _entry(name: str) -> ManagerEntry:
     if name not in TABLE:
         if Path(name).is_dir():
             raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")
-        raise PolicyError(f"no manager '{name}'" + meant(name, (*NAMES, *LEARNED)))
+        known = (*NAMES, *LEARNED, *plugins.entries_of("managers"))
+        way_out = meant(name, known)
+        raise PolicyError(f"no manager '{name}'{way_out}" + ("" if way_out.endswith("?") else _of_class(name)))
     return TABLE[name]
+
+
+def _of_class(name: str) -> str:
+    """A name that nobody has may be a class without its file, or a file without its `.py`."""
+    file, _, wanted = name.rpartition(":" if ":" in name or "/" in name else ".")
+    example = f", here {file}.py:{wanted}" if file.strip("./") and wanted.isidentifier() else ""
+    return f"; a class of your own is FILE.py:CLASS{example}"
 
 
 def _options(entry: ManagerEntry) -> tuple[str, ...]:

@@ -6,15 +6,13 @@
     def test_my_manager_keeps_its_promises(check):
         check(MyManager)
 
-Each takes what makes a new policy and raises `Broken`, which says what was promised and what happened.
+Each takes what makes a new policy and raises `BrokenPromise`, which says what was promised and what happened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
@@ -24,49 +22,30 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.observation import Observer
-from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import READINGS, Telemetry, Value
+from rlctl.safety.conformance import HOSTS, BrokenPromise, Ticks, histories
 
 Make = Callable[[], Policy]
-
-HOSTS = (Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2))
-"""From one shared CPU to the thesis' machine."""
-
-RUNS, TICKS = 10, 20
-"""Of absurd telemetry on each host."""
-
-TARGET_SECONDS = 0.010
-
-ODD = (0.0, -1.0, 0.0095, TARGET_SECONDS, 0.8, 0.85, 0.9, 1e300, math.nan, math.inf, -math.inf)
-"""At the thresholds, and beyond all sense."""
-
-NUMBERS = (
-    "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "cpi", "lc_cpu_seconds_per_request", "lc_cpus",
-    "be_cpus", "host_cpus", "be_work_rate",
-)  # fmt: skip
 
 HISTORY = [(0.5, 0.5), (-0.2, 0.9), (0.5, 0.3), (0.02, 0.82), (0.9, 0.1)] * 6
 """Slack and load, up and down."""
 
 
-class Broken(AssertionError):
-    """A promise that was not kept; says what happened."""
-
-
 def any_telemetry(make: Make) -> None:
     """Any telemetry, absurd or missing, gets an allocation that the host has, with a note."""
-    for limits, ticks in _absurd():
+    for limits, ticks in histories():
         policy = make()
         _is_legal(policy.start(limits), limits, "start")
         for number, allocation in enumerate(_answers(policy, limits, ticks)):
             _is_legal(allocation, limits, f"tick {number}")
             if not policy.note:
-                raise Broken(f"tick {number} has no note")
+                raise BrokenPromise(f"tick {number} has no note")
 
 
 def same_again(make: Make) -> None:
     """The same ticks get the same decisions: nothing is read but the telemetry, no clock, no chance."""
     looks = itertools.count(1)
-    for limits, ticks in _absurd():
+    for limits, ticks in histories():
         first = _trace(make(), limits, ticks)
         with _other_clocks(looks):
             second = _trace(make(), limits, ticks)
@@ -90,7 +69,7 @@ def no_reading(make: Make) -> None:
     ticks = [(_tell(float(now)), start) for now in range(100)]
     for number, allocation in enumerate(_answers(policy, limits, ticks)):
         if not allocation.at_most(start):
-            raise Broken(f"tick {number} gives BE {allocation}, the start was {start}")
+            raise BrokenPromise(f"tick {number} gives BE {allocation}, the start was {start}")
 
 
 def withheld(make: Make) -> None:
@@ -106,11 +85,11 @@ def describes_itself(make: Make) -> None:
     """It has a note and remarks before it has run, and needs readings that there are."""
     policy = make()
     if not (isinstance(policy.note, str) and policy.note):
-        raise Broken(f"its note is {policy.note!r} before the start; a few words are wanted")
+        raise BrokenPromise(f"its note is {policy.note!r} before the start; a few words are wanted")
     if not isinstance(policy.remarks, tuple) or not all(isinstance(one, str) and one for one in policy.remarks):
-        raise Broken(f"its remarks are {policy.remarks!r}; a tuple of sentences is wanted, or an empty one")
+        raise BrokenPromise(f"its remarks are {policy.remarks!r}; a tuple of sentences is wanted, or an empty one")
     if unknown := [name for name in policy.needs if name not in READINGS]:
-        raise Broken(f"it needs {unknown[0]!r}, which is no reading; there are {', '.join(READINGS)}")
+        raise BrokenPromise(f"it needs {unknown[0]!r}, which is no reading; there are {', '.join(READINGS)}")
 
 
 CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
@@ -126,24 +105,6 @@ CHECKS: Mapping[str, Callable[[Make], None]] = MappingProxyType(
 """By name; the first line of each one's docstring is its promise."""
 
 
-def broken(make: Make) -> Iterator[tuple[str, str, str]]:
-    """Put a policy through all checks.
-
-    Yields:
-        Name, promise, and what happened instead; that is empty where the promise was kept.
-    """
-    for name, check in CHECKS.items():
-        promise = (check.__doc__ or "").splitlines()[0]
-        try:
-            check(make)
-        except Broken as happened:
-            yield name, promise, str(happened)
-        except Exception as error:  # noqa: BLE001 - a policy is not trusted to fail in a known way
-            yield name, promise, str(error) or type(error).__name__
-        else:
-            yield name, promise, ""
-
-
 @contextlib.contextmanager
 def _other_clocks(looks: Iterator[int]) -> Iterator[None]:
     """The functions of `time` go on by a third of an hour with each look, to days from now."""
@@ -155,32 +116,6 @@ def _other_clocks(looks: Iterator[int]) -> Iterator[None]:
     finally:
         for name, clock in clocks.items():
             setattr(time, name, clock)
-
-
-Ticks = list[tuple[Telemetry, Allocation]]
-
-
-def _absurd() -> Iterator[tuple[Limits, Ticks]]:
-    """Hosts with ticks in order of time or not, some without a reading, each with any allocation in force."""
-    for seed in range(RUNS):
-        chance = random.Random(seed)
-        for limits in HOSTS:
-            yield limits, [(_odd(chance), limits.clip(_any_allocation(chance))) for _ in range(TICKS)]
-
-
-def _odd(chance: random.Random) -> Telemetry:
-    readings: dict[str, Any] = {} if chance.random() < 0.2 else {name: _reading(chance) for name in NUMBERS}
-    return Telemetry(time_seconds=chance.uniform(0.0, 2000.0), target_seconds=TARGET_SECONDS, **readings)
-
-
-def _reading(chance: random.Random) -> Reading:
-    number = chance.choice((*ODD, chance.uniform(0.0, 2.0), chance.uniform(0.0, 40.0)))
-    return chance.choice((Missing(chance.choice(list(Why))), Value(number), Quantile(number)))
-
-
-def _any_allocation(chance: random.Random) -> Allocation:
-    quota_cpus = chance.choice((UNLIMITED, chance.uniform(0.01, 64.0)))
-    return Allocation(quota_cpus, chance.randint(1, 64), chance.random() < 0.3)
 
 
 def _tell(now_seconds: float, slack: float | None = None, **readings: float) -> Telemetry:
@@ -206,10 +141,10 @@ def _is_legal(allocation: Allocation, limits: Limits, when: str) -> None:
     quota, cpuset = allocation.quota_cpus, allocation.cpuset_cpus
     fits = quota == UNLIMITED or limits.min_quota_cpus <= quota <= limits.cpus
     if not (fits and isinstance(cpuset, int) and 1 <= cpuset <= limits.cpus):
-        raise Broken(f"{when}: {allocation} is nothing that a host of {limits.cpus} CPUs has")
+        raise BrokenPromise(f"{when}: {allocation} is nothing that a host of {limits.cpus} CPUs has")
 
 
 def _alike(first: list[Allocation], second: list[Allocation], whose: str) -> None:
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
         if one != other:
-            raise Broken(f"answer {number} is {one}, and {whose} {other}")
+            raise BrokenPromise(f"answer {number} is {one}, and {whose} {other}")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from rlctl.envs.errors import ConfigError
+from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
@@ -19,6 +19,7 @@ from rlctl.safety.guard import Guard
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.overrun import Overrun
 from rlctl.safety.trust import SensorGuard, Trust
+from rlctl.safety.user_guard import UserGuard, build_user_guard
 
 SEMANTICS = 1
 """Bumped when a guard forbids something else under the same constants; part of every digest."""
@@ -131,6 +132,8 @@ class Profile(Strict, strict=True):
     measured: Measured | None = None
     memory_pressure: MemoryPressure | None = None
     memory_bandwidth: MemoryBandwidth | None = None
+    # Not a field: no file of constants and no log names code.
+    _own: tuple[UserGuard, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
     def _in_order(self) -> Profile:
@@ -165,6 +168,8 @@ class Profile(Strict, strict=True):
         A guard that is off is left out: so profiles keep the digest that they had before there was one.
         """
         constants = self.model_dump(exclude={"name"}, exclude_none=True) | {"semantics": SEMANTICS}
+        if self._own:
+            constants["own"] = [guard.digest for guard in self._own]
         return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:12]
 
     def scale_time(self, time_scale: float) -> Profile:
@@ -186,8 +191,22 @@ class Profile(Strict, strict=True):
             }
         )
 
+    @property
+    def own(self) -> tuple[UserGuard, ...]:
+        """Guards of a user beside the shipped ones."""
+        return self._own
+
+    def with_guards(self, *guards: Guard[Any]) -> Profile:
+        """The same with guards of a user's, which can only tighten; PolicyError: two guards have one name."""
+        changed = self.model_copy()
+        changed._own = (*self._own, *(one if isinstance(one, UserGuard) else UserGuard.of(one) for one in guards))
+        names = [guard.name for guard in changed.guards()]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise PolicyError(f"two guards are called '{twice[0]}'; rename yours")
+        return changed
+
     def guards(self) -> tuple[Guard[Any], ...]:
-        """The shipped guards with these constants."""
+        """The shipped guards with these constants, and those of a user behind them."""
         trust, poll = Trust(self.max_age_seconds, self.min_samples), self.poll_seconds
         return (
             SensorGuard(trust),
@@ -213,6 +232,7 @@ class Profile(Strict, strict=True):
                 trust,
             ),
             Ceiling(self.ceiling_ratio),
+            *self._own,
         )
 
     def _memory_guards(self, trust: Trust) -> Iterator[Guard[Any]]:
@@ -236,3 +256,20 @@ def load_profile(name_or_path: str | Path) -> Profile:
         PermissionMissing: The file may not be read.
     """
     return load_model(Profile, shipped_or_own(name_or_path, "safety", "safety profile"))
+
+
+def load_shield(source: str, *, strict: bool = False) -> Profile:
+    """As `load_profile`, with guards of a user's: `measured+FILE.py:CLASS`, `mine.yaml+ENTRY-POINT`.
+
+    Only for what a command line or the service's configuration names, as a guard is code.
+
+    Args:
+        strict: Only code that nobody but root and this process' user can write.
+
+    Raises:
+        ConfigError: As `load_profile`.
+        PolicyError: A guard cannot be loaded or made.
+    """
+    name, *guards = source.split("+")
+    profile = load_profile(name)
+    return profile.with_guards(*(build_user_guard(one, strict=strict) for one in guards)) if guards else profile

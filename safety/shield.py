@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -14,6 +13,7 @@ from rlctl.envs.arrays import Flags
 from rlctl.envs.telemetry import SeveralTelemetry, Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
+from rlctl.safety.user_guard import UserGuard, UserMemory
 from rlctl.safety.verdict import Bound, Verdict
 
 
@@ -85,25 +85,23 @@ class Shield:
     It opens no file and reads no clock, and what it remembers ends with it: each start of the service, and each reload
     with other constants, makes another. It learns from each Telemetry object once: to rule again on the same one, for
     a mask or for shadow policies, changes nothing. Apply one verdict per telemetry.
-
-    Args:
-        extra: Guards of your own, which can only restrict further: frozen dataclasses, whose fields enter the digest.
     """
 
-    def __init__(self, profile: Profile, limits: Limits, extra: tuple[Guard[Any], ...] = ()) -> None:
+    def __init__(self, profile: Profile, limits: Limits) -> None:
         self.profile = profile
         self.limits = limits
-        self.guards = (*profile.guards(), *extra)
-        self.digest = _digest(profile, extra)
+        self.guards = profile.guards()
+        self.digest = profile.digest
         self._said: tuple[Bound, ...] = ()
         self._current: Allocation | None = None
         self.reset()
 
     @property
     def state(self) -> Mapping[str, object]:
-        """What each guard with a memory remembers, in plain values for the tick log."""
+        """What each shipped guard with a memory remembers, in plain values for the tick log."""
         named = zip(self.guards, self._memories, strict=True)
-        return {guard.name: _plain(memory) for guard, memory in named if memory is not None}
+        shipped = ((guard, memory) for guard, memory in named if not isinstance(guard, UserGuard))
+        return {guard.name: _plain(memory) for guard, memory in shipped if memory is not None}
 
     def hold(self, said: tuple[Bound, ...]) -> None:
         """From now on no verdict is freer than these bounds of the service either; they replace those before."""
@@ -187,8 +185,8 @@ def _memory(fresh: Any, remembered: Mapping[str, Any] | None) -> Any:
     Raises:
         KeyError, OverflowError, TypeError, ValueError: It is no memory of this guard.
     """
-    if fresh is None:
-        return None
+    if fresh is None or isinstance(fresh, UserMemory):
+        return fresh  # a user's guard begins anew: what it remembered stands in no log
     if not isinstance(remembered, Mapping):
         raise TypeError(f"{remembered!r} is no memory")
     values = {name: float(value) if isinstance(value, str) else value for name, value in remembered.items()}
@@ -201,10 +199,3 @@ def _memory(fresh: Any, remembered: Mapping[str, Any] | None) -> Any:
         if value is not None and math.isnan(float(value)):
             raise ValueError(f"{name} cannot be {value!r}")
     return type(fresh)(**values)
-
-
-def _digest(profile: Profile, extra: tuple[Guard[Any], ...]) -> str:
-    if not extra:
-        return profile.digest
-    own = [f"{type(guard).__module__}.{type(guard).__qualname__}{_plain(guard)}" for guard in extra]
-    return hashlib.sha256("\n".join([profile.digest, *own]).encode()).hexdigest()[:12]

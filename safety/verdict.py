@@ -58,7 +58,7 @@ class Reason(StrEnum):
     NOT_APPROVED = "not-approved"
     """In tick logs of earlier versions: the policy waited for approval."""
     OWN = "own-rule"
-    """A guard of your own objects (`Shield(..., extra=...)`): its name says which, its detail says why."""
+    """A guard of a user: its name says which, its detail says why."""
 
 
 OF_SERVICE = frozenset({Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET, Reason.NOT_APPROVED})

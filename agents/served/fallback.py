@@ -8,9 +8,10 @@ only; a late one is never used. A policy that exceeds a budget of failures is de
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import SAFE, propose
@@ -59,7 +60,9 @@ class FallbackPolicy(Policy):
         self._tick_seconds = tick_seconds
         self._answer_seconds = budgets.answer_within(tick_seconds)
         self._budgets = budgets
-        self._worker: AnswerThread[tuple[Allocation, str]] = AnswerThread(f"policy {policy.name}")
+        self._worker: AnswerThread[Any] = AnswerThread(f"policy {policy.name}")
+        self._ruling: Verdict | None = None
+        self._started = False
         self._reset()
 
     def start(self, limits: Limits) -> Allocation:
@@ -103,13 +106,20 @@ class FallbackPolicy(Policy):
 
     def learn_ruling(self, verdict: Verdict) -> None:
         """Count it against the policy when the shield overrode it; the heuristic hears what acted in its place."""
-        if self._role == "policy" and verdict.corrected:
-            self.breaker.record_override()
+        if self._role == "policy":
+            self._ruling = verdict
+            # A heuristic may ask for more than it gets, and leave the rest to the shield.
+            if verdict.corrected and self.policy.learned:
+                self.breaker.record_override()
         if self._spare is not None:  # what it would have done is what the heuristic goes on from
             self.heuristic.learn_ruling(Verdict(verdict.allocation, self._spare, verdict.bounds))
 
     def close(self) -> None:
-        """Let go of the policy's thread. Idempotent."""
+        """Let go of the policy and its thread. Idempotent."""
+        if self._started:  # whatever it does to close, it holds nobody up
+            with contextlib.suppress(CallFailed):
+                self._worker.call(self.policy.close, self._answer_seconds)
+            self._started = False
         self._worker.close()
 
     @property
@@ -140,7 +150,7 @@ class FallbackPolicy(Policy):
         self._reported = ("policy", False)
         self._note, self.fallback, self.failed = "start", "", False
         self._started = False
-        self._spare = None
+        self._spare = self._ruling = None
 
     def _of_heuristic(self, observation: Observation) -> tuple[tuple[Allocation, str] | None, str]:
         """Its proposal and note, or None and why."""
@@ -167,6 +177,9 @@ class FallbackPolicy(Policy):
         if not self._started:
             self.policy.start(self._limits)
             self._started = True
+        elif self._ruling is not None:
+            self.policy.learn_ruling(self._ruling)
+        self._ruling = None
         return propose(self.policy, observation, self._limits)
 
     def _take(self, role: Role, reason: str, answer: tuple[Allocation, str]) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import platform
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from rlctl.agents import catalogue, user_manager
+from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sim_scenario import SimScenario
-from rlctl.envs.errors import ConfigError
+from rlctl.envs import plugins
+from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.log.record import Tick, write_ticks
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})
@@ -35,6 +36,12 @@ PERIOD_SECONDS = 18.5
 """PRM's interval, over which the records are averaged (eris)."""
 
 
+def refuse_files(names: Iterable[str], who: str) -> None:
+    """Raise PolicyError where a file that others may have written names code to run."""
+    for name in filter(plugins.is_file, names):
+        raise PolicyError(f"{who} names {name}: code of a file runs only when --managers or --policy names it")
+
+
 def policy_for(
     name: str,
     scenario: LiveScenario | SimScenario,
@@ -51,7 +58,7 @@ def policy_for(
         ConfigError: The scenario sets what is not a manager's to set, or knows no idle class.
         PolicyError: An unknown manager or option, a bundle that cannot be served, or a file whose code fails.
     """
-    user_manager.refuse(tuple(scenario.managers), f"scenario {scenario.name}")
+    refuse_files(scenario.managers, f"scenario {scenario.name}")
     if isinstance(scenario, LiveScenario):
         if answer := catalogue.ANSWERS.get(name):
             return KernelAnswer(name=name, law=answer.law)
@@ -60,9 +67,9 @@ def policy_for(
     options = {**tuned, **scenario.managers.get(name, {})}
     if refused := catalogue.NOT_OPTIONS & options.keys():
         raise ConfigError(f"scenario {scenario.name}: managers.{name} may not set {', '.join(sorted(refused))}")
-    if name in CORE_STEPPED or catalogue.is_own(name):
+    if name in CORE_STEPPED or catalogue.is_plugin(name):
         options.setdefault("core_cpus", scenario.core_cpus)
-    return user_manager.build(name, time_scale=scenario.time_scale, model=model, **options)
+    return catalogue.build(name, time_scale=scenario.time_scale, model=model, **options)
 
 
 def lacking_library(names: Collection[str]) -> tuple[str, ...]:

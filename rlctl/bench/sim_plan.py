@@ -27,7 +27,7 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
 from rlctl.log.record import MemoryRecorder, Tick
 from rlctl.loop.control import Controller
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import Profile, load_shield
 
 TRAINING_RUNS = 4
 """Training seeds that PRM's threshold model is recorded on."""
@@ -78,7 +78,7 @@ class SimPlan:
             host=scenario.host(),
             managers=tuple(managers),
             seeds=seeds,
-            profile=load_profile(shield).scale_time(scenario.time_scale),
+            profile=load_shield(shield).scale_time(scenario.time_scale),
             scenario_source=source,
             shield_source=shield,
             tuned=load_tuned(tuned) if tuned else None,

@@ -96,9 +96,9 @@ def command_line(command: str, options: Mapping[str, object]) -> str:
 
 def distinct_profiles(shields: Sequence[str]) -> tuple[Profile, ...]:
     """Safety profiles, each with rows of its own in a table; ConfigError: two go by one name."""
-    from rlctl.safety.profile import load_profile
+    from rlctl.safety.profile import load_shield
 
-    profiles = tuple(load_profile(shield) for shield in shields)
+    profiles = tuple(load_shield(shield) for shield in shields)
     names = [profile.name for profile in profiles]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"--shield names {twice[0]!r} twice; a profile goes by the `name` in its file")

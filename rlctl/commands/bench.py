@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[str(weight) for weight in Weight],
         help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
     )
-    parser.add_argument("--shield", metavar="NAME|FILE", help=f"default: {DEFAULT}")
+    parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help=f"default: {DEFAULT}")
     parser.add_argument(
         "--tuned",
         nargs="?",

@@ -17,7 +17,7 @@ from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.log.progress import progress, say
 from rlctl.report.bench_table import tables, write_report
 from rlctl.report.table import LEGEND
-from rlctl.safety.profile import load_profile
+from rlctl.safety.profile import load_shield
 
 REPEATS = 3
 """Runs of each manager on the live host when no number is asked for."""
@@ -70,7 +70,7 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
     """The live plan that the arguments ask for, all names checked before anything is started."""
     if args.ray is None:
         scenario.testbed().require_online()
-    shield = load_profile(args.shield).scale_time(scenario.time_scale)
+    shield = load_shield(args.shield).scale_time(scenario.time_scale)
     plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=args.adapt or 0.0)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)

@@ -13,9 +13,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlctl import __version__
-from rlctl.agents import user_manager
 from rlctl.agents.training.cluster.connection import check_reachable
-from rlctl.bench.participants import require_library
+from rlctl.bench.participants import refuse_files, require_library
 from rlctl.bench.scenarios import changed, sim_scenario
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.bench.workforce import workforce
@@ -132,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 def plan_of(claim: Claim) -> SimPlan:
     """The plan that was run; ConfigError where scenario, profile, shield or constants are not those of the claim."""
-    user_manager.refuse(tuple(claim.managers), f"{claim.scenario}: the file")
+    refuse_files((*claim.managers, *claim.shield_source.split("+")[1:]), f"{claim.scenario}: the file")
     numbers = {"duration_seconds": claim.duration_seconds, "time_scale": claim.time_scale}
     scenario = changed(sim_scenario(claim.scenario_source), claim.be_weight or None, **numbers)
     tuned = claim.tuned_source if claim.tuned else ""

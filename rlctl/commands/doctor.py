@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 from rlctl.commands.outputs import print_json
-from rlctl.envs.errors import CheckFailed
+from rlctl.envs import plugins
+from rlctl.envs.errors import CheckFailed, PolicyError
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
@@ -67,7 +69,8 @@ def examine(
     layout = layout or Layout.detect(cgroup, proc)
     extras = (_extra(module, *words) for module, words in _EXTRAS.items())
     resources = probe_resources(layout, proc, sys)
-    return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc), *resources, *extras)
+    own = (_plugin(kind, name) for kind in get_args(plugins.Kind) for name in plugins.entries_of(kind))
+    return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc), *resources, *extras, *own)
 
 
 def lacking(found: Sequence[Capability]) -> tuple[Capability, ...]:
@@ -79,6 +82,21 @@ def _extra(module: str, extra: str, disables: str) -> Capability:
     present = find_spec(module) is not None
     reason = "installed" if present else f"not installed: pip install 'rlctl[{extra}]'"
     return Capability(f"python {module}", present, reason, disables)
+
+
+def trouble(kind: plugins.Kind, name: str) -> str:
+    """Why an entry point does not load, in one line; empty when it does."""
+    try:
+        plugins.load(kind, name)
+    except PolicyError as error:
+        return f"{error}; repair or remove its package"
+    return ""
+
+
+def _plugin(kind: plugins.Kind, name: str) -> Capability:
+    why = trouble(kind, name)
+    source = plugins.source_of(plugins.entries_of(kind)[name])
+    return Capability(f"plug-in {name}", not why, why or source, f"'{name}' among the {kind}")
 
 
 def _row(capability: Capability, width: int) -> str:

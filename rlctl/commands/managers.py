@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from dataclasses import asdict
 
-from rlctl.agents import catalogue, user_manager
-from rlctl.agents.conformance import broken
+from rlctl.agents import catalogue
+from rlctl.agents.conformance import CHECKS
 from rlctl.agents.served.learned import BARE
+from rlctl.commands.doctor import trouble
 from rlctl.commands.outputs import print_json
+from rlctl.envs import plugins
 from rlctl.envs.errors import CheckFailed, PolicyError
+from rlctl.safety.conformance import CHECKS as GUARD_CHECKS
+from rlctl.safety.conformance import broken
+from rlctl.safety.user_guard import build_user_guard
 
 EXAMPLES = """examples:
   rlctl managers
@@ -18,18 +24,22 @@ EXAMPLES = """examples:
 
 A benchmark judges the `shielded` ones behind the shield and the others bare, as they were published;
 `rlctl serve` shields every one of them. A `bound` needs the plant itself and runs in the simulator only.
-A `kernel` row is a setting of the kernel with nobody deciding, for live scenarios with a link or a disk.
+A `kernel` row is a setting of the kernel without a manager, for live scenarios with a link or a disk.
 A `learned` policy is shielded, its `-bare` twin is for benchmarks; the path of any other bundle's folder, with a slash
-in it, is a name as well. A class of your own is FILE.py:CLASS, for `rlctl bench`, `rlctl replay` and `check`, which
-runs it through odd readings and exits with 1 where it breaks a promise.
+in it, names it. A class of your own is FILE.py:CLASS or an entry point in `rlctl.managers` (`plug-in`). A
+guard of your own, in `rlctl.guards`, stands behind a shield: `--shield measured+FILE.py:CLASS`. `check` runs either
+through odd readings and exits with 1 where it breaks a promise.
 """
+
+
+KINDS = {"learned": "learned", "bounds": "bound", "answers": "kernel", "plugins": "plug-in", "guards": "guard"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--json", action="store_true", help="the list, or what `check` found, as JSON")
     actions = parser.add_subparsers(dest="action", metavar="[check NAME]")
-    check = actions.add_parser("check", help="what every manager promises, tried on one")
+    check = actions.add_parser("check", help="what every manager or guard promises, tried on one")
     check.add_argument("name", metavar="NAME|FILE.py:CLASS")
     check.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="what was found, as JSON")
 
@@ -43,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
         "learned": [_learned_row(name, policy) for name, policy in catalogue.LEARNED.items()],
         "answers": [{"name": name, **asdict(answer)} for name, answer in catalogue.ANSWERS.items()],
         "bounds": [{"name": name, **asdict(bound)} for name, bound in catalogue.BOUNDS.items()],
+        "plugins": _plugin_rows("managers"),
+        "guards": _plugin_rows("guards"),
     }
     if args.json:
         print_json(listing)
@@ -50,8 +62,7 @@ def run(args: argparse.Namespace) -> int:
     width = max(len(str(row["name"])) for rows in listing.values() for row in rows)
     for kind, rows in listing.items():
         for row in rows:
-            kinds = {"learned": "learned", "bounds": "bound", "answers": "kernel"}
-            shown = kinds.get(kind, "shielded" if row.get("shielded") else "bare")
+            shown = KINDS.get(kind, "shielded" if row.get("shielded") else "bare")
             note = {"bounds": "; simulator only", "answers": f"; live scenarios with a {row.get('resource')} only"}.get(
                 kind, ""
             )
@@ -63,17 +74,45 @@ def run(args: argparse.Namespace) -> int:
 def _check(name: str, *, as_json: bool) -> int:
     if name in catalogue.LEARNED or ("/" in name and catalogue.is_known(name)):
         raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
-    user_manager.build(name)  # what cannot be made at all is told as such
-    found = list(broken(lambda: user_manager.build(name)))
+    kind, found = _check_guard(name) if _is_guard(name) else _check_manager(name)
     if as_json:
         checks = [{"name": check, "promise": promise, "broken": what} for check, promise, what in found]
-        print_json({"manager": name, "checks": checks})
+        print_json({kind: name, "checks": checks})
     else:
         for check, promise, what in found:
             print(f"{'FAILED' if what else 'ok':6}  {check}: {promise}" + (f"\n        {what}" if what else ""))
     if failed := [check for check, _, what in found if what]:
         raise CheckFailed(f"{name} breaks {len(failed)} of {len(found)} promises: {', '.join(failed)}")
     return 0
+
+
+def _is_guard(name: str) -> bool:
+    if not plugins.is_file(name):
+        return not catalogue.is_known(name) and name in plugins.entries_of("guards")
+    made = plugins.load("managers", name).made
+    return hasattr(made, "bound") and not hasattr(made, "act")
+
+
+def _check_guard(name: str) -> tuple[str, list[tuple[str, str, str]]]:
+    return "guard", list(broken(GUARD_CHECKS, build_user_guard(name).guard))
+
+
+def _check_manager(name: str) -> tuple[str, list[tuple[str, str, str]]]:
+    catalogue.build(name)  # what cannot be made at all is told as such
+    return "manager", list(broken(CHECKS, lambda: catalogue.build(name)))
+
+
+def _plugin_rows(kind: plugins.Kind) -> list[dict[str, object]]:
+    """Entry points of a group, each with its package, and why it cannot run."""
+    rows: list[dict[str, object]] = []
+    for name, entry in plugins.entries_of(kind).items():
+        missing, law = trouble(kind, name), ""
+        if kind == "managers" and catalogue.is_known(name):
+            missing = "one that ships has this name; rename it"
+        if not missing:
+            law = (inspect.getdoc(plugins.load(kind, name).made) or "no docstring").splitlines()[0]
+        rows.append({"name": name, "law": law, "source": plugins.source_of(entry), "missing": missing or None})
+    return rows
 
 
 def _heuristic(name: str, entry: catalogue.ManagerEntry) -> dict[str, object]:

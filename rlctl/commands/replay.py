@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlctl.agents import user_manager
+from rlctl.agents import catalogue
 from rlctl.agents.catalogue import label
 from rlctl.commands.arguments import distinct_policies, split_names
 from rlctl.commands.damages import Damages
@@ -18,7 +18,7 @@ from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import Contender, Recheck, ReplayedDecision, VerdictDifference, replay
 from rlctl.report.page import render
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import Profile, load_shield
 from rlctl.safety.verdict import Verdict
 
 EXAMPLES = """examples:
@@ -53,15 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|BUNDLE|FILE.py:CLASS,...",
         help="who to ask at each tick; no threshold model",
     )
-    parser.add_argument("--shield", metavar="NAME|FILE", help="default: the one under which the log was recorded")
+    parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help="default: the one the log was recorded under")
     parser.add_argument("--json", action="store_true", help="all differences, or every answer of every policy")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
-    profile = load_profile(args.shield) if args.shield else None
+    profile = load_shield(args.shield) if args.shield else None
     asked = () if args.policy is None else distinct_policies("--policy", args.policy)
-    contenders = [Contender(user_manager.build(name)) for name in asked]
+    contenders = [Contender(catalogue.build(name)) for name in asked]
     with Damages() as damaged:
         found = replay(read_log(log_files(args.log), damaged), profile, contenders)
     if not found.ticks:

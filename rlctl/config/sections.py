@@ -19,7 +19,7 @@ from rlctl.envs.yaml_edge import Name
 
 
 class FallbackSection(Described):
-    """Behind a learned policy: a heuristic, and behind that the safe allocation. Other policies need no section.
+    """Behind a learned policy or a class of your own: a heuristic, and behind that the safe allocation.
 
     It decides when a policy that runs fails. A bundle that is refused at the start ends that start, unless the file
     has this section: then the heuristic decides in its place.

@@ -142,7 +142,7 @@ class PolicySection(Described):
     """The policy that decides what BE may have.
 
     Attributes:
-        name: From `rlctl managers`.
+        name: From `rlctl managers`, or a class of your own, `FILE.py:CLASS`, in a file that no other user may write.
         options: Constructor options of that manager.
         threshold_model: PRM's model from `rlctl fit-prm`.
         trusted_keys: Files with public Ed25519 keys, as `ssh-keygen -t ed25519` makes them; a learned policy is then
@@ -212,7 +212,8 @@ class ServeConfig(Described):
         be: The best-effort work (BE).
         policy: The policy that decides what BE may have.
         fallback: The heuristic that decides when a learned policy does not.
-        shield: A shipped safety profile, or the path of one.
+        shield: A shipped safety profile, or the path of one; behind a `+` a guard of your own, `measured+FILE.py:CLASS`
+            or an entry point in `rlctl.guards`.
         quota_period_milliseconds: Period of the CPU quota; the longer, the longer the bursts that the LC meets. Each
             write gives BE a whole one at once, so that a long one lets it have more than its verdict.
         state_directory: Holds the journal of original values, from which `rlctl restore` works.

@@ -12,11 +12,12 @@ from rlctl.agents.managers.table import read_table
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.fallback import FallbackPolicy, UnavailablePolicy
 from rlctl.agents.served.learned import plain_name
+from rlctl.agents.user_policy import UserPolicy
 from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import PolicySection, ServeConfig, load_config, locate_errors
 from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
 from rlctl.loop.stopping import Request
-from rlctl.safety.profile import Profile, load_profile
+from rlctl.safety.profile import Profile, load_shield
 
 log = logging.getLogger("rlctl.serve")
 
@@ -87,7 +88,7 @@ class Configuration:
         with locate_errors(self._path, "lc"):
             check_table(config, config if tick_seconds is None else self.config)
         with locate_errors(self._path, "shield"):
-            return config, PolicySetup(policy, load_profile(config.shield))
+            return config, PolicySetup(policy, load_shield(config.shield, strict=True))
 
     def _policy_of(self, config: ServeConfig, *, starting: bool) -> Policy:
         """The file's policy. Whoever wrote a fallback there wants BE controlled, whatever becomes of a bundle.
@@ -118,7 +119,7 @@ def build_policy(section: PolicySection) -> Policy:
         raise PolicyError(f"policy.options: '{min(taken)}' is no option of a manager")
     model = PrmModel.load(section.threshold_model) if section.threshold_model else None
     try:
-        return catalogue.build(section.name, model=model, trusted=section.trusted_keys, **section.options)
+        return catalogue.build(section.name, model=model, trusted=section.trusted_keys, strict=True, **section.options)
     except TypeError as error:
         # An option's value has the wrong type.
         raise PolicyError(f"policy '{section.name}' does not take its options: {error}") from error
@@ -154,7 +155,7 @@ def check_table(config: ServeConfig, here: ServeConfig) -> None:
 def with_fallback(
     policy: Policy, section: FallbackSection, tick_seconds: float, threshold_model: Path | None = None
 ) -> Policy:
-    """A learned policy with its chain behind it; a heuristic as it is, behind which there is the safe allocation.
+    """A learned policy, or a manager of a user, with its chain behind it; one that ships as it is.
 
     Args:
         tick_seconds: Control period, of which an answer may take a quarter.
@@ -163,4 +164,5 @@ def with_fallback(
         raise PolicyError(f"'{section.name}' is no heuristic to fall back to; there are {', '.join(catalogue.NAMES)}")
     # Built in any case: a mistake in it is to be found before the day that it is needed.
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
-    return FallbackPolicy(policy, heuristic, tick_seconds, section.budgets) if policy.learned else policy
+    doubted = policy.learned or isinstance(policy, UserPolicy)
+    return FallbackPolicy(policy, heuristic, tick_seconds, section.budgets) if doubted else policy

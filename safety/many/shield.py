@@ -13,6 +13,7 @@ import numpy as np
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
 from rlctl.envs.arrays import Flags
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.readings import Readings
 from rlctl.safety.many.guards import Bounding, Memory, advance
 from rlctl.safety.many.readings import form_beliefs
@@ -32,6 +33,8 @@ class BatchShield:
     """
 
     def __init__(self, profile: Profile, limits: Limits | VectorLimits, count: int) -> None:
+        if profile.own:
+            raise ConfigError(f"guard {profile.own[0].name} rules on one host only; name a shield without it here")
         self.profile = profile
         self.limits = limits
         self.count = count

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from rlctl.agents import conformance
 from rlctl.agents.managers.prm_model import PrmModel, ThresholdBin
 from rlctl.agents.policy import Policy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.safety import conformance
 
 Drive = Callable[..., list[Allocation]]
 Tell = Callable[..., Telemetry]

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn
 
-from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.nodes import Cluster, check_nodes
+from rlctl.envs import plugins
 from rlctl.envs.errors import ConfigError, HostError, require_installed
 from rlctl.envs.terminal import leave_terminal
 
@@ -75,7 +75,7 @@ def check_reachable(address: str | None, names: Iterable[str]) -> None:
     if address in (None, LOCAL):
         return
     for name in names:
-        if ("/" in name or catalogue.is_own(name)) and not Path(name).is_absolute():
+        if ("/" in name or plugins.is_file(name)) and not Path(name).is_absolute():
             here = Path(name).absolute()
             raise ConfigError(f"{name}: with --ray {address} give the path at which every node has it, such as {here}")
 

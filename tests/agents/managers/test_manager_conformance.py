@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from rlctl.agents.catalogue import NAMES, build
-from rlctl.agents.conformance import ODD, _absurd, broken
+from rlctl.agents.conformance import CHECKS
 from rlctl.agents.managers.prm_model import PrmModel, ThresholdBin
 from rlctl.envs.actions import decode
 from rlctl.envs.observation import Observation
+from rlctl.safety.conformance import ODD, broken, histories
 
 OPTIONS: dict[str, dict[str, Any]] = {"table": {"levels": ((0.5, 2.0, 2), (0.9, 0.25, 1))}}
 """What a manager cannot do without."""
@@ -29,7 +30,7 @@ MODEL = PrmModel(
 @pytest.mark.parametrize("varied", [{"model": MODEL}, {"time_scale": 15.0}], ids=["model", "time_scale"])
 @pytest.mark.parametrize("name", NAMES)
 def test_keeps_what_the_public_checks_ask(name: str, varied: dict[str, Any]) -> None:
-    found = broken(lambda: build(name, **varied, **OPTIONS.get(name, {})))
+    found = broken(CHECKS, lambda: build(name, **varied, **OPTIONS.get(name, {})))
     assert not [f"{check}: {what}" for check, _, what in found if what]
 
 
@@ -39,7 +40,7 @@ def test_any_clock_gets_what_the_host_has(name: str) -> None:
     """The clocks of the public checks are all finite."""
     chance = random.Random(0)
     policy, twin = (build(name, model=MODEL, **OPTIONS.get(name, {})) for _ in range(2))
-    for limits, ticks in _absurd():
+    for limits, ticks in histories():
         assert policy.start(limits) == twin.start(limits)
         for tick, current in ticks:
             now = chance.choice((tick.time_seconds, chance.choice(ODD)))

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from rlctl.agents.catalogue import build
-from rlctl.agents.conformance import _absurd
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import SAFE, propose
@@ -19,6 +18,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
+from rlctl.safety.conformance import histories
 from rlctl.safety.verdict import Verdict
 
 LIMITS = Limits(cpus=4)
@@ -34,7 +34,7 @@ ASKED, SPARE = Allocation(1.0, 2), Allocation(0.5, 1)
 class Scripted(Policy):
     """Answers what it is told to; an exception is raised, a callable is called."""
 
-    shielded = masked = True
+    shielded = masked = learned = True
     remarks, note, unlike = (), "", ""
 
     def __init__(self, name, answer, weight=Weight.EQUAL, needs=()):
@@ -269,7 +269,7 @@ def test_proposal_is_plain_and_its_note_short():
 def test_failing_policy_answers_as_the_heuristic(name):
     chain = FallbackPolicy(Scripted("net", ValueError("no")), build(name), TICK, PATIENT)
     alone = build(name)
-    for limits, ticks in _absurd():
+    for limits, ticks in histories():
         chain.start(limits)
         alone.start(limits)
         for telemetry, current in ticks:

@@ -29,9 +29,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "toy.py:Toy"
 
 
-def test_it_has_a_row_and_an_entry_beside_the_others(
-    toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_has_a_row_beside_the_others(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     assert main([*SHORT, "--jobs", "2", "--managers", f"./{toy},frozen", "--json", str(out)]) == 0
     assert "| Toy " in capsys.readouterr().out
@@ -64,19 +62,19 @@ def test_what_it_raises_in_another_process_is_one_line(toy: str, capsys: pytest.
     assert "raising.py:10: Toy.act raised ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_neither_a_scenario_nor_a_configuration_names_code(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from rlctl.agents.user_manager import build
-    from rlctl.config.serve import PolicySection
-    from rlctl.envs.errors import PolicyError
-    from rlctl.serve.policy_setup import build_policy
-
-    assert build(toy).name == toy
+def test_no_scenario_names_code(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     shipped = Path(__file__).parents[3] / "configs/scenarios/noisy.yaml"
     Path("mine.yaml").write_text(f"{shipped.read_text()}\nmanagers: {{'{toy}': {{}}}}\n")
     assert main(["bench", "--scenario", "mine.yaml", "--managers", "frozen", "--seeds", "2", "--duration", "20"]) == 78
     assert "code of a file runs only when --managers" in capsys.readouterr().err
-    with pytest.raises(PolicyError, match="is code in a file"):
-        build_policy(PolicySection(name=toy))
+
+
+def test_no_result_names_a_guard_to_run(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out.json"
+    assert main([*SHORT, "--jobs", "1", "--managers", "frozen", "--json", str(out)]) == 0
+    out.write_text(out.read_text().replace('"shield_source": "measured"', f'"shield_source": "measured+{toy}"'))
+    assert main(["bench", "verify", str(out)]) == 78
+    assert "names toy.py:Toy: code of a file" in capsys.readouterr().err
 
 
 def test_a_replay_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,24 @@
+"""Whether another user could have written a file whose content this process obeys."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from rlctl.envs.errors import PolicyError
+
+
+def check_owner(path: Path, status: os.stat_result) -> None:
+    """Raise PolicyError where a user who is neither root nor this process' own could have put other content there.
+
+    Args:
+        path: Resolved; its folders are looked at as well.
+        status: Of the open file, as the path may lead elsewhere by the time of a second look.
+    """
+    for place, one in ((path, status), *((folder, folder.stat()) for folder in path.parents)):
+        # In a folder with the sticky bit, such as /tmp, only the owner of a file can replace it.
+        sticky = stat.S_ISDIR(one.st_mode) and one.st_mode & stat.S_ISVTX
+        if one.st_uid not in (0, os.geteuid()) or (one.st_mode & 0o022 and not sticky):
+            who = f"owner {one.st_uid}, mode {stat.S_IMODE(one.st_mode):o}"
+            raise PolicyError(f"others may write {place} ({who}): chown it to root and chmod go-w", path)

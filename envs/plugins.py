@@ -1,0 +1,114 @@
+"""Managers and guards of a user: a class in a file, `FILE.py:CLASS`, or an entry point of an installed package.
+
+Code runs as whoever loads it. So a command line or the service's configuration may name a file; a scenario, a result
+and a log may not. The service is `strict`: it runs no file that another user than root or its own could have written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from rlctl.envs.errors import PolicyError, meant
+from rlctl.envs.file_owner import check_owner
+from rlctl.envs.user_code import errors_located, shown_path
+
+Kind = Literal["managers", "guards"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A class that was loaded.
+
+    Attributes:
+        made: What makes the manager or guard.
+        source: Its file, or its package with the version.
+        digest: Of the file's text, or of the package's name and version.
+        file: Where its code is, for messages.
+    """
+
+    made: Any
+    source: str
+    digest: str
+    file: str
+
+
+def is_file(name: str) -> bool:
+    """True for `FILE.py:CLASS`, whether or not there is such a file."""
+    return name.endswith(".py") or ".py:" in name
+
+
+def entries_of(kind: Kind) -> Mapping[str, EntryPoint]:
+    """Entry points of installed packages in the group `rlctl.managers` or `rlctl.guards`, by name."""
+    return {one.name: one for one in entry_points(group=f"rlctl.{kind}")}
+
+
+def source_of(entry: EntryPoint) -> str:
+    """Its package with the version, and the class in it."""
+    return f"{entry.dist.name} {entry.dist.version}, {entry.value}" if entry.dist else entry.value
+
+
+def load(kind: Kind, name: str, *, strict: bool = False) -> Plugin:
+    """The class of this name; PolicyError: it is not there, does not load, or, where strict, others may write it."""
+    if is_file(name):
+        return _from_file(name, strict=strict)
+    if (entry := entries_of(kind).get(name)) is None:
+        raise PolicyError(f"no entry point '{name}' in rlctl.{kind}" + meant(name, entries_of(kind)))
+    source = source_of(entry)
+    with errors_located(source, "it"):
+        if strict:
+            _check_package(entry.module)
+        made = entry.load()
+    if not inspect.isclass(made):
+        raise PolicyError(f"entry point {name!r} is not a class", source)
+    return Plugin(made, source, hashlib.sha256(source.encode()).hexdigest(), inspect.getfile(made))
+
+
+def _from_file(name: str, *, strict: bool) -> Plugin:
+    file, _, wanted = name.rpartition(":")
+    if not file or not wanted.isidentifier():
+        raise PolicyError(f"{name}: name the class, too: {file or name}:CLASS")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise PolicyError(f"there is no such file; a class of your own is FILE.py:{wanted}", file)
+    module, digest = _run(path, path.stat().st_mtime_ns, strict)
+    if not inspect.isclass(made := getattr(module, wanted, None)):
+        own = [key for key, one in vars(module).items() if getattr(one, "__module__", "") == module.__name__]
+        way_out = meant(wanted, own, none="; it has none")
+        raise PolicyError(f"there is no class {wanted}{way_out}", shown_path(str(path)))
+    return Plugin(made, file, digest, str(path))
+
+
+@cache
+def _run(path: Path, changed_ns: int, strict: bool) -> tuple[ModuleType, str]:  # noqa: ARG001 - the cache goes by it
+    """The file's module and the digest of its text; run anew when the file has changed, as after a reload."""
+    # What is checked is what runs: the text comes from the file whose owner was looked at, wherever its name leads now.
+    with path.open("rb") as file:
+        if strict:
+            check_owner(path, os.fstat(file.fileno()))
+        text = file.read()
+    name = f"_rlctl_plugin_{path.stem}_{len(sys.modules)}"
+    module = sys.modules[name] = ModuleType(name)  # dataclasses look their module up
+    module.__file__ = str(path)
+    with errors_located(str(path), "it"):
+        exec(compile(text, path, "exec"), module.__dict__)  # noqa: S102 - that is what a plug-in is
+    return module, hashlib.sha256(text).hexdigest()
+
+
+def _check_package(module: str) -> None:
+    """Check every file of the package that holds a module; PolicyError: others may write one."""
+    spec = find_spec(module.partition(".")[0])
+    folders = [Path(one) for one in (spec.submodule_search_locations or ())] if spec else []
+    origin = [Path(spec.origin)] if spec and spec.origin else []
+    for file in (*origin, *(file for folder in folders for file in folder.rglob("*.py"))):
+        check_owner(file.resolve(), file.stat())
