@@ -41,7 +41,7 @@ class LcSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class HostSample:
     """One look at the host between two ticks.
 
     Attributes:
@@ -91,7 +91,7 @@ class Poller:
         self, lcs: Mapping[str, LcSources], witness: Witness | None, sleep: Callable[[float], object] = time.sleep
     ) -> None:
         self.lcs = lcs
-        self.look: Callable[[Sample], bool] | None = None
+        self.look: Callable[[HostSample], bool] | None = None
         self._witness, self._sleep = witness, sleep
         self._told = ""
         self._poll = select.poll()
@@ -126,11 +126,11 @@ class Poller:
             if lc.waits:
                 self._drop(lc.waits)
 
-    def _sample(self, ready: Mapping[int, int]) -> Sample:
+    def _sample(self, ready: Mapping[int, int]) -> HostSample:
         now_seconds = time.monotonic()
         lcs = {name: self._of(lc, now_seconds, ready) for name, lc in self.lcs.items()}
         witness = self._witness
-        return Sample(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
+        return HostSample(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
 
     def _of(self, lc: LcSources, now_seconds: float, ready: Mapping[int, int]) -> LcSample:
         waits = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
-from rlctl.envs.host.poller import Sample
+from rlctl.envs.host.poller import HostSample
 from rlctl.envs.plant import Plant
 from rlctl.envs.workload import SLO
 from rlctl.log.record import Tick
@@ -91,7 +91,7 @@ class FastGuard:
         """A period ends: its alarm, and what was in force in it until then, with which the loop goes on."""
         return self._alarm, self._held or self._plant.current
 
-    def look(self, sample: Sample) -> bool:
+    def look(self, sample: HostSample) -> bool:
         """Answer a look, at once and only with less for BE; whether the next one is wanted soon, for a sign is near."""
         # An operator's pause comes first: it needs no sign and no sample.
         self._heed_people()

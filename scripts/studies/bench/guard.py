@@ -34,7 +34,7 @@ from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.latency.line_formats import nginx_lines
 from rlctl.envs.host.latency.text_log import TextLog
-from rlctl.envs.host.poller import Sample
+from rlctl.envs.host.poller import HostSample
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
@@ -111,7 +111,7 @@ class Held:
         """A tick has written."""
         self.note()
 
-    def see(self, sample: Sample) -> None:
+    def see(self, sample: HostSample) -> None:
         """See whether requests are late."""
         target, stepped = self._bed.slo.target_seconds, self._step.seen_seconds == self._step.seen_seconds
         oldest = [max(*lc.newest.latencies, lc.newest.oldest_seconds or 0.0, 0.0) for lc in sample.lcs.values()]
@@ -175,7 +175,7 @@ def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None
     if watch is None:
         raise TestbedError("the testbed has no watch")
 
-    def look(sample: Sample) -> bool:
+    def look(sample: HostSample) -> bool:
         held.see(sample)
         soon = guard is not None and guard.look(sample)
         held.note()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.poller import LcSample, Sample
+from rlctl.envs.host.poller import HostSample, LcSample
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
 from rlctl.log.record import MemoryRecorder, Tee
@@ -28,7 +28,7 @@ HALF = Allocation(0.5, 1)
 
 
 def sample(seconds=0.1, web=LATE, *, foreign=False):
-    return Sample(seconds, {"web": web}, foreign)
+    return HostSample(seconds, {"web": web}, foreign)
 
 
 class Watched(FakePlant):
@@ -279,8 +279,8 @@ def test_false_alarms_of_an_lc_are_its_own(half):
             web = super().read()
             return worst_of({"web": web, "db": web.but(tail_latency_seconds=Quantile(0.02, samples=500))})
 
-    waits = [Sample(float(n), {"web": LcSample(waits=True), "db": LcSample()}) for n in (2, 3)]
-    plant = Several({2: waits[:1], 3: waits[1:], 4: [Sample(4.0, {"web": LcSample(), "db": LcSample(waits=True)})]})
+    waits = [HostSample(float(n), {"web": LcSample(waits=True), "db": LcSample()}) for n in (2, 3)]
+    plant = Several({2: waits[:1], 3: waits[1:], 4: [HostSample(4.0, {"web": LcSample(), "db": LcSample(waits=True)})]})
     loop = guarded(plant, half, most=1, slos={"web": SLOS["web"], "db": SLOS["web"]})
     loop.run(ticks=4)
     assert [tick.alarm and tick.alarm.lc for tick in loop.ticks] == [None, "web", None, "db"]
