@@ -127,13 +127,13 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
 
     def predict(observation: Observation) -> int:
         """As a service with Stable-Baselines3 in it would decide."""
-        return int(model.predict(policy.seen(observation), deterministic=True)[0])
+        return int(model.predict(policy.visible_part(observation), deterministic=True)[0])
 
     asks: dict[str, tuple[Callable[[np.ndarray], object], Callable[[Observation], int]]] = {
         "served": (ours.logits, policy.act),
         "sb3": (lambda vector: model.predict(vector, deterministic=True), predict),
     }
-    timed = {(kind, side): Timed(kind, recording, policy.seen, *asks[side]) for kind in KINDS for side in SIDES}
+    timed = {(kind, side): Timed(kind, recording, policy.visible_part, *asks[side]) for kind in KINDS for side in SIDES}
     clock = time.thread_time_ns if asked.cpu_time else time.perf_counter_ns
     spent: dict[tuple[str, str], list[float]] = {key: [] for key in timed}
     for block in range(1 + -(-asked.decisions // BLOCK)):
@@ -149,7 +149,9 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
             rows.append((f"{kind} {name}", *(f"{value:.0f}" for value in values), f"{values[1] / values[0]:.1f}"))
     print(render(rows))
     observer = Observer(recording[0], 1.0)
-    vectors = np.stack([policy.seen(observer.observe(telemetry, current)) for telemetry, current, _ in recording[1]])
+    vectors = np.stack(
+        [policy.visible_part(observer.observe(telemetry, current)) for telemetry, current, _ in recording[1]]
+    )
     same = float(np.mean(ours.logits(vectors).argmax(axis=1) == model.predict(vectors, deterministic=True)[0]))
     time_of = "CPU" if asked.cpu_time else "wall-clock"
     print(f"the same move on {same:.2%} of {TICKS} ticks; {asked.decisions} decisions each, {time_of} time, one thread;"

@@ -157,7 +157,9 @@ class Bed:
         self.originals = {**settings(self.web), **settings(self.batch)}
         self.endpoint = Endpoint()
         stack.callback(self.endpoint.close)
-        self.onlooker = Onlooker(self._layout, self.batch.name, (0,), POLL_SECONDS)
+        self.onlooker = Onlooker(
+            self._layout, self.batch.name, (0,), POLL_SECONDS, pids=self.batch.pids, service_pids=tuple
+        )  # fmt: skip
         stack.callback(self.onlooker.close)
         self.port, self.limits = free_port(), Limits(1)
         self.seen: list[tuple[float, float, float, float]] = []  # time, tail and load of nginx, CPU seconds of BE
