@@ -65,7 +65,7 @@ def advanced(host, ticks):
 
 
 @given(mask=masks, scores=st.lists(st.floats(-5, 5), min_size=len(MOVES), max_size=len(MOVES)), ticks=st.integers(0, 5))
-def test_what_may_be_explored_is_masked_and_next_to_the_best_move(mask, scores, ticks):
+def test_explored_is_masked_and_next_to_best(mask, scores, ticks):
     host, shielded, plant = bounded()
     advanced(host, ticks)
     shielded.mask, host.logits = mask, lambda seen: np.array([scores])
@@ -78,7 +78,7 @@ def test_what_may_be_explored_is_masked_and_next_to_the_best_move(mask, scores, 
 
 
 @given(chosen=moves, current=allocations)
-def test_a_neighbourhood_is_two_targets_and_keep_at_most(chosen, current):
+def test_neighbourhood_is_two_targets_and_keep(chosen, current):
     near = set(np.flatnonzero(around(chosen, current, LIMITS)))
     beside = near - {chosen, INDEX["keep"]}
     assert beside <= set(TARGETS)
@@ -98,7 +98,7 @@ def test_neighbours_by_name():
     assert names(around(INDEX["freeze"], running, LIMITS)) == {"freeze"}
 
 
-def test_with_little_slack_or_no_leave_it_takes_its_best_move():
+def test_little_slack_takes_the_best_move():
     for changes in ({"least_slack_ratio": 0.95}, {"probability": 0.0}, {"loads": (0.75,), "least_slack_ratio": 0.9}):
         host, *_ = bounded(**changes)
         for _ in range(30):
@@ -110,7 +110,7 @@ def test_with_little_slack_or_no_leave_it_takes_its_best_move():
     assert host.action_masks().sum() == 1
 
 
-def test_with_room_it_explores_as_often_as_it_may():
+def test_with_room_it_explores_as_allowed():
     host, *_ = bounded(probability=0.3)
     advanced(host, 20)
     explored = 0
@@ -120,7 +120,7 @@ def test_with_room_it_explores_as_often_as_it_may():
     assert 80 <= explored <= 160
 
 
-def test_a_closed_gate_or_a_cool_down_leaves_no_room():
+def test_closed_gate_or_cool_down_leaves_no_room():
     host, shielded, _plant = bounded(loads=(0.2,) * 8 + (0.99,) * 4 + (0.2,) * 100, least_slack_ratio=0.0)
     worried = []
     for _ in range(14):
@@ -146,7 +146,7 @@ def test_without_a_latency_there_is_no_room():
     assert not has_room(shield, blind, Allocation(0.1, 1), 0.0)
 
 
-def test_a_move_out_of_bounds_never_reaches_the_host():
+def test_move_out_of_bounds_never_reaches_host():
     host, _, plant = bounded()
     advanced(host, 3)
     ticks = plant.ticks
@@ -157,7 +157,7 @@ def test_a_move_out_of_bounds_never_reaches_the_host():
 
 
 @given(move=moves, before=allocations)
-def test_a_move_that_was_let_through_is_the_executed_one(move, before):
+def test_move_let_through_is_the_executed_one(move, before):
     assert nearest_move(MOVES[move].of(before, LIMITS), before, LIMITS, preferred=move) == move
 
 
@@ -169,7 +169,7 @@ def test_an_overridden_move_is_stored_as_what_happened():
     assert MOVES[nearest_move(Allocation(0.223, 1), running, LIMITS, preferred=INDEX["quota-25%"])].name == "quota-11%"
 
 
-def test_the_nearest_move_thaws_rises_as_far_as_it_can_and_is_one_that_is_allowed():
+def test_nearest_move_thaws_and_rises_as_allowed():
     running, all_cpus = Allocation(0.4, 1), Allocation(2.0, 2)
     assert MOVES[nearest_move(running, running.but(frozen=True), LIMITS)].name == "thaw"
     assert MOVES[nearest_move(LIMITS.full, running, LIMITS)].name == "leap"

@@ -26,20 +26,20 @@ def test_what_is_no_address_is_refused(address):
 
 
 @pytest.mark.ray
-def test_an_address_where_nobody_listens_is_not_waited_for():
+def test_silent_address_is_not_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(HostError, match=f"no Ray cluster answers at 127.0.0.1:{port}"), connected(f"127.0.0.1:{port}"):
         pass
 
 
-def test_ray_s_own_options_are_not_recommended_to_users_of_rlctl():
+def test_rays_own_options_are_not_recommended():
     theirs = "Could not find any running Ray instance. Please specify the one to connect to by setting `--address` flag"
     assert "--address" not in _why_not(ConnectionError(theirs))
     assert "--ray local" in _why_not(ConnectionError(theirs))
 
 
-def test_a_bundle_s_relative_path_is_for_this_machine_only(tmp_path, monkeypatch):
+def test_relative_bundle_path_is_for_this_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = ["frozen", "./mine", "/opt/theirs"]
     check_reachable(None, names)
@@ -49,7 +49,7 @@ def test_a_bundle_s_relative_path_is_for_this_machine_only(tmp_path, monkeypatch
         check_reachable("10.0.0.1:6379", names)
 
 
-def test_an_error_says_which_node_it_is_from_and_stays_what_it_is():
+def test_error_says_its_node_and_stays_itself():
     found = told_by("10.0.0.7", BundleError("cannot be read", "/opt/mine/card.json"))
     assert str(found) == "node 10.0.0.7: /opt/mine/card.json: cannot be read"
     assert (type(found), found.exit_code) == (BundleError, 78)
@@ -72,12 +72,12 @@ def test_the_same_rlctl_is_taken(theirs):
         (("", "No module named 'rlctl'"), "10.0.0.7 has no rlctl .*install 1.2.0"),
     ],
 )
-def test_a_node_with_another_rlctl_is_refused_by_its_address(theirs, said):
+def test_node_with_another_rlctl_is_refused(theirs, said):
     with pytest.raises(ConfigError, match=said):
         check_version("10.0.0.7", theirs, OURS)
 
 
-def test_a_node_holds_what_it_offers_and_no_more():
+def test_node_holds_what_it_offers():
     node = Node("1", "10.0.0.7", {"CPU": 2.0, "testbed": 1.0})
     assert node.holds({"CPU": 2.0, "testbed": 1.0})
     assert node.holds({"CPU": 0.0, "elsewhere": 0.0})
@@ -85,7 +85,7 @@ def test_a_node_holds_what_it_offers_and_no_more():
     assert not node.holds({"elsewhere": 1.0})
 
 
-def test_what_a_killed_driver_has_left_is_swept_and_a_living_ones_is_not(tmp_path):
+def test_killed_drivers_leavings_are_swept(tmp_path):
     with subprocess.Popen(["true"]) as ended:
         pass
     left, kept, foreign = (

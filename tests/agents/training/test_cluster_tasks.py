@@ -30,7 +30,7 @@ def cluster(ray_cluster, tmp_path, monkeypatch):
         yield found
 
 
-def test_each_item_has_its_result_and_a_worker_has_one_thread(cluster):
+def test_each_item_has_its_result(cluster):
     def task(item):
         return item * item, os.environ["OMP_NUM_THREADS"], os.environ["OPENBLAS_NUM_THREADS"]
 
@@ -38,7 +38,7 @@ def test_each_item_has_its_result_and_a_worker_has_one_thread(cluster):
     assert (len(cluster.nodes), cluster.cpus) == (4, 3)
 
 
-def test_what_a_killed_node_was_doing_is_done_elsewhere(cluster, ray_cluster, tmp_path):
+def test_killed_nodes_work_is_done_elsewhere(cluster, ray_cluster, tmp_path):
     def task(item):
         (tmp_path / f"begun-{item}").touch()
         while not (tmp_path / "go").exists():
@@ -62,7 +62,7 @@ def test_what_a_killed_node_was_doing_is_done_elsewhere(cluster, ray_cluster, tm
     assert "\n" not in lost[0]
 
 
-def test_a_task_that_kills_its_worker_each_time_comes_to_an_end(cluster, monkeypatch):
+def test_task_that_kills_workers_ends(cluster, monkeypatch):
     monkeypatch.setattr(tasks, "RETRIES", 1)
 
     def task(item):
@@ -83,12 +83,12 @@ def test_what_a_task_raises_is_no_loss(cluster):
             list(map_tasks(cluster, task, [error], lost=lambda line: pytest.fail(line)))
 
 
-def test_without_a_cpu_it_is_told_before_anything_waits_for_one():
+def test_without_cpu_it_is_told_before_waiting():
     with pytest.raises(ConfigError, match=r"at 10\.0\.0\.1:6379 offers a CPU"):
         list(map_tasks(SimpleNamespace(address="10.0.0.1:6379", cpus=0), abs, [1]))
 
 
-def test_left_early_a_task_is_interrupted_and_cleans_up(cluster, tmp_path):
+def test_task_left_early_cleans_up(cluster, tmp_path):
     def task(item):
         try:
             (tmp_path / f"begun-{item}").touch()
@@ -128,7 +128,7 @@ def test_a_node_without_rlctl_is_refused(ray_cluster, tmp_path, monkeypatch):
     ray_cluster.kill(odd)
 
 
-def test_one_that_joins_late_with_another_rlctl_does_nothing(cluster, ray_cluster, tmp_path):
+def test_late_node_with_another_rlctl_does_nothing(cluster, ray_cluster, tmp_path):
     odd = ray_cluster.to(0).add(**another(tmp_path, '__version__ = "0.0.1"', cpus=1))
     with pytest.raises(Exception, match="rlctl"):
         list(map_tasks(cluster, abs, [1]))

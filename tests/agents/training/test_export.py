@@ -83,21 +83,21 @@ def test_a_model_without_history(tmp_path):
 
 
 @pytest.mark.parametrize(("learner", "settings"), [(PPO, ON_POLICY), (QRDQN, OFF_POLICY)])
-def test_the_same_weights_give_the_same_bytes_and_learning_goes_on_as_if_nobody_had_asked(learner, settings):
+def test_same_weights_give_the_same_bytes(learner, settings):
     model = trained(learner, settings)
     before = torch.get_rng_state()
     assert weights_of(model) == weights_of(model)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_recorded_observations_are_the_same_every_time_and_differ_among_themselves(observations):
+def test_recorded_observations_are_the_same_and_differ(observations):
     assert len(observations) >= FEWEST
     assert observations.dtype == np.float32
     assert np.array_equal(observations, recorded(LAGS, FEWEST))
     assert len(np.unique(observations, axis=0)) > 0.9 * len(observations)
 
 
-def test_a_model_that_answers_otherwise_than_its_network_is_refused(observations, tmp_path, monkeypatch):
+def test_model_unlike_its_network_is_refused(observations, tmp_path, monkeypatch):
     model = trained()
     predict = model.predict
 
@@ -123,7 +123,7 @@ def test_a_model_that_diverged_is_refused(observations, tmp_path):
     refused(model, tmp_path / "b", observations, "not finite")
 
 
-def test_a_layer_that_no_bundle_takes_is_refused_by_name(observations, tmp_path):
+def test_unknown_layer_is_refused_by_name(observations, tmp_path):
     model = trained(network={"activation_fn": nn.GELU})
     refused(model, tmp_path / "b", observations, "a layer GELU; a bundle takes Linear and Tanh")
 
@@ -146,7 +146,7 @@ def test_other_spaces_and_too_few_observations_are_refused(observations, tmp_pat
 
 
 @pytest.mark.slow
-def test_the_command_exports_a_zip_and_replaces_nothing_unasked(tmp_path, capsys):
+def test_command_exports_and_replaces_nothing_unasked(tmp_path, capsys):
     model = trained(DQN, OFF_POLICY)
     model.save(tmp_path / "model.zip")
     words = ["export", str(tmp_path / "model.zip"), "--out", str(tmp_path / "mine")]
@@ -187,7 +187,7 @@ def test_the_onnx_file_answers_as_the_bundle(tmp_path, observations):
     assert np.allclose(answers, bundle.load(tmp_path / "mine").logits(observations), atol=1e-4)
 
 
-def test_a_model_in_the_folder_of_its_run_is_exported_with_the_history_that_it_learned_with(tmp_path):
+def test_model_of_a_run_keeps_its_history(tmp_path):
     run = tmp_path / "run"
     begin(run, load_recipe("ppo").model_copy(update={"lags": (0,)}), load_hosts(), {"algorithm": "ppo"}, "rlctl train")
     trained(lags=(0,)).save(run / "best_model.zip")
@@ -206,7 +206,7 @@ def test_what_is_no_model_is_one_line(content, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("module", ["td3", "common"], ids=["TD3", "A2C"])
-def test_a_learner_that_cannot_be_exported_is_told_before_its_pickles_are_loaded(module, tmp_path):
+def test_unexportable_learner_is_told_before_its_pickles(module, tmp_path):
     with zipfile.ZipFile(tmp_path / "model.zip", "w") as file:
         file.writestr("data", json.dumps({"policy_class": {"__module__": f"stable_baselines3.{module}.policies"}}))
     with pytest.raises(

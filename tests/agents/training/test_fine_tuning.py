@@ -111,7 +111,7 @@ class LateMask(ShieldedEnv):
         return np.ones(len(MOVES), bool)
 
 
-def test_a_transition_stores_the_executed_move_without_the_cost_of_asking(tmp_path, monkeypatch):
+def test_transition_stores_executed_move_without_asking_cost(tmp_path, monkeypatch):
     """L10. The policy asks for BE to run when the load has risen, and the shield freezes BE."""
     monkeypatch.setattr(live_testbed, "ShieldedEnv", LateMask)
     plant = FakePlant(LIMITS, loads=(0.2,) * 6 + (0.99,) * 4)
@@ -127,7 +127,7 @@ def test_a_transition_stores_the_executed_move_without_the_cost_of_asking(tmp_pa
     assert np.allclose(buffer.observations[5, 0], record[5]["observation"], atol=1e-6)
 
 
-def test_ppo_is_rated_by_the_distribution_that_it_was_drawn_from(tmp_path):
+def test_ppo_is_rated_by_its_drawing_distribution(tmp_path):
     """Where there was one move its probability is 1; rated as unbounded, moves would be taught that none could draw."""
     one = task(tmp_path, "ppo", timesteps=60, bounds=Bounds(1.0, 0.5))
     with session_of(one, FakePlant(LIMITS, loads=(0.2, 0.2, 0.7))) as session:
@@ -142,7 +142,7 @@ def test_ppo_is_rated_by_the_distribution_that_it_was_drawn_from(tmp_path):
     assert (chances[~alone] < 1.0).all()
 
 
-def test_only_what_is_better_first_in_qos_then_in_be_is_kept(tmp_path, monkeypatch):
+def test_only_better_in_qos_then_be_is_kept(tmp_path, monkeypatch):
     """A round that got more BE for a violation is thrown away."""
 
     def phase(violations, be_work):
@@ -162,7 +162,7 @@ def test_only_what_is_better_first_in_qos_then_in_be_is_kept(tmp_path, monkeypat
     assert len(saved) == 1, "as good is not better"
 
 
-def test_what_was_measured_survives_an_error_and_the_initial_policy_is_kept(tmp_path):
+def test_measured_survives_an_error(tmp_path):
     outcome = fine_tuned(task(tmp_path), BreakingPlant(40, HostError("gone"), loads=(0.2,)))
     assert outcome.interrupted == "gone"
     assert not outcome.improved
@@ -175,7 +175,7 @@ def test_an_error_before_the_first_measurement_is_raised(tmp_path):
         fine_tuned(task(tmp_path), BreakingPlant(5, HostError("gone"), loads=(0.2,)))
 
 
-def test_a_folder_with_a_run_and_a_model_of_other_lags_are_refused(tmp_path):
+def test_folder_with_run_or_other_lags_is_refused(tmp_path):
     one = task(tmp_path)
     FineTuning(one)
     (tmp_path / "run" / fine_tuning.files.TRANSITIONS).touch()

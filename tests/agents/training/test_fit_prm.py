@@ -72,13 +72,13 @@ def test_fit_is_reproducible_and_bins_by_use(normal: np.ndarray) -> None:
     assert model.lcutilmax_percent == 170.0
 
 
-def test_bins_reach_from_half_the_cpus_to_one_more_than_all() -> None:
+def test_bins_reach_half_to_one_beyond_all() -> None:
     rows = [Row(float(util), {"cpi": 1.0}) for util in range(0, 2000, 2)]
     model = fit(rows, lc_cpus=17)
     assert (model.bins[0].low_percent, model.bins[-1].high_percent, len(model.bins)) == (850, 1800, 19)
 
 
-def test_timed_rows_are_averaged_over_the_interval_but_the_maximum_is_not(normal: np.ndarray) -> None:
+def test_timed_rows_are_averaged_but_the_maximum(normal: np.ndarray) -> None:
     rows = [Row(60.0 + index % 2, {"cpi": float(v)}, float(index)) for index, v in enumerate(normal)]
     model = fit(rows, lc_cpus=1, interval_seconds=10.0)
     assert model.bins[0].rows == 20
@@ -118,7 +118,7 @@ def tick(now: float, *, frozen: bool, be_cpus: float, **readings: float) -> str:
     return json.dumps({"time_seconds": now, "readings": said, "counters": counters, "before": before})
 
 
-def test_of_a_tick_log_only_the_lc_alone_counts_and_a_torn_line_does_not_hurt(tmp_path: Path) -> None:
+def test_only_lc_alone_counts_of_tick_log(tmp_path: Path) -> None:
     path = tmp_path / "ticks.jsonl"
     lines = [
         tick(1.0, frozen=True, be_cpus=0.0, lc_cpus=0.5, lc_cpu_seconds_per_request=4e-5),

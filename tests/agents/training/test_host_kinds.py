@@ -38,7 +38,7 @@ def test_the_shipped_kinds_are_hosts():
         assert env.reset(seed=0)[0].shape[0] == 2
 
 
-def test_a_kind_takes_from_another_what_it_does_not_say_itself(tmp_path):
+def test_kind_takes_the_rest_from_another(tmp_path):
     one, two = load_hosts(written(tmp_path, HOSTS)).kinds
     assert (two.profile, two.constants, two.weight) == (one.profile, one.constants, one.weight)
     assert two.work == one.work == 0.07
@@ -47,7 +47,7 @@ def test_a_kind_takes_from_another_what_it_does_not_say_itself(tmp_path):
     assert two.host().values()["threads"] == 8
 
 
-def test_a_constant_that_is_said_is_drawn_from_no_range_of_the_profile_or_of_the_kind_that_it_is_like(tmp_path):
+def test_constant_that_is_said_is_drawn_nowhere(tmp_path):
     more = "  - {name: three, like: one, constants: {tail_cv: 0.3}, share: 1}\n"
     more += "  - {name: four, like: three, ranges: {threads: [2, 3]}, share: 1}\n"
     one, _, three, four = load_hosts(written(tmp_path, HOSTS + more)).kinds
@@ -80,7 +80,7 @@ def test_what_cannot_be_is_one_line(old, new, said, tmp_path):
     assert said in str(refused.value)
 
 
-def test_each_kind_learns_by_its_own_worth_of_work(tmp_path):
+def test_each_kind_learns_by_its_work(tmp_path):
     hosts = load_hosts(written(tmp_path, HOSTS + "  - {name: three, like: one, work: 0.2, share: 1}\n"))
     assert [Group.of(kind, 1, hosts).simulated((0,)).work for kind in hosts.kinds] == [0.07, 0.07, 0.2]
     without = load_hosts(written(tmp_path, HOSTS.replace("    work: 0.07\n", "")))
@@ -102,7 +102,7 @@ def test_a_calibrated_host_of_the_users_gets_half(tmp_path):
         hosts.with_profiles({"two-core-nginx": profile})
 
 
-def test_several_of_the_users_hosts_share_their_half_and_a_name_that_none_can_have_is_one_line(tmp_path):
+def test_users_hosts_share_their_half(tmp_path):
     profile, hosts = load_profile("two-core-nginx"), load_hosts(written(tmp_path, HOSTS))
     mine = {f"{name}.yaml": profile.model_copy(update={"name": name}) for name in ("a", "b", "c")}
     counts = {kind.name: count for kind, count in present(hosts.with_profiles(mine), 60)}
@@ -112,13 +112,13 @@ def test_several_of_the_users_hosts_share_their_half_and_a_name_that_none_can_ha
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 100, 1152])
-def test_all_hosts_are_spread_and_no_kind_goes_without(count):
+def test_all_hosts_are_spread_over_kinds(count):
     got = spread(count, [2.0, 3.0, 0.01])
     assert sum(got) == count
     assert min(got) >= (1 if count >= 3 else 0)
 
 
-def test_seeds_are_for_training_and_no_two_runs_or_blocks_share_one():
+def test_no_two_runs_or_blocks_share_seeds():
     blocks = [(first_seed(seed, 1 << 14, block), 1 << 14) for seed in (0, 1, (1 << 20) - 1) for block in (0, 1, 63)]
     ends = sorted((first, first + count) for first, count in blocks)
     assert all(end <= begin for (_, end), (begin, _) in pairwise(ends))
@@ -133,7 +133,7 @@ def test_validation_seeds_are_never_evaluation_seeds():
     assert {kind_of(validation_seed(number)) for number in range(100)} == {SeedKind.TRAINING}
 
 
-def test_testbeds_with_fewer_hosts_than_there_are_kinds_have_them_all_together():
+def test_small_testbeds_have_all_kinds_together():
     """320 hosts on 64 testbeds are 5 on each, of 14 kinds."""
     hosts = load_hosts()
     parts = dealt(hosts, 5, 64)

@@ -63,7 +63,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_the_same_seed_gives_the_same_weights_and_another_one_others(algorithm, tmp_path):
+def test_same_seed_gives_the_same_weights(algorithm, tmp_path):
     for name, seed in (("one", 3), ("again", 3), ("other", 4)):
         learn(run_of(tmp_path / name, algorithm, timesteps=256, seed=seed))
     one, again, other = (weights(checkpoint_of(tmp_path / name)[0] / "model.zip") for name in ("one", "again", "other"))
@@ -73,7 +73,7 @@ def test_the_same_seed_gives_the_same_weights_and_another_one_others(algorithm, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
+def test_stopped_run_goes_on_where_it_was(algorithm, tmp_path):
     asked = iter([False] * 30)
     stopped = learn(run_of(tmp_path, algorithm, 1024), stopped=lambda: next(asked, True))
     assert stopped.ending is Ending.STOPPED
@@ -94,7 +94,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(algorithm, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_its_replay_buffer_collects_as_at_the_beginning_before_it_learns(tmp_path):
+def test_lost_replay_buffer_is_collected_before_learning(tmp_path):
     """Else the first updates draw again and again from the few transitions that there are."""
     first, second = (iter([False] * steps) for steps in (30, 20))
     learn(run_of(tmp_path, "dqn", 1024), stopped=lambda: next(first, True))
@@ -110,14 +110,14 @@ def test_a_run_that_lost_its_replay_buffer_collects_as_at_the_beginning_before_i
     assert torch.equal(weights(folder / "model.zip", "q_net."), learned)
 
 
-def test_a_checkpoint_that_was_cut_short_does_not_count(finished, tmp_path):
+def test_checkpoint_cut_short_does_not_count(finished, tmp_path):
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "checkpoints" / "000000999999").mkdir()
     (run / "checkpoints" / "000000999999" / "model.zip.part").write_bytes(b"half")
     assert learn(run_of(run, timesteps=512, resume=True)).timesteps == 512
 
 
-def test_a_folder_with_a_run_is_not_written_over(finished, tmp_path):
+def test_folder_with_run_is_not_written_over(finished, tmp_path):
     with pytest.raises(ConfigError, match="--resume"):
         learn(run_of(finished))
     with pytest.raises(ConfigError, match="no folder of a run"):
@@ -162,7 +162,7 @@ def test_the_point_before_learning_is_no_candidate(tmp_path):
     assert (history.best_merit, history.without_gain) == (20.0, 1)
 
 
-def test_the_bundle_of_a_run_acts_and_says_where_it_is_from(tmp_path):
+def test_bundle_of_run_acts_and_says_origin(tmp_path):
     result = learn(run_of(tmp_path, "maskable-ppo", export=True, seed=5, arguments={"seed": 5}, command="rlctl train"))
     bundle = load(result.bundle)
     logits = bundle.logits(np.zeros((3, bundle.card.observation.size), np.float32))
@@ -209,7 +209,7 @@ def test_curves_have_the_names_that_users_look_for(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_recurrent_policy_learns_and_says_that_it_has_no_bundle(tmp_path):
+def test_recurrent_policy_says_it_has_no_bundle(tmp_path):
     result = learn(run_of(tmp_path, "recurrent-ppo", export=True))
     assert result.bundle is None
     assert any("no bundle" in remark for remark in result.remarks)
@@ -225,7 +225,7 @@ def test_network_that_no_bundle_holds_is_not_learned(tmp_path):
 
 
 @pytest.mark.slow
-def test_weights_of_another_shape_are_refused_in_one_line(tmp_path):
+def test_weights_of_another_shape_are_refused(tmp_path):
     learn(run_of(tmp_path / "ppo"))
     best = tmp_path / "ppo" / "best_model.zip"
     began = run_of(tmp_path / "like", init=best)
@@ -248,7 +248,7 @@ def test_run_that_could_not_begin_leaves_folder_free(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
+def test_model_a_run_began_with_may_move(tmp_path):
     learn(run_of(tmp_path / "first"))
     init = (tmp_path / "first" / "best_model.zip").rename(tmp_path / "init.zip")
     learn(run_of(tmp_path / "second", init=init))
@@ -258,7 +258,7 @@ def test_the_model_that_a_run_began_with_may_be_moved(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_card_of_a_run_that_began_with_a_model_has_what_that_had_learned_from(tmp_path):
+def test_card_has_what_first_model_learned_from(tmp_path):
     one, other = (HOSTS.model_copy(update={"kinds": (kind,)}) for kind in HOSTS.kinds[:2])
     before = load(learn(run_of(tmp_path / "first", hosts=one, export=True)).bundle).card
     init = tmp_path / "first" / "best_model.zip"
@@ -298,7 +298,7 @@ def test_schedules_follow_what_is_left_of_the_budget():
     assert model.lr_schedule(0.3) == pytest.approx(5e-5)
 
 
-def test_a_recurrent_policy_remembers_within_a_run_and_not_beyond():
+def test_recurrent_policy_remembers_within_a_run():
     recipe, _ = load_recipe("recurrent-ppo").fitted(512, None)
     model = make("recurrent-ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
     seen = np.random.default_rng(0).uniform(-1.0, 1.0, (2, model.observation_space.shape[0])).astype(np.float32)

@@ -42,7 +42,7 @@ def prefers(linear, name):
     return as_file(linear(np.zeros((len(MOVES), size)), bias))
 
 
-def test_it_acts_within_the_bounds_and_off_policy_tells_what_was_executed(begun, linear):
+def test_off_policy_tells_what_was_executed(begun, linear):
     worker, bed = begun(FakePlant(LIMITS, loads=(0.2,)))
     policy = prefers(linear, "quota-11%")
     one = worker.sample(Orders(40, epsilon=0.05), policy)
@@ -60,7 +60,7 @@ def test_without_slack_there_is_one_move(begun, linear):
     assert (one.masks.sum(axis=2) == 1).all()
 
 
-def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun, linear):
+def test_be_is_suspended_while_learner_stays_away(begun, linear):
     plant = FakePlant(LIMITS, loads=(0.2,), tick_seconds=0.01)
     worker, _ = begun(plant)
     policy, steps = prefers(linear, "quota-11%"), []
@@ -74,7 +74,7 @@ def test_be_is_suspended_when_the_learner_stays_away_and_then_begins_anew(begun,
     assert [place for place, one in enumerate(steps) if one.begins] == [0, 10], "a dataset cuts its episodes there"
 
 
-def test_closing_ends_be_and_a_host_that_fails_says_so(begun, linear):
+def test_closing_ends_be_and_failure_is_said(begun, linear):
     plant = FakePlant(LIMITS)
     worker, bed = begun(plant)
 

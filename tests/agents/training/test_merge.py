@@ -64,7 +64,7 @@ def test_it_answers_the_mean_and_names_its_members(members, tmp_path, capsys):
         ([0, 4], "no common lags"),
     ],
 )
-def test_what_does_not_go_together_is_one_line_and_nothing_is_written(members, tmp_path, capsys, chosen, said):
+def test_unmatched_members_are_one_line(members, tmp_path, capsys, chosen, said):
     code = main(["merge", *(str(members[one]) for one in chosen), "--out", str(tmp_path / "mean")])
     assert code == 78
     told = capsys.readouterr().err

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.train
 INDEX = {move.name: index for index, move in enumerate(MOVES)}
 
 
-def test_what_one_target_learns_its_neighbours_learn_a_little_less_of():
+def test_neighbours_learn_a_little_less():
     from rlctl.agents.training.algorithms import share_gradients
 
     layer = torch.nn.Linear(3, len(MOVES))

@@ -49,7 +49,7 @@ def counts(qos, be, transitions=100):
     )
 
 
-def test_who_only_stood_in_for_some_ticks_is_not_cloned():
+def test_who_stood_in_is_not_cloned():
     acted = {"ppo": counts(99.7, 30.0, 80_000), "safe": counts(100.0, 0.0, 20), "bold": counts(90.0, 60.0, 70_000)}
     assert teacher_of(origin(150_020, acted)) == "ppo"
 
@@ -123,7 +123,7 @@ def chosen(outcome):
     return NAMES[np.bincount(logits.argmax(axis=1), minlength=len(MOVES)).argmax()]
 
 
-def test_a_clone_learns_from_no_episode_that_the_dataset_judges_it_by(tmp_path):
+def test_clone_is_judged_by_unseen_episodes(tmp_path):
     given = task(tmp_path, "bc")
     cloner = Cloner(given.dataset, given.recipe, given.seed)
     _, judged = parted(given.dataset, given.recipe.held_out, given.seed)
@@ -159,14 +159,14 @@ def test_some_updates_end_in_a_bundle_that_serves(algorithm, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", list(OFFLINE))
-def test_the_model_can_be_fine_tuned_like_any_other(algorithm, tmp_path):
+def test_model_can_be_fine_tuned(algorithm, tmp_path):
     learn_offline(task(tmp_path, algorithm, n_updates=2))
     model = tmp_path / "run" / "best_model.zip"
     assert lags_of(model, load_model(model)) == LAGS
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_judges_and_exports_what_it_has(tmp_path):
+def test_stopped_run_judges_and_exports(tmp_path):
     asked = iter([False] * 4)
     outcome = learn_offline(task(tmp_path, "bc"), stopped=lambda: next(asked, True))
     assert [one.updates for one in outcome.rounds] == [5]
@@ -187,7 +187,7 @@ def test_the_same_seed_learns_the_same(tmp_path):
     assert (one.bundle / "weights.npz").read_bytes() == (other.bundle / "weights.npz").read_bytes()
 
 
-def test_moves_that_the_shield_bars_are_neither_feared_nor_hoped_for(tmp_path):
+def test_barred_moves_are_neither_feared_nor_hoped(tmp_path):
     """Their values are nobody's: no data, no part in the maximum, no gradient."""
     run = task(tmp_path)
     learner = learner_of(run.dataset, run.recipe, run.seed)
@@ -204,7 +204,7 @@ def test_moves_that_the_shield_bars_are_neither_feared_nor_hoped_for(tmp_path):
     assert last.bias.grad.view(-1, len(MOVES))[:, BARRED].abs().max() == 0.0
 
 
-def test_the_move_that_happened_counts_whatever_the_mask_says():
+def test_move_that_happened_counts_despite_mask():
     """A shield's own quota may lie nearest to a move that it would not have let through."""
     data = bandit(2)
     data.masks[:, GOOD] = False
@@ -214,7 +214,7 @@ def test_the_move_that_happened_counts_whatever_the_mask_says():
     assert not data.masks[:, GOOD].any(), "the dataset stays as it is"
 
 
-def test_the_teacher_is_the_best_by_qos_then_by_be():
+def test_teacher_is_best_by_qos_then_be():
     policies = {
         "frozen": counts(99.95, 0.0),
         "b": counts(99.9, 40.0),
@@ -225,7 +225,7 @@ def test_the_teacher_is_the_best_by_qos_then_by_be():
     assert teacher_of(origin(400, {**policies, "e": counts(99.99, 10.0)})) == "b"
 
 
-def test_rewards_leave_out_the_cost_of_asking_and_take_each_source_s_price():
+def test_rewards_take_each_sources_price():
     data = bandit(4)
     terms = np.tile(np.array([-0.01, 0.0, 0.5 * WORK, -0.002, -0.004], np.float32), (40, 1))
     priced = origin(40, sources=(source(10), source(30, kind="simulator", work=2 * WORK)))
@@ -239,7 +239,7 @@ def test_rewards_leave_out_the_cost_of_asking_and_take_each_source_s_price():
 
 
 @pytest.mark.slow
-def test_a_dataset_s_own_judge_tells_a_good_policy_from_a_bad_one():
+def test_datasets_judge_tells_good_from_bad():
     data = bandit(60)
     rows, rewards = np.arange(len(data)), rewards_of(data, None)
 
@@ -256,14 +256,14 @@ def test_too_few_episodes_are_refused(tmp_path):
         learn_offline(task(tmp_path, data=bandit(2)))
 
 
-def test_a_recipe_s_mistake_is_told_with_its_line(tmp_path):
+def test_recipes_mistake_is_told_with_its_line(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("rlctl/SimHost-v0:\n  n_updates: 10\n  learning_rate: 1.0e-3\n  batch_size: 8\n  alfa: 1\n")
     with pytest.raises(ConfigError, match=r"mine.yaml:5: .*alfa"):
         recipe_file(OFFLINE["cql"], "cql", file)
 
 
-def test_a_selection_in_the_simulator_is_by_merit_and_said_in_the_card(tmp_path):
+def test_simulated_selection_is_by_merit(tmp_path):
     host = load_profile_of_host("two-core-host")
     course = Course("short", host, training_load, Weight.EQUAL, 20, 1.0, load_profile("responsive"))
     run = replace(task(tmp_path, n_updates=4), courses=(course,), validation_seeds=2)

@@ -24,19 +24,19 @@ def written(tmp_path, text):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_shipped_hyperparameters_load_and_come_back_from_a_run_folder(algorithm, tmp_path):
+def test_shipped_hyperparameters_come_back_from_run_folder(algorithm, tmp_path):
     recipe = load_recipe(algorithm)
     assert load_recipe(algorithm, written(tmp_path, yaml.safe_dump(as_document(recipe)))) == recipe
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn", "maskable-ppo", "qrdqn"])
-def test_which_model_of_a_seed_is_kept_does_not_hang_on_how_busy_the_machine_is(algorithm):
+def test_kept_model_does_not_hang_on_busyness(algorithm):
     recipe = load_recipe(algorithm)
     assert recipe.eval_every_seconds is None
     assert recipe.eval_every_timesteps
 
 
-def test_numbers_may_be_written_as_the_zoo_writes_them(tmp_path):
+def test_numbers_may_be_written_as_the_zoo(tmp_path):
     recipe = load_recipe("ppo", written(tmp_path, PPO))
     assert recipe.n_timesteps == 1_000_000
     assert linear(recipe.learning_rate) == (2e-3, True)
@@ -59,7 +59,7 @@ def test_numbers_may_be_written_as_the_zoo_writes_them(tmp_path):
         ("rlctl/SimHost-v0", "rlctl/SimHost", "did you mean 'rlctl/SimHost-v0'?"),
     ],
 )
-def test_what_a_file_may_not_say_is_one_line_with_its_place(old, new, said, tmp_path):
+def test_forbidden_in_a_file_is_one_line(old, new, said, tmp_path):
     with pytest.raises(ConfigError) as refused:
         load_recipe("ppo", written(tmp_path, PPO.replace(old, new)))
     assert said in str(refused.value)
@@ -73,7 +73,7 @@ def test_a_recurrent_policy_takes_no_warm_start(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_try_out_gets_few_hosts_and_says_why(algorithm):
+def test_try_out_gets_few_hosts(algorithm):
     recipe = load_recipe(algorithm)
     small, why = recipe.fitted(2000, None)
     assert small.n_envs < recipe.n_envs

@@ -12,7 +12,7 @@ from rlctl.agents.training import run_folder
 from rlctl.envs.errors import ConfigError
 
 
-def test_only_a_change_of_what_is_checked_in_is_another_rlctl(tmp_path, monkeypatch):
+def test_only_checked_in_changes_make_another_rlctl(tmp_path, monkeypatch):
     def git(*words):
         who = ("-c", "user.name=x", "-c", "user.email=x@x")
         subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
@@ -42,7 +42,7 @@ def buffer(*rows, pos=0, full=False):
 @pytest.mark.parametrize(
     ("rows_that_fit", "kept", "pos", "full"), [(3, [4, 5, 6], 3, False), (9, [2, 3, 4, 5, 6], 0, True)]
 )
-def test_of_a_replay_buffer_the_newest_rows_that_fit_are_kept(rows_that_fit, kept, pos, full, tmp_path, monkeypatch):
+def test_newest_replay_rows_that_fit_are_kept(rows_that_fit, kept, pos, full, tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "MOST_REPLAY_BYTES", rows_that_fit * 4 * len(run_folder.REPLAYED))
     run_folder.write_replay(buffer(5, 6, 2, 3, 4, pos=2, full=True), tmp_path)
     found = buffer()
@@ -52,7 +52,7 @@ def test_of_a_replay_buffer_the_newest_rows_that_fit_are_kept(rows_that_fit, kep
 
 
 @pytest.mark.parametrize(("pos", "full", "newest"), [(2, True, 4), (3, False, 2)])
-def test_an_episode_ends_with_the_newest_row_that_is_kept(pos, full, newest, tmp_path):
+def test_episode_ends_with_newest_kept_row(pos, full, newest, tmp_path):
     """Hosts begin anew where a run goes on: a return of several steps must not reach over to them."""
     live, found = buffer(0, 0, 0, 0, 0, pos=pos, full=full), buffer()
     run_folder.write_replay(live, tmp_path)
@@ -77,7 +77,7 @@ def test_a_checkpoint_without_a_state_is_passed_over(tmp_path):
     assert run_folder.newest_checkpoint(tmp_path).state.timesteps == 10
 
 
-def test_nobody_goes_on_with_a_run_beside_another_or_begins_one_in_its_place(tmp_path):
+def test_nobody_goes_on_beside_another_run(tmp_path):
     (tmp_path / "config.yml").touch()
     with (
         run_folder.alone(tmp_path),
@@ -93,7 +93,7 @@ def test_nobody_goes_on_with_a_run_beside_another_or_begins_one_in_its_place(tmp
             run_folder.check_new(folder)
 
 
-def test_a_checkpoint_of_an_older_rlctl_is_gone_on_with(tmp_path):
+def test_older_rlctls_checkpoint_is_gone_on_with(tmp_path):
     (tmp_path / "config.yml").touch()
     older = {"timesteps": 10, "seconds": 1.0, "updates": 7, "calls": 5, "episodes": 2, "block": 3}
     (run_folder.checkpoint_folder(tmp_path, 10) / "state.json").write_text(json.dumps(older))

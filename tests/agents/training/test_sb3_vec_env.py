@@ -29,7 +29,7 @@ def env():
     made.close()
 
 
-def test_an_episode_ends_as_it_does_host_by_host(env):
+def test_episode_ends_as_host_by_host(env):
     env.seed(7)
     first = env.reset()
     singles = [gym.make("rlctl/SimHost-v0", max_episode_steps=STEPS) for _ in range(HOSTS)]
@@ -45,7 +45,7 @@ def test_an_episode_ends_as_it_does_host_by_host(env):
     assert np.array_equal(seen, [one.reset()[0] for one in singles])
 
 
-def test_a_reset_without_a_seed_goes_on_to_other_episodes(env):
+def test_reset_without_seed_goes_on(env):
     env.seed(7)
     first, second = env.reset(), env.reset()
     assert not np.array_equal(first, second)
@@ -53,7 +53,7 @@ def test_a_reset_without_a_seed_goes_on_to_other_episodes(env):
     assert np.array_equal(env.reset(), first)
 
 
-def test_masks_and_attributes_are_asked_for_as_learners_ask(env):
+def test_masks_are_asked_for_as_learners_ask(env):
     env.reset()
     assert np.array_equal(env.env_method("action_masks"), env.groups[0].action_masks())
     assert len(env.env_method("action_masks", indices=[2])) == 1

@@ -27,7 +27,7 @@ SPACE = load_space("ppo", RECIPE)
         (["shield:", "  profile: responsive"], 2, "shield: its margins are not searched any more"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(lines, line, said, tmp_path):
+def test_wrong_file_is_said_with_its_line(lines, line, said, tmp_path):
     file = tmp_path / "space.yaml"
     file.write_text("\n".join(["algorithm: ppo", *lines]) + "\n")
     with pytest.raises(ConfigError) as error:
@@ -85,7 +85,7 @@ def test_ray_draws_from_the_ranges():
         assert domain.is_valid(SPACE.first[key])
 
 
-def test_the_digest_knows_the_space_and_what_it_is_searched_around(tmp_path):
+def test_digest_knows_the_space_and_its_centre(tmp_path):
     file = tmp_path / "space.yaml"
     file.write_text("algorithm: ppo\nrecipe: {gamma: {uniform: [0.8, 0.9]}}\n")
     one = load_space("ppo", RECIPE, file)

@@ -64,14 +64,14 @@ def short_course(name="thesis", ticks=40):
     return Course(name, scenario.host(), scenario.load_model, scenario.be.weight, ticks, 1.0, None)
 
 
-def test_who_never_runs_be_holds_the_target_and_gains_nothing():
+def test_without_be_target_holds_nothing_is_gained():
     trial = score(short_course("two-core"), always_frozen, [training(1), training(2)], (1, 0))
     assert (trial.qos_percent == 100.0).all()
     assert (trial.be_percent < 0.5).all()
 
 
 @pytest.mark.parametrize("name", ["two-core", "thesis", "capped-link"])
-def test_the_qos_that_is_asked_for_is_that_of_a_host_without_be(name):
+def test_asked_qos_is_that_without_be(name):
     """Also where BE has the least weight: there a host lifts a learned policy's BE to everything."""
     assert (frozen(short_course(name), [training(1), training(2)]).be_percent < 0.5).all()
 
@@ -82,7 +82,7 @@ def greedy(observations):
     return wanted
 
 
-def test_no_be_work_pays_for_a_point_of_qos():
+def test_no_be_work_pays_for_qos():
     judge = Judge([short_course("two-core")], 4, (1, 0))
     careful = judge.evaluate(lambda: always_frozen, 0, 0.0)
     careless = judge.evaluate(lambda: greedy, 0, 0.0)
@@ -91,7 +91,7 @@ def test_no_be_work_pays_for_a_point_of_qos():
     assert careless.merit < careful.merit
 
 
-def test_a_history_has_the_shape_that_sb3_users_read_and_is_gone_on_with(tmp_path):
+def test_history_has_the_shape_sb3_reads(tmp_path):
     courses = [short_course(ticks=20), short_course("two-core", 30)]
     judge, history = Judge(courses, 2, (0,)), History(tmp_path / "evaluations.npz", courses)
     done = judge.evaluate(lambda: always_frozen, 100, 1.0)

@@ -34,7 +34,7 @@ def test_a_table_calls_a_bundle_by_its_folder(mine, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_worker_processes_load_it_themselves_and_verify_finds_the_same(mine, tmp_path, capsys):
+def test_workers_load_bundle_and_verify_agrees(mine, tmp_path, capsys):
     out = tmp_path / "result.json"
     assert main([*BRIEF, "--jobs", "2", "--managers", str(mine), "--json", str(out)]) == 0
     assert main(["bench", "verify", str(out), "--jobs", "1"]) == 0
@@ -77,7 +77,7 @@ def test_all_leaves_out_what_this_checkout_lacks(plant, capsys, monkeypatch, tmp
     assert "ppo" not in listed
 
 
-def test_all_takes_those_that_ship_and_not_their_bare_twins(make_bundle, capsys, monkeypatch, tmp_path):
+def test_all_takes_shipped_without_bare_twins(make_bundle, capsys, monkeypatch, tmp_path):
     for name in ("ppo", "dqn"):
         make_bundle(tmp_path / "configs" / "bundles" / name, name=name)
     monkeypatch.setattr(catalogue, "files", lambda package: tmp_path)
@@ -96,7 +96,7 @@ def test_all_takes_those_that_ship_and_not_their_bare_twins(make_bundle, capsys,
         ("ppo,./ppo", "twice; a bundle goes by"),
     ],
 )
-def test_a_bundle_that_cannot_take_part_is_told_before_anything_starts(plant, names, said, tmp_path, capsys):
+def test_unfit_bundle_is_told_before_a_start(plant, names, said, tmp_path, capsys):
     assert main(["bench", "--plant", plant, "--dry-run", "--managers", names.format(tmp_path)]) == 78
     err = capsys.readouterr().err
     assert said in err

@@ -72,7 +72,7 @@ def test_two_managers_side_by_side(scenario, tmp_path):
 
 @pytest.mark.host
 @pytest.mark.slow
-def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_path):
+def test_quota_and_class_hold_on_the_link(scenario, tmp_path):
     needs(programs=("ip", "tc", "memcached"))
     before = left_behind()
     text = (scenarios_folder() / "live-network.yaml").read_text()
@@ -99,7 +99,7 @@ def test_what_no_weight_holds_a_quota_and_a_class_on_the_link_do(scenario, tmp_p
 
 @pytest.mark.host
 @pytest.mark.slow
-def test_what_no_weight_holds_a_cap_on_what_be_writes_does(scenario, tmp_path):
+def test_cap_on_bes_writes_holds(scenario, tmp_path):
     mount = Layout.detect().mounts.get(CgroupController.IO)
     if mount is None or not (mount.path / "blkio.throttle.write_bps_device").exists():
         pytest.skip("needs blkio of cgroup v1 with throttling, where it was tried")
@@ -139,7 +139,7 @@ def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["live-nginx", "two-core"])
-def test_the_weight_of_be_is_the_scenario_s_unless_it_is_given(name):
+def test_bes_weight_is_scenarios_unless_given(name):
     own, least = (rlctl("bench", "--scenario", name, "--managers", "frozen", "--dry-run", *given)
                   for given in ((), ("--be-weight", "minimum")))  # fmt: skip
     assert "BE weight equal" in own.stderr

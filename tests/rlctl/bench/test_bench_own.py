@@ -39,7 +39,7 @@ def test_it_has_a_row_beside_the_others(toy: str, tmp_path: Path, capsys: pytest
     assert "code of a file runs only when --managers" in capsys.readouterr().err
 
 
-def test_the_result_of_a_report_cannot_be_verified_and_says_why(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_result_cannot_be_verified(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     managers = ["--managers", f"{toy},frozen"]
     assert main([*SHORT, "--jobs", "1", *managers, "--report", "out"]) == 0
     capsys.readouterr()
@@ -54,7 +54,7 @@ def test_the_result_of_a_report_cannot_be_verified_and_says_why(toy: str, capsys
 
 
 @pytest.mark.slow
-def test_what_it_raises_in_another_process_is_one_line(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_raised_in_another_process_is_one_line(toy: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("raising.py").write_text(TOY.format(answer="return 1 / 0"))
     assert main([*SHORT, "--jobs", "2", "--managers", f"{toy},raising.py:Toy"]) == 78
     assert "twice; a bundle goes by" in capsys.readouterr().err

@@ -36,13 +36,13 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, said, capsys):
 
 
 @pytest.mark.parametrize("command", ["bench", "train", "tune"])
-def test_an_address_that_was_left_empty_is_no_wish_to_do_without(command, capsys):
+def test_address_left_empty_is_no_wish(command, capsys):
     assert main([*command.split(), "--ray", ""]) == 2
     assert "give local, auto, or HOST:PORT" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["bench", "--ray", "local"], ["bench", "verify", "result.json", "--ray", "auto"]])
-def test_without_ray_it_is_said_what_to_install_before_anything_runs(command, monkeypatch, capsys):
+def test_without_ray_installing_is_told_before_running(command, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(command) == 78
     told = capsys.readouterr().err
@@ -52,7 +52,7 @@ def test_without_ray_it_is_said_what_to_install_before_anything_runs(command, mo
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path, capsys):
+def test_json_with_ray_differs_only_in_times(ray_cluster, tmp_path, capsys):
     plain, ray = tmp_path / "plain.json", tmp_path / "ray.json"
     asked = ["--managers", "greedy-shield,prm-hybrid-tuned", "--scenario", "noisy", "--seeds", "3", "--duration", "60"]
     assert main(["bench", *asked, "--jobs", "1", "--json", str(plain)]) == 0
@@ -63,7 +63,7 @@ def test_the_json_is_the_one_without_ray_but_for_the_times(ray_cluster, tmp_path
 
 
 @pytest.mark.ray
-def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys):
+def test_dying_node_changes_no_number(ray_cluster, capsys):
     scenario = load_scenario("noisy").model_copy(update={"duration_seconds": 600.0})
     shield = load_profile("responsive").scale_time(scenario.time_scale)
     plan = SimPlan(scenario, scenario.host(), ("greedy-shield", "prm-hybrid-tuned"), 6, shield)
@@ -92,7 +92,7 @@ def test_a_node_that_dies_amid_a_benchmark_changes_no_number(ray_cluster, capsys
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ended_early_it_leaves_no_process_and_no_folder(number, tmp_path):
+def test_ended_early_it_leaves_nothing(number, tmp_path):
     words = [sys.executable, "-m", "rlctl", "bench", "--managers", "heracles", "--seeds", "20", "--jobs", "1"]
     told = tmp_path / "told"
     with told.open("w") as file:

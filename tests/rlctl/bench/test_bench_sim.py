@@ -41,7 +41,7 @@ def same(one, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["noisy", "two-core"])
-def test_no_number_depends_on_how_the_work_was_divided(scenario):
+def test_numbers_do_not_depend_on_division(scenario):
     chosen = plan("prm-hybrid-tuned", "greedy-shield", "oracle-model", scenario=scenario, seconds=40.0)
     whole = run_sim(chosen)
     same(whole, run_sim(chosen, chunk=1))
@@ -66,13 +66,13 @@ def assert_it_ends(words, number, told):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ended_early_it_waits_for_no_process_and_leaves_none(number, tmp_path):
+def test_ended_early_it_leaves_no_process(number, tmp_path):
     words = ["-m", "rlctl", "bench", "--managers", "parties", "--seeds", "2000", "--jobs", "2"]
     assert_it_ends(words, number, tmp_path / "told")
 
 
 @pytest.mark.slow
-def test_a_pool_ends_in_order_where_nothing_around_it_looks_after_signals(tmp_path):
+def test_pool_ends_in_order_by_itself(tmp_path):
     code = "import time; from rlctl.bench.workforce import workforce\nwith workforce(2) as workers: "
     code += "workers.map(time.sleep, [3600.0] * 2)"
     assert_it_ends(["-c", code], signal.SIGTERM, tmp_path / "told")
@@ -104,7 +104,7 @@ def test_a_host_teaches_before_the_windows_that_count():
     assert missed["warm"] < missed["cold"]
 
 
-def test_what_the_guards_leave_is_told_by_a_bound_behind_them():
+def test_bound_behind_guards_tells_their_leavings():
     """Without it a policy looks poor where the shield decides: at the upper loads of `thesis` no policy may run BE."""
     found = run_sim(plan("oracle-model", "oracle-shielded", scenario="thesis", seconds=60.0))
     bare, ruled = (found.managers[name] for name in ("oracle-model", "oracle-shielded"))
@@ -126,14 +126,14 @@ def test_weights_and_none_are_what_their_names_say():
     assert [other.weight(name) for name in other.managers] == [Weight.EQUAL, Weight.MINIMUM, Weight.EQUAL]
 
 
-def test_late_and_missing_sensors_change_what_managers_see_and_not_how_they_are_judged():
+def test_bad_sensors_change_not_the_judging():
     silent = plan("none", constants={"missing_ratio": 0.9, "delay_ticks": 5})
     plain = plan("none", constants={"missing_ratio": 0.0, "delay_ticks": 0})
     same(run_sim(silent), run_sim(plain))
 
 
 @pytest.mark.slow
-def test_prm_gets_a_model_recorded_on_the_lc_alone():
+def test_prm_model_is_recorded_on_lc_alone():
     pytest.importorskip("sklearn")
     chosen = plan("prm-thesis", scenario="thesis", seconds=240.0, seeds=2)
     model = record_model(chosen)
@@ -143,7 +143,7 @@ def test_prm_gets_a_model_recorded_on_the_lc_alone():
 
 
 @pytest.mark.parametrize("missed", [0, 1, 7, 40])
-def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
+def test_qos_interval_stays_within_0_and_100(missed):
     windows = Windows.none(40, 4)
     windows.latency_ratio[:missed, 0] = 2.0
     found = SimOutcome("s", "", "", {"x": per_run(windows, 1.0)}, {}, 40.0).score("x")
@@ -153,7 +153,7 @@ def test_an_interval_of_qos_has_a_width_and_stays_within_0_and_100(missed):
             assert high - low > 0.5
 
 
-def test_a_result_says_what_it_takes_to_run_it_again(capsys, tmp_path):
+def test_result_says_how_to_run_again(capsys, tmp_path):
     path = tmp_path / "out" / "result.json"
     arguments = ["--managers", "frozen,weights", "--seeds", "2", "--duration", "30", "--jobs", "1"]
     assert main(["bench", *arguments, "--json", str(path)]) == 0
@@ -240,7 +240,7 @@ def without_sklearn(monkeypatch):
 
 
 @pytest.mark.parametrize("plant", ["sim", "host"])
-def test_all_managers_leave_out_those_whose_library_is_missing(plant, capsys, monkeypatch):
+def test_all_managers_leave_missing_libraries_out(plant, capsys, monkeypatch):
     without_sklearn(monkeypatch)
     assert main(["bench", "--plant", plant, "--dry-run"]) == 0
     lines = capsys.readouterr().err.split("\n")
@@ -257,14 +257,14 @@ def test_the_idle_class_came_with_a_kernel(release, told):
     assert bool(reason) == bool(told)
 
 
-def test_two_scenarios_of_one_name_are_refused_before_one_takes_the_others_place(tmp_path, capsys):
+def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
     copy = tmp_path / "mine.yaml"
     copy.write_text((scenarios_folder() / "noisy.yaml").read_text())
     assert main(["bench", "--scenario", f"noisy,{copy}", "--managers", "frozen"]) == 78
     assert "two scenarios have the name noisy" in capsys.readouterr().err
 
 
-def test_what_was_done_before_an_early_end_is_shown_and_written(tmp_path, capsys, monkeypatch):
+def test_early_end_shows_and_writes_what_was_done(tmp_path, capsys, monkeypatch):
     def once(plan, *rest):
         monkeypatch.setattr("rlctl.commands.bench_sim.run_sim", interrupted)
         return run_sim(plan, *rest)
@@ -280,7 +280,7 @@ def test_what_was_done_before_an_early_end_is_shown_and_written(tmp_path, capsys
     assert "--scenario noisy,bursty" in (report / "report.md").read_text()
 
 
-def test_of_a_single_seed_the_interval_is_not_narrower_than_of_two():
+def test_single_seeds_interval_is_not_narrower():
     one, two = (run_sim(plan("none", seeds=seeds)).scores["none"].qos_guarantee_percent for seeds in (1, 2))
     assert one.ci95[1] - one.ci95[0] > two.ci95[1] - two.ci95[0]
 
@@ -289,7 +289,7 @@ def test_the_caption_says_at_which_weight_each_ran():
     assert "BE weight minimum (none: equal); " in plan("none", "frozen", scenario="thesis").caption
 
 
-def test_cpu_idle_is_a_row_of_the_live_bench_alone(capsys):
+def test_cpu_idle_is_a_live_row_only(capsys):
     assert main(["bench", "--plant", "sim", "--dry-run"]) == 0
     lines = capsys.readouterr().err
     assert "left out cpu-idle: the simulated hosts know no idle class" in lines
@@ -298,13 +298,13 @@ def test_cpu_idle_is_a_row_of_the_live_bench_alone(capsys):
 
 
 @pytest.mark.parametrize("plant", ["sim", "host"])
-def test_a_manager_that_is_named_and_cannot_run_is_an_error(plant, capsys, monkeypatch):
+def test_named_manager_that_cannot_run_is_error(plant, capsys, monkeypatch):
     without_sklearn(monkeypatch)
     assert main(["bench", "--plant", plant, "--managers", "prm-eris,none", "--dry-run"]) == 78
     assert "pip install 'rlctl[baselines]', or in a checkout scripts/install cli,baselines" in capsys.readouterr().err
 
 
-def test_the_plan_says_at_which_weight_the_references_run(capsys):
+def test_plan_says_weights_of_references(capsys):
     assert main(["bench", "--managers", "none,weights,frozen", "--dry-run"]) == 0
     assert "BE weight minimum (weights: minimum, none: equal);" in capsys.readouterr().err
     assert main(["bench", "--managers", "frozen", "--dry-run"]) == 0
@@ -319,7 +319,7 @@ def test_the_help_names_what_all_scenarios_are(capsys):
 
 @pytest.mark.parametrize("plant", ["sim", "host"])
 @pytest.mark.parametrize("option", ["--report", "--json"])
-def test_where_nothing_can_be_written_is_told_before_the_run(plant, option, capsys, tmp_path):
+def test_unwritable_place_is_told_before_the_run(plant, option, capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     (tmp_path / "file").write_text("")
     arguments = ["bench", "--plant", plant, "--managers", "frozen", option, str(tmp_path / "file" / "out")]
@@ -342,7 +342,7 @@ def test_a_reader_who_has_left_costs_no_result(tmp_path):
     assert json.loads((tmp_path / "out.json").read_text())["managers"].keys() == {"frozen"}
 
 
-def test_a_report_that_cannot_be_written_costs_no_table(capsys, monkeypatch, tmp_path):
+def test_unwritable_report_costs_no_table(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("rlctl.commands.bench_sim.write_json", full)
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 75
     assert "| frozen" in capsys.readouterr().out
@@ -352,7 +352,7 @@ def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_what_needs_more_cpus_is_left_out_of_all_and_refused_by_name(capsys, monkeypatch):
+def test_what_needs_more_cpus_is_left_out(capsys, monkeypatch):
     monkeypatch.setattr("rlctl.envs.host.topology.read_list", lambda _: frozenset({0, 1}))
     assert main(["bench", "--plant", "host", "--scenario", "all", "--managers", "frozen", "--dry-run"]) == 0
     said = capsys.readouterr().err
@@ -361,7 +361,7 @@ def test_what_needs_more_cpus_is_left_out_of_all_and_refused_by_name(capsys, mon
     assert main(["bench", "--scenario", "live-memory-16", "--managers", "frozen", "--dry-run"]) == 78
 
 
-def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
+def test_folder_for_json_is_told(capsys, tmp_path):
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path)]) == 78
     assert "is a folder; name a file" in capsys.readouterr().err
     assert main([*BRIEF, "--managers", "frozen", "--json", "/dev/null"]) == 78
@@ -370,20 +370,20 @@ def test_a_folder_for_json_is_told_and_a_dry_run_makes_none(capsys, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_a_folder_that_may_not_be_written_is_a_missing_permission(capsys, monkeypatch, tmp_path):
+def test_unwritable_folder_is_a_missing_permission(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("rlctl.commands.outputs.os.access", lambda *_: False)
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 77
     assert "may not be written" in capsys.readouterr().err
 
 
-def test_what_a_report_writes_is_no_place_for_the_result_that_verify_takes(capsys, tmp_path):
+def test_reports_folder_is_no_place_for_result(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     words = ["--report", str(tmp_path / "out"), "--json", str(tmp_path / "out/result.json")]
     assert main([*BRIEF, "--managers", "frozen", *words]) == 78
     assert "is what --report writes" in capsys.readouterr().err
 
 
-def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
+def test_columns_and_report_are_told_after_run(capsys, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     assert main([*BRIEF, "--managers", "frozen", "--report", str(tmp_path / "out")]) == 0
     told = capsys.readouterr()
@@ -393,7 +393,7 @@ def test_after_a_run_the_columns_and_the_report_are_told(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_load_beyond_what_the_host_was_fitted_to_is_told(capsys, tmp_path):
+def test_load_beyond_the_fit_is_told(capsys, tmp_path):
     far = tmp_path / "far.yaml"
     load = "load: {kind: sinusoid, low: 0.01, high: 1.5, period: 30}"
     far.write_text(f"name: far\ndescription: far\nplant: sim\nprofile: two-core-host\nduration_seconds: 60\n{load}\n")

@@ -46,7 +46,7 @@ def changed(result, *place, value=GONE):
     return copy
 
 
-def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(written, verify):
+def test_measured_is_confirmed_uncompared_is_said(written, verify):
     assert verify(written) == (0, EQUAL, verify(written)[2])
     assert "note" not in verify(written)[2]
     several = {"schema": 1, "scenarios": {"noisy": written}}
@@ -54,7 +54,7 @@ def test_what_was_measured_is_confirmed_and_what_was_not_compared_is_said(writte
 
 
 @pytest.mark.slow
-def test_runs_that_a_host_had_taught_before_are_run_so_again(verify, tmp_path):
+def test_taught_runs_are_run_so_again(verify, tmp_path):
     asked = ["--scenario", "capped-link", "--managers", "learned-table", "--seeds", "2", "--duration", "20"]
     assert main(["bench", *asked, "--adapt", "20", "--jobs", "1", "--json", str(tmp_path / "warm.json")]) == 0
     written = json.loads((tmp_path / "warm.json").read_text())
@@ -62,13 +62,13 @@ def test_runs_that_a_host_had_taught_before_are_run_so_again(verify, tmp_path):
     assert verify(changed(written, "adapt_seconds", value=10.0))[0] == 1
 
 
-def test_a_file_that_is_not_there_is_said_to_be_missing(capsys):
+def test_absent_file_is_said_to_be_missing(capsys):
     assert main(["bench", "verify", "nosuch.json"]) == 78
     assert capsys.readouterr().err == "rlctl: error: nosuch.json: cannot be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("given", [["--dry-run"], ["--managers", "ppo"]])
-def test_an_option_that_verify_would_pass_over_is_refused(given, capsys):
+def test_option_verify_would_ignore_is_refused(given, capsys):
     assert main(["bench", *given, "verify", "nosuch.json"]) == 78
     assert f"{given[0]} is not verify's" in capsys.readouterr().err
 
@@ -196,7 +196,7 @@ def test_what_is_no_result_is_one_line(verify, result, said):
         (("scenario",), 3, "scenario: Input should be a valid string, not 3"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_one_line_with_its_place(written, verify, place, value, said):
+def test_value_of_wrong_kind_is_one_line(written, verify, place, value, said):
     wrong = changed(written, *place, value=value)
     for result in (wrong, {"schema": 1, "scenarios": {"noisy": wrong}}):
         code, out, told = verify(result)
@@ -205,7 +205,7 @@ def test_a_value_of_the_wrong_kind_is_one_line_with_its_place(written, verify, p
         assert told.count("\n") == 1
 
 
-def test_every_name_that_only_one_side_has_is_a_difference():
+def test_one_sided_name_is_a_difference():
     assert list(differences({"a": {"mean": 1.0}}, {})) == [("a", '{"mean": 1.0}', "nothing")]
     assert list(differences({}, {"a": None})) == [("a", "nothing", "null")]
     assert list(differences({"a": [1.0, None]}, {"a": [1.0 + 1e-7, None]})) == []
@@ -213,7 +213,7 @@ def test_every_name_that_only_one_side_has_is_a_difference():
     assert list(differences(True, 1, "tuned")) == [("tuned", "true", "1")]
 
 
-def test_a_weight_that_was_asked_for_is_verified_and_stands_in_the_command_line(tmp_path, capsys):
+def test_asked_weight_is_verified(tmp_path, capsys):
     path, folder = tmp_path / "result.json", tmp_path / "report"
     asked = [
         "--scenario",

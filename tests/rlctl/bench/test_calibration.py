@@ -106,7 +106,7 @@ def swept(scenario, truth, tmp_path_factory):
     return plan, bed, path
 
 
-def test_the_default_sweep_fits_a_quarter_of_an_hour(scenario):
+def test_default_sweep_fits_quarter_of_an_hour(scenario):
     plan = Sweep(scenario)
     assert plan.seconds <= 900.0
     assert len(plan.points) == len(plan.loads) * (len(plan.quotas) + 1)
@@ -124,7 +124,7 @@ def test_drift_is_not_taken_for_the_loads_doing(scenario):
     assert abs(np.corrcoef(loads, np.arange(len(loads)))[0, 1]) < 0.3
 
 
-def test_a_sweep_measures_every_cell_from_an_empty_queue(swept):
+def test_sweep_measures_cells_from_empty_queues(swept):
     plan, bed, path = swept
     cells = read_surface(path)
     assert len(cells) == len(plan.points) == bed.diary.count("settle")
@@ -136,7 +136,7 @@ def test_a_sweep_measures_every_cell_from_an_empty_queue(swept):
     assert sum(math.isinf(cell.quota_cpus) and not cell.frozen for cell in cells) == len(plan.loads)
 
 
-def test_the_place_of_each_cell_is_told_by_the_lcs_cpus(scenario, truth, tmp_path):
+def test_each_cells_place_is_told_by_cpus(scenario, truth, tmp_path):
     """BE on CPU 1 first, then on the LC's CPU 0 as well: one own CPU, then one shared besides."""
     wide = scenario.model_copy(update={"be": scenario.be.model_copy(update={"cpus": (1, 0)})})
     plan, bed = Sweep(wide, loads=(0.3,), quotas=(0.5,), windows=2), FakeBed(truth)
@@ -146,7 +146,7 @@ def test_the_place_of_each_cell_is_told_by_the_lcs_cpus(scenario, truth, tmp_pat
     assert found == {(0.0, 0.0, math.inf), (1.0, 0.0, 0.5), (1.0, 1.0, 1.0)}
 
 
-def test_what_was_measured_before_a_failure_is_kept_and_be_is_stopped(scenario, truth, tmp_path):
+def test_measured_before_failure_is_kept(scenario, truth, tmp_path):
     bed = FakeBed(truth, breaks_after=3)
     with pytest.raises(TestbedError):
         sweep(Sweep(scenario), bed, tmp_path / "s.csv")
@@ -161,7 +161,7 @@ def test_a_host_whose_latency_never_arrives_is_told(scenario, truth, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_profile_is_near_the_host_and_says_where_it_was_fitted(swept, scenario, truth, tmp_path):
+def test_profile_is_near_host_and_says_where(swept, scenario, truth, tmp_path):
     _, _, path = swept
     begin, found = fitted_profile(path, scenario, MOST_RPS, "mine")
     assert found.lc.service_seconds == pytest.approx(truth.lc.service_seconds, rel=0.15)
@@ -174,7 +174,7 @@ def test_the_profile_is_near_the_host_and_says_where_it_was_fitted(swept, scenar
     assert load_profile(str(tmp_path / "mine.yaml")) == found
 
 
-def test_the_table_of_a_sweep_is_what_its_manager_reads(swept, scenario, tmp_path):
+def test_sweeps_table_is_what_manager_reads(swept, scenario, tmp_path):
     plan, _, path = swept
     table = measured_table(path, scenario, MOST_RPS)
     table.write(tmp_path / "mine.table.yaml")
@@ -187,7 +187,7 @@ def test_the_table_of_a_sweep_is_what_its_manager_reads(swept, scenario, tmp_pat
     assert "live-nginx" in manager.remarks[0]
 
 
-def test_a_benchmark_sweeps_the_testbed_that_it_runs_on(scenario, truth):
+def test_benchmark_sweeps_its_own_testbed(scenario, truth):
     bed = FakeBed(truth)
     levels = swept_levels(scenario, bed)
     assert len(levels) == 6
@@ -215,7 +215,7 @@ def arguments(**changes):
     return SimpleNamespace(**{**values, "repeats": 1, **changes})
 
 
-def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeypatch, tmp_path):
+def test_links_sweep_is_fitted_from_provisioned(monkeypatch, tmp_path):
     monkeypatch.setattr("rlctl.bench.calibration.fit", functools.partial(fit, calls=12))
     network = Path(__file__).resolve().parents[2] / "fixtures/surface/network.csv"
     fast = LinkConfig(rates=((0.0, 300.0),))  # what was swept for network.csv
@@ -231,7 +231,7 @@ def test_the_sweep_of_a_link_is_fitted_from_what_the_testbed_provisioned(monkeyp
 
 
 @pytest.mark.slow
-def test_a_link_swept_three_times_is_fitted_as_the_page_says(capsys):
+def test_thrice_swept_link_is_fitted_as_said(capsys):
     network = Path(__file__).resolve().parents[2] / "fixtures/surface/network-three.csv"
     assert command.run(arguments(surface=network, fit=True)) == 0
     table = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
@@ -242,7 +242,7 @@ def test_a_link_swept_three_times_is_fitted_as_the_page_says(capsys):
         assert side >= 93.0
 
 
-def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
+def test_dry_run_prints_the_plan(tmp_path, capsys):
     assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", repeats=3, dry_run=True)) == 0
     said = capsys.readouterr()
     assert "35 cells of 6 x 1 s, 3 times, in" in said.err
@@ -250,7 +250,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_testbed_that_no_profile_is_fitted_to_says_so_before_it_is_swept(tmp_path, capsys):
+def test_unfittable_testbed_says_so_before_sweeping(tmp_path, capsys):
     text = (scenarios_folder() / "live-disk.yaml").read_text()
     text = text.replace("disk: {megabytes: 30}", "#").replace("kind: write", "kind: cpu")
     (tmp_path / "own.yaml").write_text(text)
@@ -284,7 +284,7 @@ def test_impossible_wishes_are_one_line(tmp_path, changes, said):
     assert "\n" not in str(error.value)
 
 
-def test_neither_the_scenario_nor_an_earlier_sweep_is_overwritten(tmp_path):
+def test_neither_scenario_nor_earlier_sweep_is_overwritten(tmp_path):
     scenario = tmp_path / "own.yaml"
     scenario.write_text((scenarios_folder() / "live-nginx.yaml").read_text())
     with pytest.raises(ConfigError, match="is the file of --config"):
@@ -295,7 +295,7 @@ def test_neither_the_scenario_nor_an_earlier_sweep_is_overwritten(tmp_path):
     assert command.run(arguments(config="live-nginx", out=tmp_path / "p.yaml", dry_run=True, force=True)) == 0
 
 
-def test_residuals_of_a_surface_are_printed_by_part_and_regime(swept, capsys, tmp_path):
+def test_residuals_are_printed_by_part_and_regime(swept, capsys, tmp_path):
     _, _, path = swept
     out = tmp_path / "residuals.json"
     asked = arguments(surface=path, profile=["nginx=two-core-nginx"], cells=True, json=str(out))
@@ -307,7 +307,7 @@ def test_residuals_of_a_surface_are_printed_by_part_and_regime(swept, capsys, tm
     assert json.loads(out.read_text())["kept_aside"]["all"]["cells"] == 11
 
 
-def test_a_profile_that_does_not_fit_is_a_failed_check(swept, capsys):
+def test_profile_that_does_not_fit_fails(swept, capsys):
     _, _, path = swept
     with pytest.raises(CheckFailed, match=r"within_percent .* < 68"):
         command.run(arguments(surface=path, profile=["nginx=two-core-host"]))

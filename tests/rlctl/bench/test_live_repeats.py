@@ -71,7 +71,7 @@ def repeat(host, number, first, *shares):
     return [(host, number, step, result) for step, result in enumerate(steps)]
 
 
-def test_a_difference_between_hosts_is_no_doubt_about_a_manager():
+def test_differences_between_hosts_are_no_doubt():
     values, hosts = [10.0, 12.0, 60.0, 62.0], ["a", "a", "b", "b"]
     within, across = mean_interval(values, strata=hosts), mean_interval(values)
     assert within.mean == across.mean == 36.0
@@ -82,7 +82,7 @@ def test_a_difference_between_hosts_is_no_doubt_about_a_manager():
 
 
 @pytest.mark.slow
-def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
+def test_hosts_are_pooled_and_shown_apart(tmp_path):
     came = [(host, 2 * turn + place, *rest) for turn in range(2) for place, one in enumerate(("a", "b"))
             for host, _, *rest in repeat(one, 0, "frozen", 0.01 + place / 50, 0.5 + place / 10)]  # fmt: skip
     outcome = measured(came, repeats=4)
@@ -108,7 +108,7 @@ def test_hosts_are_pooled_in_one_table_and_shown_by_themselves(tmp_path):
     assert all((tmp_path / name).exists() for name in others), "they are nobody's whom the result names"
 
 
-def test_a_remark_that_not_all_hosts_make_says_whose_it_is():
+def test_partial_remark_says_whose_it_is():
     came = [*repeat("a", 0, "frozen", 0.0, 0.5), *repeat("b", 1, "weights", 0.5, 0.0)]
     for host, _, _, result in came:
         if isinstance(result, Measured) and result.run.manager == "weights":
@@ -116,7 +116,7 @@ def test_a_remark_that_not_all_hosts_make_says_whose_it_is():
     assert measured(came).remarks["weights"] == ("a remark", "a: a load of a", "b: a load of b")
 
 
-def test_a_repeat_that_was_begun_anew_counts_once_and_whole():
+def test_repeat_begun_anew_counts_once():
     came = [*repeat("a", 0, "frozen", 0.9), *repeat("b", 1, "weights", 0.5, 0.0), *repeat("b", 0, "frozen", 0.0, 0.5)]
     outcome = measured(came)
     assert list(outcome.hosts) == ["b"]
@@ -132,7 +132,7 @@ def stopped_by(number):
         raise KeyboardInterrupt
 
 
-def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
+def test_stop_keeps_what_was_measured():
     ends = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.SIG_DFL) for number in ends}
     try:
@@ -149,7 +149,7 @@ def test_a_stop_keeps_what_was_measured_as_ctrl_c_does():
             signal.signal(number, handler)
 
 
-def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in():
+def test_silent_policy_has_a_remark_each_repeat():
     failed = replace(tick(1), acting=SAFE, fallback="RuntimeError: no")
     run = LiveRun("mine", (tick(0), failed), 0.5, 0.01)
     assert list(gaps(run_of("mine", 0.5).run)) == []
@@ -161,7 +161,7 @@ def test_a_policy_without_answers_has_a_remark_of_each_repeat_that_it_failed_in(
     assert measured(came).remarks["weights"] == ("always", "at first")
 
 
-def test_a_repeat_in_which_the_lc_alone_was_not_measured_takes_nothing_from_the_others():
+def test_unmeasured_repeat_takes_nothing_from_others():
     told = tick(0).telemetry.but(lc_cpus=Value(0.5), counters={"offered_rps": Value(250.0)})
     ticks = tuple(replace(tick(index), telemetry=told.but(time_seconds=float(index))) for index in range(2))
     runs = [LiveRun("weights", ticks, 0.5, 0.01)] * 2
@@ -175,7 +175,7 @@ def test_a_repeat_in_which_the_lc_alone_was_not_measured_takes_nothing_from_the_
     ("scenario", "fast", "slow", "doubted"),
     [("live-network", 18.7e6, 12e6, True), ("live-disk", 29.9e6, 21e6, True), ("live-nginx", 9.0, 1.0, False)],
 )
-def test_a_be_too_slow_for_what_it_shares_is_said_at_once_and_under_the_table(scenario, fast, slow, doubted, capsys):
+def test_too_slow_be_is_said_at_once(scenario, fast, slow, doubted, capsys):
     _, *on_fast = repeat("fast", 0, "frozen", 0.0, 0.5)
     _, *on_slow = repeat("slow", 1, "weights", 0.5, 0.0)
     came = [("fast", 0, 0, alone(300.0, fast)), *on_fast, ("slow", 1, 0, alone(300.0, slow)), *on_slow]
@@ -185,13 +185,13 @@ def test_a_be_too_slow_for_what_it_shares_is_said_at_once_and_under_the_table(sc
 
 
 @pytest.mark.parametrize(("tail", "doubted"), [(0.001, False), (0.020, True)])
-def test_an_lc_that_misses_without_be_is_said_under_the_table(tail, doubted):
+def test_lc_that_misses_alone_is_said(tail, doubted):
     slow = Measured(LiveRun("frozen", (tick(0), tick(1, tail)), 0.0, 0.01), ())
     came = [("", 0, step, one) for step, one in enumerate([alone(300.0), slow, run_of("weights", 0.5)])]
     assert ("missed 50 % of the windows, which is no manager's doing" in measured(came).caption) is doubted
 
 
-def test_what_no_host_was_left_for_is_missing_and_said():
+def test_without_host_it_is_missing_and_said():
     came = [*repeat("a", 0, "frozen", 0.0, 0.5), *repeat("a", 1, "weights", 0.5)]
     outcome = measured(came, HostError("no host is left to measure on"))
     assert outcome.as_json()["missing"] == outcome.missing == {"frozen": 1}
@@ -222,7 +222,7 @@ def test_several_scenarios_are_one_document_on_stdout(bench, capsys):
 
 
 @pytest.mark.slow
-def test_each_of_several_scenarios_has_a_report_of_its_own(bench, tmp_path):
+def test_each_scenario_has_its_report(bench, tmp_path):
     pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
     assert bench("--scenario", "all", "--report", str(tmp_path / "out")) == 0
     assert {one.name for one in (tmp_path / "out").iterdir()} == {"live-memcached", "live-nginx"}
@@ -232,7 +232,7 @@ def test_each_of_several_scenarios_has_a_report_of_its_own(bench, tmp_path):
     ("error", "code", "told"),
     [(KeyboardInterrupt(), 130, ""), (HostError("the LC is gone"), 75, "ended early: the LC is gone")],
 )
-def test_ended_early_it_shows_what_was_measured_and_its_exit_code_says_by_whom(error, code, told, bench, capsys):
+def test_ended_early_it_shows_what_was_measured(error, code, told, bench, capsys):
     assert bench("--scenario", "live-nginx", error=error) == code
     out, err = capsys.readouterr()
     assert "| weights " in out
@@ -240,7 +240,7 @@ def test_ended_early_it_shows_what_was_measured_and_its_exit_code_says_by_whom(e
     assert told in err
 
 
-def test_what_a_testbed_says_is_in_its_worker_s_log(capsys):
+def test_testbeds_words_are_in_workers_log(capsys):
     @contextlib.contextmanager
     def testbed(spec, say):
         say("searching the LC's maximum load")
@@ -264,7 +264,7 @@ def lose(ray_cluster, node):
 @pytest.mark.host
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_testbed_whose_node_dies_is_restored_and_its_repeat_is_done_anew(ray_cluster, tmp_path):
+def test_dead_nodes_testbed_is_restored(ray_cluster, tmp_path):
     needs(programs=("nginx", "stress-ng", COMPILER))
     text = (scenarios_folder() / "live-nginx.yaml").read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
@@ -316,7 +316,7 @@ class SearchedBed(Bed):
     solo = stop_be
 
 
-def test_each_repeat_s_loads_are_shares_of_what_the_lc_bears_at_its_beginning(monkeypatch):
+def test_repeats_loads_are_shares_of_its_maximum(monkeypatch):
     monkeypatch.setattr("rlctl.bench.testbed.FRESH_SECONDS", 0.3)
     scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
     plan = LivePlan(scenario, ("frozen", "learned-table"), 2, load_profile("responsive"), adapt_seconds=0.3)
@@ -332,7 +332,7 @@ def test_each_repeat_s_loads_are_shares_of_what_the_lc_bears_at_its_beginning(mo
     assert outcome.as_json()["max_loads_rps"] == [150.0, 100.0]
 
 
-def test_a_service_that_has_run_before_goes_on_from_repeat_to_repeat():
+def test_service_goes_on_from_repeat_to_repeat():
     scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
     names = ("frozen", "learned-table")
     plan = LivePlan(scenario, names, 2, load_profile("responsive"), adapt_seconds=0.3)

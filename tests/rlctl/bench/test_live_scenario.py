@@ -28,7 +28,7 @@ def test_what_ships_is_what_the_contract_names():
         assert scenario.testbed().target_seconds == 0.010
 
 
-def test_a_recorded_load_stands_beside_its_scenario_and_is_read_once(tmp_path):
+def test_recorded_load_is_read_once(tmp_path):
     """All runs of a comparison have the same load, on whatever machine and whatever becomes of the file."""
     text = (scenarios_folder() / "live-nginx.yaml").read_text()
     path, csv = tmp_path / "mine.yaml", tmp_path / "day.csv"
@@ -84,25 +84,25 @@ def test_a_wrong_scenario_says_where(tmp_path, name, right, wrong, said):
         load_scenario(str(path))
 
 
-def test_the_lc_of_live_memory_holds_more_than_a_core_s_own_caches():
+def test_live_memorys_lc_exceeds_a_cores_caches():
     assert load_scenario("live-memory").testbed().lc.preload_keys == 60_000
     assert load_scenario("live-memcached").testbed().lc.preload_keys == 10_000
 
 
-def test_the_lc_has_a_thread_or_a_worker_for_each_of_its_cpus():
+def test_lc_has_a_worker_for_each_cpu():
     assert load_scenario("live-memory-16").testbed().lc.threads == 2
     assert load_scenario("live-memory").testbed().lc.threads == 1
     assert LcSection(kind="nginx", cpus=(0, 1, 2)).service(None).workers == 3
 
 
-def test_a_disk_is_what_the_testbed_provisions_and_its_writer_writes_to():
+def test_disk_is_provisioned_and_written_to():
     spec = load_scenario("live-disk").testbed()
     assert (spec.disk_megabytes, spec.link, spec.lc.name) == (30.0, None, "postgres")
     assert (spec.be_kind, spec.be_workers) == ("write", 1)
     assert load_scenario("live-network").testbed().disk_megabytes is None
 
 
-def test_a_link_is_what_the_testbed_serves_and_uploads_over():
+def test_link_is_served_and_uploaded_over():
     spec = load_scenario("live-network-credits").testbed()
     assert spec.lc.address == ("169.254.77.1", 7001)
     assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
@@ -110,7 +110,7 @@ def test_a_link_is_what_the_testbed_serves_and_uploads_over():
     assert load_scenario("live-nginx").testbed().link is None
 
 
-def test_the_kernel_s_answers_run_unmanaged_at_the_least_weight_and_are_none_of_the_catalogue_s_managers():
+def test_kernels_answers_are_no_managers():
     one = LivePlan(load_scenario("live-network"), ("htb", "htb-wrong"), 1, load_profile("responsive"))
     equal = LivePlan(load_scenario("live-nginx"), ("htb",), 1, load_profile("responsive"))
     policy = one.policy("htb-wrong")
@@ -127,13 +127,13 @@ def plan(*managers, repeats=3):
     return LivePlan(load_scenario("live-nginx"), managers, repeats, load_profile("responsive"))
 
 
-def test_repeats_begin_with_different_managers_and_each_measures_all():
+def test_repeats_begin_with_different_managers():
     orders = [plan("a", "b", "c").order(repeat) for repeat in range(3)]
     assert len({order[0] for order in orders}) == 3
     assert all(sorted(order) == ["a", "b", "c"] for order in orders)
 
 
-def test_published_cores_and_periods_are_scaled_and_say_so():
+def test_published_cores_are_scaled_and_say_so():
     hybrid = plan("prm-hybrid").policy("prm-hybrid")
     assert (hybrid.time_scale, hybrid.core_cpus) == (15.0, 0.0278)
     assert any("0.0278" in remark for remark in hybrid.remarks)
@@ -158,7 +158,7 @@ class Link:
         return "ceiling", period_seconds
 
 
-def test_heracles_holds_be_on_a_link_where_there_is_one():
+def test_heracles_holds_be_on_a_link():
     linked, other = load_scenario("live-network"), load_scenario("live-nginx")
     assert divide_resource("heracles", linked, Link()) == ("ceiling", pytest.approx(1.0 / 15.0))
     assert isinstance(divide_resource("heracles", other, Link()), contextlib.nullcontext)
@@ -181,7 +181,7 @@ def test_a_table_of_a_slower_host_says_so(tmp_path, capsys, swept_rps, said):
     assert bool(said) == bool(told)
 
 
-def test_the_time_told_is_the_time_taken_and_never_0():
+def test_time_told_is_taken_and_never_0():
     short = load_scenario("live-nginx").model_copy(update={"duration_seconds": 5.0})
     assert _minutes(LivePlan(short, ("frozen",), 1, load_profile("responsive"))) == 1
     assert _minutes(plan("frozen", "none", repeats=1)) == 3  # search 40 s, solo 12 s, two runs of 64 s

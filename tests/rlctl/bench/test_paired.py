@@ -16,7 +16,7 @@ def test_the_t_interval_by_hand():
     assert not difference.is_clear
 
 
-def test_bca_is_the_percentile_interval_when_nothing_is_biased_or_skewed():
+def test_bca_is_percentile_when_nothing_is_skewed():
     samples = np.linspace(-1.0, 1.0, 10_001)
     low, high = bca_interval(0.0, samples, np.array([-1.0, 0.0, 1.0]), 1.959964)
     assert (low, high) == pytest.approx((-0.95, 0.95), abs=1e-3)
@@ -32,7 +32,7 @@ def test_bca_by_hand():
 
 
 @pytest.mark.slow
-def test_intervals_cover_the_truth_about_as_often_as_they_say(monkeypatch):
+def test_intervals_cover_the_truth_as_said(monkeypatch):
     monkeypatch.setattr("rlctl.bench.paired.RESAMPLES", 4000)
     rng, hits = np.random.default_rng(7), np.zeros(3)
     for _ in range(600):
@@ -54,7 +54,7 @@ def test_common_random_numbers_find_what_unpaired_ones_cannot():
     assert not paired_difference(one, rng.permutation(other)).is_clear
 
 
-def test_the_ratio_by_hand_and_a_constant_factor_is_certain():
+def test_ratio_by_hand_is_certain():
     other = np.array([1.0, 2.0, 3.0, 6.0])
     ratio = ratio_of_means(2.5 * other, other)
     assert ratio.ratio == pytest.approx(2.5)

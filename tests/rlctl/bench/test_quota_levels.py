@@ -30,7 +30,7 @@ def test_a_cell_without_any_latency_did_not_hold():
     assert held_levels(cells) == ((0.2, 0.5, 1), (0.4, 0.0, 1))
 
 
-def test_most_quota_counts_and_of_equals_that_on_fewer_cpus():
+def test_most_quota_on_fewest_cpus_counts():
     cells = tried((0.2, INF, 1, True), (0.2, 1.0, 2, True), (0.2, INF, 2, False))
     assert held_levels(cells) == ((0.2, 1.0, 1),)
     assert held_levels(tried((0.2, INF, 1, True), (0.2, 1.5, 2, True))) == ((0.2, 1.5, 2),)
@@ -41,7 +41,7 @@ def cell(rate, quota, *tails, frozen=False):
     return Cell("nginx", rate, frozen, 0.0, 1.0, 1.0, False, quota, 0.01, 1.0, windows)
 
 
-def test_four_windows_of_five_below_four_fifths_of_the_target_hold():
+def test_four_windows_of_five_hold():
     cells = [
         cell(100.0, INF, 0.001, 0.001, 0.001, 0.001, 0.001, frozen=True),
         cell(100.0, 0.1, 0.008, 0.008, 0.008, 0.008, 0.030),
@@ -51,7 +51,7 @@ def test_four_windows_of_five_below_four_fifths_of_the_target_hold():
     assert measured_levels(cells, 0.010, 1000.0) == ((0.1, 0.1, 1), (0.2, 0.0, 1))
 
 
-def test_a_simulated_host_is_swept_the_same_each_time():
+def test_simulated_host_is_swept_the_same():
     host = load_scenario("two-core").host()
     levels = simulated_levels(host, Weight.EQUAL)
     assert levels == simulated_levels(host, Weight.EQUAL)
@@ -61,7 +61,7 @@ def test_a_simulated_host_is_swept_the_same_each_time():
     assert sum(quotas) < sum(quota for _, quota, _ in simulated_levels(host, Weight.MINIMUM))
 
 
-def test_a_load_far_beyond_the_maximum_is_swept_where_it_is():
+def test_load_beyond_maximum_is_swept_there():
     plain = load_scenario("live-nginx").model_dump(exclude_unset=True)
     loads = ({"kind": "constant", "rate": rate} for rate in (1.6, 2.0))
     fast, fastest = (LiveScenario.model_validate(plain | {"load": load}) for load in loads)
@@ -81,7 +81,7 @@ def test_a_benchmark_sweeps_what_its_trace_brings():
 
 
 @pytest.mark.slow
-def test_table_is_a_row_that_keeps_the_target_and_lets_be_work():
+def test_table_row_keeps_target_and_works():
     scenario = load_scenario("two-core").model_copy(update={"duration_seconds": 60.0})
     plan = SimPlan.of(scenario, ("table", "frozen"), 3, "responsive")
     values = run_sim(plan).managers["table"]

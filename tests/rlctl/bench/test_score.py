@@ -29,11 +29,11 @@ def run(*latencies, be=0.5):
     return LiveRun("x", tuple(tick(i, latency) for i, latency in enumerate(latencies)), be, 0.01)
 
 
-def test_windows_within_target_count_and_an_unmeasured_window_does_not():
+def test_unmeasured_window_does_not_count():
     assert score([run(0.001, 0.010, 0.011, None)]).qos_guarantee_percent.mean == 50.0
 
 
-def test_a_window_in_which_nobody_asks_holds_unless_somebody_waits_still():
+def test_idle_window_holds_unless_somebody_waits():
     quiet = run(0.001, None, None, 0.001)
     asked = {"counters": {"offered_rps": Value(0.0)}, "oldest_request_seconds": Value(0.0)}
     ticks = list(quiet.ticks)
@@ -45,7 +45,7 @@ def test_a_window_in_which_nobody_asks_holds_unless_somebody_waits_still():
     assert list(gaps(quiet)) == ["no latency in 1 of 4 windows, which count as missed and in no worst one: gone"]
 
 
-def test_a_table_says_100_only_where_nothing_was_missed():
+def test_table_says_100_only_without_misses():
     almost = score([run(*[0.001] * 2399, 0.02)])
     assert score_rows({"x": almost})[1][1] == "99.9"
     assert suite_rows({"scenario": {"x": almost}})[1][1:3] == ("99.96 / 50.0", "99.96"), "one run has no interval"
@@ -58,14 +58,14 @@ def test_the_longest_violation_and_the_worst_window():
     assert one.worst_window_over_target.mean == pytest.approx(5.0)
 
 
-def test_throughput_is_a_mean_over_repeats_with_an_interval():
+def test_throughput_is_a_mean_with_interval():
     one = score([run(0.001, 0.001, be=0.4), run(0.001, 0.001, be=0.6)])
     assert one.be_throughput_percent.mean == pytest.approx(50.0)
     assert one.be_throughput_percent.ci95[0] < 40.0
     assert one.emu_percent.mean == pytest.approx(90.0)
 
 
-def test_what_a_request_costs_the_lc_is_told_by_the_one_beside_no_be():
+def test_requests_cost_is_told_beside_no_be():
     def costing(cpus):
         ticks = run(0.001, 0.001, 0.001).ticks
         counters = {"offered_rps": Value(9000.0), "done_rps": Value(1000.0)}  # most still wait, and cost nothing yet
@@ -109,14 +109,14 @@ def test_the_table_is_markdown_with_aligned_columns():
     assert lines[2].startswith("| prm-hybrid-tuned |")
 
 
-def test_the_weight_of_be_is_a_column_where_rows_differ_in_it():
+def test_weight_of_be_is_a_column_where_different():
     each = score([run(0.001, 0.02)])
     rows = score_rows({"htb": each, "ppo": each}, {"htb": "minimum", "ppo": "equal", "frozen": "equal"})
     assert [row[:2] for row in rows] == [("manager", "BE weight"), ("htb", "minimum"), ("ppo", "equal")]
     assert len({len(row) for row in rows}) == 1
 
 
-def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
+def test_controllers_time_does_not_read_as_latency():
     header = score_rows({})[0]
     assert header[-1] == "decide ms"
     assert len(LEGEND.split("\n")) <= 3
@@ -126,7 +126,7 @@ def test_the_controller_s_own_time_does_not_read_as_the_lc_s_latency():
         assert any(column in title for title in header)
 
 
-def test_a_suite_has_a_row_per_manager_and_a_column_per_scenario():
+def test_suite_has_rows_and_columns():
     good, bad = score([run(0.001, 0.001)] * 2), score([run(0.02, 0.02)] * 2)
     rows = suite_rows({"thesis": {"a": good, "b": bad}, "noisy": {"a": good, "b": good}})
     assert rows[0] == ("manager", "thesis", "noisy", "mean QoS", "mean BE")
@@ -135,6 +135,6 @@ def test_a_suite_has_a_row_per_manager_and_a_column_per_scenario():
     assert rows[2][1].startswith("0.00 / ")
 
 
-def test_an_interval_that_ends_at_nothing_is_as_wide_above_the_mean_as_it_was():
+def test_interval_ending_at_nothing_keeps_its_width():
     few = replace(score([run(0.001, 0.001)] * 2), be_throughput_percent=mean_interval([0.0, 0.0, 0.9], 0.0, math.inf))
     assert suite_rows({"scenario": {"x": few}})[1][1].endswith("0.3 ±1.3")

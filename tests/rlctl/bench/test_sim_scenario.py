@@ -52,7 +52,7 @@ def test_the_digest_is_of_what_decides_a_result():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["thesis", "thesis-up-down", "diurnal", "bursty", "flash-crowd", "noisy"])
-def test_be_frozen_holds_the_target_so_that_a_manager_can(name):
+def test_frozen_be_holds_the_target(name):
     scenario = load_scenario(name)
     seeds = [evaluation(number) for number in range(30)]
     batch = SimBatch(scenario.host(), seeds, scenario.load_model, scenario.ticks)
@@ -92,7 +92,7 @@ def test_a_host_that_cannot_be_names_the_scenario(change, said):
         load_scenario("thesis").model_copy(update=change).host()
 
 
-def test_a_profile_file_is_looked_for_beside_the_scenario_then_here(tmp_path, monkeypatch):
+def test_profile_is_looked_for_beside_scenario(tmp_path, monkeypatch):
     folder, here = tmp_path / "scenarios", tmp_path / "here"
     text = (scenarios_folder() / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
     host = (scenarios_folder().parent / "plants" / "thesis-host.yaml").read_text()

@@ -10,7 +10,7 @@ from rlctl.bench.intervals import mean_interval, share_interval, student_t
 
 
 @given(st.integers(1, 5000), st.data())
-def test_a_share_stays_within_bounds_and_is_never_certain(total, data):
+def test_share_is_bounded_and_never_certain(total, data):
     hits = data.draw(st.integers(0, total))
     estimate = share_interval(hits, total)
     for low, high in (estimate.ci95, estimate.ci99):
@@ -26,7 +26,7 @@ def test_wilson_by_hand():
     assert high == pytest.approx(98.2, abs=0.1)
 
 
-def test_no_violation_in_180_windows_still_leaves_two_percent_of_doubt():
+def test_180_good_windows_leave_two_percent_doubt():
     assert share_interval(180, 180).ci95[0] == pytest.approx(97.9, abs=0.1)
 
 
@@ -35,7 +35,7 @@ def test_student_t_as_tabulated(confidence, degrees, t):
     assert student_t(confidence, degrees) == pytest.approx(t, abs=1e-3)
 
 
-def test_a_single_run_has_no_interval_and_says_so_in_json():
+def test_single_run_has_no_interval():
     estimate = mean_interval([50.0], low=0.0)
     assert math.isinf(estimate.ci95[1])
     assert estimate.as_json() == {"mean": 50.0, "ci95": [0.0, None], "ci99": [0.0, None]}

@@ -72,7 +72,7 @@ def report(tmp_path_factory):
     return folder
 
 
-def test_the_page_is_well_formed_and_ids_are_its_own(report):
+def test_page_is_well_formed_with_own_ids(report):
     page = Page((report / "index.html").read_text())
     assert len(page.ids) == len(set(page.ids))
     wanted = {value[1:] for _, key, value in page.attributes if key == "href"}
@@ -80,7 +80,7 @@ def test_the_page_is_well_formed_and_ids_are_its_own(report):
 
 
 @pytest.mark.slow
-def test_a_second_report_keeps_no_figure_of_the_first(tmp_path):
+def test_second_report_keeps_no_figure(tmp_path):
     write_suite_report([result("noisy")], tmp_path)
     (tmp_path / "pareto-mine.png").touch()
     write_suite_report([result("thesis")], tmp_path)
@@ -94,7 +94,7 @@ def test_the_page_needs_nothing_from_outside(report):
     assert not re.search(r"https?:|@import|url\((?!#)|<script|<link", text)
 
 
-def test_every_manager_and_number_is_on_the_page_and_in_the_markdown(report):
+def test_every_manager_is_on_page_and_markdown(report):
     page, markdown = Page((report / "index.html").read_text()), (report / "report.md").read_text()
     rows = [*summary_rows(result()), *paired_rows(result(), "frozen"), *paired_rows(result(), "prm-hybrid-tuned")]
     for row in rows:
@@ -103,7 +103,7 @@ def test_every_manager_and_number_is_on_the_page_and_in_the_markdown(report):
             assert cell in markdown
 
 
-def test_what_it_takes_to_run_it_again_is_there(report):
+def test_how_to_run_again_is_there(report):
     text = "".join(Page((report / "index.html").read_text()).text)
     for told in ("rlctl bench --plant sim && <more>", "6 seeds; shield responsive (aabbcc)", "rlctl 0", "made <up>"):
         assert told in text
@@ -121,7 +121,7 @@ def test_the_json_is_the_contract_with_paired_comparisons(report):
     assert ratio == {"ratio": None, "bootstrap95": [None, None]}
 
 
-def test_a_single_scenario_without_baselines_or_traces_is_a_report_too(tmp_path):
+def test_single_scenario_is_a_report_too(tmp_path):
     whole = result(seeds=1)
     lone = SimOutcome("one", "d", "c", {"prm-hybrid": whole.managers["prm-hybrid"]}, {}, 3000.0)
     write_suite_report([lone], tmp_path)
@@ -136,13 +136,13 @@ def with_be(name, values):
     return SimOutcome("s", "", "", changed, {}, 3000.0)
 
 
-def test_a_multiple_of_next_to_nothing_is_not_told():
+def test_multiple_of_nothing_is_not_told():
     few = with_be("frozen", [0.0, 0.0, 0.0, 0.0, 0.0, 2.9])
     assert all(row[-2:] == ("-", "-") for row in paired_rows(few, "frozen")[1:])
     assert all(row[-2] != "-" for row in paired_rows(with_be("frozen", np.full(6, 0.6)), "frozen")[1:])
 
 
-def test_what_reads_as_0_to_0_has_no_star():
+def test_zero_to_zero_has_no_star():
     close = with_be("prm-hybrid", 0.01 + 0.001 * np.arange(6))
     row = next(row for row in paired_rows(close, "frozen") if row[0] == "prm-hybrid")
     assert row[6:9] == ("0.0", "0.0 to 0.0", "0.0 to 0.0")
@@ -167,7 +167,7 @@ def test_a_run_of_any_length_is_drawn(ticks):
     assert len(drawing) < 200_000
 
 
-def test_a_result_that_would_give_a_wrong_table_is_refused():
+def test_result_for_a_wrong_table_is_refused():
     good = result().managers["frozen"]
     for bad in ({"frozen_percent": np.zeros(5)}, {"frozen_percent": np.full(6, np.nan)}):
         with pytest.raises(ValueError, match="frozen_percent"):

@@ -35,7 +35,7 @@ def test_the_front_by_hand():
 
 
 @given(points)
-def test_everybody_off_the_front_is_beaten_by_somebody_on_it(both):
+def test_everybody_off_the_front_is_beaten(both):
     be, qos = zip(*both, strict=True)
     on = front(be, qos)
     assert on.any()
@@ -43,7 +43,7 @@ def test_everybody_off_the_front_is_beaten_by_somebody_on_it(both):
         assert any(be[i] >= be[index] and qos[i] >= qos[index] for i in np.flatnonzero(on))
 
 
-def test_a_step_up_is_ten_times_fewer_misses_and_100_is_on_the_axis():
+def test_step_up_is_ten_times_fewer_misses():
     assert nines(0.0) == pytest.approx(0.0)
     assert nines(100.0) == pytest.approx(4.0, abs=1e-3)
     assert nines(99.0) - nines(90.0) == pytest.approx(1.0, abs=0.01)
@@ -62,7 +62,7 @@ def test_colours_can_be_seen_on_light_and_dark(paper):
         assert (light + 0.05) / (dark + 0.05) >= 3.0, colour
 
 
-def test_seventy_managers_look_different_and_keep_their_look_in_every_scenario():
+def test_seventy_managers_look_different_everywhere():
     names = [f"m{index}" for index in range(len(COLOURS) * len(MARKERS))]
     looks = styles([*names[:30], *names])
     assert len({look[1:] for look in looks.values()}) == len(names)
@@ -101,7 +101,7 @@ def test_figures_are_drawn_at_any_number_of_managers(count):
         assert not re.search(r"https?://", drawing)
 
 
-def test_the_same_figure_twice_and_no_id_in_common_with_another():
+def test_same_figure_twice_shares_no_id():
     result = suite(["frozen", "none"])
     one, again = (svg(drawn(result), "one") for _ in range(2))
     other = svg(drawn(result), "other")

@@ -32,7 +32,7 @@ def test_a_run_is_drawn(missing):
     assert png(draw_live_run(run("none", missing), 2)).startswith(b"\x89PNG")
 
 
-def test_a_load_at_which_the_target_is_missed_and_be_has_less_is_seen():
+def test_missed_load_with_less_be_is_seen():
     from rlctl.report.by_load import draw_by_load
 
     def at(load, milliseconds, be_cpus, tick):
@@ -50,7 +50,7 @@ def test_a_load_at_which_the_target_is_missed_and_be_has_less_is_seen():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
-def test_runs_without_readings_are_drawn_by_load_all_the_same():
+def test_runs_without_readings_are_drawn_by_load():
     from rlctl.report.by_load import draw_by_load
 
     figure = draw_by_load([run("none", missing=True), run("frozen", missing=True)], "a title")
@@ -59,7 +59,7 @@ def test_runs_without_readings_are_drawn_by_load_all_the_same():
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_live_scores_are_drawn_as_those_of_the_simulator(missing):
+def test_live_scores_are_drawn_as_simulated(missing):
     from rlctl.report.pareto import draw_scenario, styles
 
     scores = {name: score([run(name, missing)] * count) for name, count in (("none", 1), ("frozen", 3))}

@@ -51,7 +51,7 @@ def named(always, name, decide):
     return policy
 
 
-def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_run, watch, always):
+def test_readings_and_allocation_are_those_in_force(recorded_run, watch, always):
     folder = recorded_run().go(30)
     seen = []
 
@@ -69,7 +69,7 @@ def test_readings_history_and_allocation_are_those_that_were_in_force(recorded_r
     np.testing.assert_array_equal([frame.values(1.0) for frame in seen[20].frames], frames)
 
 
-def test_a_shadow_gets_what_a_replay_says_it_would_have_got(recorded_run, watch):
+def test_shadow_gets_what_a_replay_says(recorded_run, watch):
     folder = recorded_run(rotate_bytes=30_000).go(60)
     names = ("feedforward", "hipster", "frozen", "learned-table")
     contenders = [Contender(catalogue.build(name)) for name in names]
@@ -88,7 +88,7 @@ def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
         assert watched.answers["always"].allowed == watched.applied
 
 
-def test_a_shadow_hears_the_ruling_on_each_of_its_proposals_and_the_end(recorded_run, always):
+def test_shadow_hears_each_ruling_and_the_end(recorded_run, always):
     """As in service: what learns from the shield would be another policy otherwise."""
     run = recorded_run()
     policy = always(lambda observation: run.plant.limits.full)
@@ -101,7 +101,7 @@ def test_a_shadow_hears_the_ruling_on_each_of_its_proposals_and_the_end(recorded
     assert closed == [True]
 
 
-def test_who_would_act_while_be_is_paused_is_paused_too(recorded_run, watch, always):
+def test_who_acts_during_pause_is_paused(recorded_run, watch, always):
     """A bound of the service is no guard's correction, and no shadow is credited with what it forbade."""
     run = recorded_run()
     paused = Bound("pause", Reason.OPERATOR, run.plant.limits.safe, "somebody said so")
@@ -113,7 +113,7 @@ def test_who_would_act_while_be_is_paused_is_paused_too(recorded_run, watch, alw
     assert any(not answer.overridden for answer in answers)
 
 
-def test_a_shadow_knows_what_a_policy_in_its_place_would(recorded_run, always):
+def test_shadow_knows_what_a_policy_would(recorded_run, always):
     """The price of a violation, and after a reload what the host has taught; else it is judged as another policy."""
     logged, asked = decisions(recorded_run().go(30)), []
     policy = always(lambda observation: asked.append(observation) or observation.current)
@@ -131,7 +131,7 @@ def test_a_shadow_knows_what_a_policy_in_its_place_would(recorded_run, always):
     shadows.close()
 
 
-def test_a_window_in_which_requests_failed_is_a_missed_one(recorded_run, always):
+def test_window_of_failed_requests_is_missed(recorded_run, always):
     logged = decisions(recorded_run().go(2))[-1]
     failing = logged.tick.telemetry.but(
         tail_latency_seconds=Missing(Why.FAILING), oldest_request_seconds=Missing(Why.NO_DATA)
@@ -141,7 +141,7 @@ def test_a_window_in_which_requests_failed_is_a_missed_one(recorded_run, always)
     shadows.close()
 
 
-def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(recorded_run, watch, always):
+def test_ticks_of_stand_ins_are_left_out(recorded_run, watch, always):
     run = recorded_run()
     said = watch(run.go(20), always(lambda observation: run.plant.limits.full))
     assert len(gather_ticks(said).rows) == 20
@@ -157,7 +157,7 @@ def test_ticks_of_who_stood_in_and_under_a_header_of_nothing_are_left_out(record
     )
 
 
-def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocation(recorded_run, watch, always):
+def test_failing_shadow_counts_and_gets_safe_allocation(recorded_run, watch, always):
     folder = recorded_run().go(6)
 
     def raises(observation):
@@ -182,7 +182,7 @@ def test_who_raises_leaves_or_asks_nonsense_is_counted_and_gets_the_safe_allocat
         assert watched.answers["good"].failed == ""
 
 
-def test_who_hangs_is_late_and_holds_the_others_up_once(recorded_run, watch, always, monkeypatch):
+def test_hanging_shadow_is_late_and_delays_once(recorded_run, watch, always, monkeypatch):
     monkeypatch.setattr(module, "HANG_SECONDS", 0.05)
     folder = recorded_run().go(5)
     release = threading.Event()
@@ -201,7 +201,7 @@ def test_who_hangs_is_late_and_holds_the_others_up_once(recorded_run, watch, alw
     assert not any(watched.answers["good"].failed for watched in said)
 
 
-def test_who_takes_more_than_its_budget_of_cpu_time_is_late(recorded_run, watch, always, monkeypatch):
+def test_who_exceeds_its_cpu_budget_is_late(recorded_run, watch, always, monkeypatch):
     monkeypatch.setattr(module.FailureBudget, "answer_within", lambda self, tick_seconds: 1e-9)
     (watched, *_) = watch(recorded_run().go(2), always(lambda observation: Allocation(0.02, 1)))
     answer = watched.answers["always"]
@@ -210,7 +210,7 @@ def test_who_takes_more_than_its_budget_of_cpu_time_is_late(recorded_run, watch,
     assert "of CPU time" in answer.failed
 
 
-def test_a_policy_is_started_anew_with_each_run_and_after_a_start_that_failed(recorded_run, watch, always):
+def test_policy_is_started_anew_each_run(recorded_run, watch, always):
     recorded_run().go(3)
     folder = recorded_run().go(3)
     starts = []
@@ -228,14 +228,14 @@ def test_a_policy_is_started_anew_with_each_run_and_after_a_start_that_failed(re
     assert len({one.run for one in said}) == 2
 
 
-def test_a_bound_that_counts_from_what_is_in_force_refuses_nobody(recorded_run, watch):
+def test_bound_from_what_is_in_force_refuses_nobody(recorded_run, watch):
     run = recorded_run()
     (*_, watched) = watch(run.go(4), catalogue.build("greedy-shield"))
     answer = watched.answers["greedy-shield"]
     assert (answer.guards, answer.overridden, answer.refused) == (("growth-rate",), True, False)
 
 
-def test_ticks_without_a_header_are_passed_over_and_counted(recorded_run):
+def test_ticks_without_header_are_passed_over(recorded_run):
     shadows = Shadows([catalogue.build("frozen")])
     said = [shadows.see(replace(one, header={})) for one in decisions(recorded_run().go(3))]
     shadows.close()
@@ -243,7 +243,7 @@ def test_ticks_without_a_header_are_passed_over_and_counted(recorded_run):
     assert (shadows.ticks, shadows.unruled) == (3, 3)
 
 
-def test_what_was_said_is_read_back_through_rotations_and_runs(recorded_run, watch, tmp_path, always):
+def test_said_is_read_back_through_rotations(recorded_run, watch, tmp_path, always):
     def raises(observation):
         raise RuntimeError("no idea")
 
@@ -269,7 +269,7 @@ def test_what_was_said_is_read_back_through_rotations_and_runs(recorded_run, wat
     assert shadow_files(tmp_path) == files[:-1]
 
 
-def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(recorded_run):
+def test_growing_log_is_followed_through_rotations(recorded_run):
     run = recorded_run(rotate_bytes=30_000)
     tail = LogTail(run.go(3))
     found = tail.poll()
@@ -287,7 +287,7 @@ def test_a_growing_log_is_followed_with_its_headers_through_rotations_and_runs(r
     assert found[0].first
 
 
-def test_who_was_stopped_for_long_catches_up_with_whole_files(recorded_run):
+def test_stopped_reader_catches_up_with_whole_files(recorded_run):
     run = recorded_run(rotate_bytes=20_000)
     run.log.keep = 50
     tail = LogTail(run.go(3))
@@ -300,7 +300,7 @@ def test_who_was_stopped_for_long_catches_up_with_whole_files(recorded_run):
     assert all(one.unbroken for one in found[1:])
 
 
-def test_the_header_in_force_is_found_before_the_part_that_is_read(recorded_run, monkeypatch):
+def test_header_in_force_is_found_first(recorded_run, monkeypatch):
     monkeypatch.setattr(tail_module, "TAIL_BYTES", 8000)
     tail = LogTail(recorded_run().go(40))
     found = tail.poll()
@@ -311,7 +311,7 @@ def test_the_header_in_force_is_found_before_the_part_that_is_read(recorded_run,
     assert all(one.header["limits"]["cpus"] == 2 for one in found)
 
 
-def test_damage_in_a_growing_log_is_counted_and_passed_over(recorded_run):
+def test_damage_in_growing_log_is_counted(recorded_run):
     run = recorded_run()
     tail = LogTail(run.go(2))
     tail.poll()

@@ -85,9 +85,7 @@ def reasons(out):
 
 
 @pytest.mark.slow
-def test_a_good_shadow_is_promoted_and_bad_ones_are_refused_for_what_is_bad_about_them(
-    capsys, simulated_log, gate, tmp_path
-):
+def test_good_shadow_is_promoted_bad_ones_refused(capsys, simulated_log, gate, tmp_path):
     qos = {"koord-suppress": 99.0, "prm-hybrid-tuned": 98.8, "none": 45.0, "frozen": 100.0}
     rows = {name: {"qos_guarantee_percent": {"mean": mean}} for name, mean in qos.items()}
     (tmp_path / "bench.json").write_text(json.dumps({"scenario": "two-core", "managers": rows}))
@@ -118,7 +116,7 @@ def test_without_a_benchmark_nobody_is_promoted(capsys, simulated_log, gate, tmp
         assert "is not a result of `rlctl bench --json`" in err
 
 
-def test_who_fails_is_refused_and_a_gate_that_lets_nobody_through_is_1(capsys, simulated_log, gate, monkeypatch):
+def test_who_fails_is_refused(capsys, simulated_log, gate, monkeypatch):
     from rlctl.agents.managers.references import GreedyShield
 
     def fail(self, telemetry):
@@ -228,13 +226,13 @@ def test_be_s_gain_of_a_tick(had, used, got, points):
     assert gain.assumed_percent == (100.0 if got > had else 0.0) * (used >= 0.9 * had)
 
 
-def test_a_be_that_was_frozen_would_have_taken_what_it_mostly_takes():
+def test_frozen_be_would_take_what_it_takes():
     gain = gained([1.0, 0.0, 0.0], [0.0, 0.5, 0.0], 1.0)
     assert gain.points.mean == pytest.approx(100 * 0.5 / 2 / 2)  # the second of two ticks
     assert gain.assumed_percent == 50.0
 
 
-def test_gain_is_not_counted_over_a_gap_nor_where_nothing_was_measured():
+def test_gain_is_not_counted_over_gaps():
     assert gained([1.0] * 3, [1.0, 1.0, np.nan], 2.0, follows=[False, False, True]) is None
 
 
@@ -251,7 +249,7 @@ def test_intervals_do_not_believe_that_ticks_are_independent():
     assert share.ci95[1] - share.ci95[0] > 4 * 100 * 2 * 1.96 * 0.5 / math.sqrt(len(level))
 
 
-def test_a_share_of_nothing_has_an_upper_bound_and_a_mean_of_one_block_has_none():
+def test_share_of_nothing_has_an_upper_bound():
     assert share_over_blocks(np.zeros(600), np.zeros(600, int), 10.0).ci95[1] == pytest.approx(6.0, abs=0.1)
     assert mean_over_blocks(np.ones(300), np.zeros(300, int)).ci95 == (-math.inf, math.inf)
 
@@ -327,7 +325,7 @@ def test_a_damaged_log_never_ends_in_a_traceback(whole_logs, tmp_path_factory, w
     assert code in (1, 78), err.getvalue()
 
 
-def test_the_tick_log_leads_to_what_was_said_beside_it(capsys, simulated_log, tmp_path):
+def test_tick_log_leads_to_what_was_said(capsys, simulated_log, tmp_path):
     said = tmp_path / "shadow.jsonl"
     said.write_bytes(b"")
     (tmp_path / "ticks.jsonl").write_bytes((simulated_log / "ticks.jsonl").read_bytes())

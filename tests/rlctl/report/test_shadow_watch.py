@@ -46,7 +46,7 @@ def stopped(process):
 
 
 @pytest.mark.slow
-def test_a_log_that_grows_is_followed_from_its_begin_through_all_that_happens_to_it(recorded_run, watcher, tmp_path):
+def test_growing_log_is_followed_throughout(recorded_run, watcher, tmp_path):
     folder = tmp_path / "log"
     folder.mkdir()
     process = watcher(folder, "--policy", "feedforward", "--policy", "hipster", "--rotate-bytes", "20000", "--json")
@@ -81,14 +81,14 @@ def test_a_log_that_grows_is_followed_from_its_begin_through_all_that_happens_to
     assert len(shadow_files(folder)) > 1
 
 
-def test_a_duration_ends_it_and_what_was_there_before_only_warms_up(recorded_run, tmp_path, capsys):
+def test_duration_ends_it_earlier_ticks_warm_up(recorded_run, tmp_path, capsys):
     folder = recorded_run().go(20)
     out = tmp_path / "elsewhere.jsonl"
     assert main(["shadow", "watch", str(folder), "--policy", "frozen", "--out", str(out), "--duration", "0.05"]) == 0
     assert out.read_bytes() == b""
 
 
-def test_of_two_that_would_write_one_file_the_second_is_refused(recorded_run, watcher, capsys):
+def test_second_writer_of_a_file_is_refused(recorded_run, watcher, capsys):
     folder = recorded_run().go(3)
     first = watcher(folder, "--policy", "frozen", "--json")
     first.stdout.readline()
@@ -98,7 +98,7 @@ def test_of_two_that_would_write_one_file_the_second_is_refused(recorded_run, wa
     assert main(["shadow", "watch", str(folder), "--policy", "none", "--duration", "0.05"]) == 0
 
 
-def test_a_log_that_is_yet_to_be_begun_is_waited_for_one_without_a_folder_is_not(tmp_path):
+def test_log_to_come_is_waited_for(tmp_path):
     words = ["--policy", "frozen", "--out", str(tmp_path / "x.jsonl"), "--duration", "0.05"]
     assert main(["shadow", "watch", str(tmp_path), *words]) == 0
     assert main(["shadow", "watch", str(tmp_path / "no" / "ticks.jsonl"), *words]) == 78
@@ -113,7 +113,7 @@ def test_a_log_that_is_yet_to_be_begun_is_waited_for_one_without_a_folder_is_not
         (("--policy", "frozen", "--out", "LOG"), "is a folder"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_touches_nothing(recorded_run, capsys, words, said):
+def test_impossible_is_one_line_and_touches_nothing(recorded_run, capsys, words, said):
     folder = recorded_run().go(3)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     code = main(["shadow", "watch", str(folder), *(word.replace("LOG", str(folder)) for word in words)])

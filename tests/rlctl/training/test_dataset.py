@@ -97,7 +97,7 @@ def test_the_same_log_is_the_same_dataset(exported, tmp_path, capsys):
 
 
 @needs_minari
-def test_simulated_hosts_are_recorded_into_a_folder_beside_us(tmp_path, monkeypatch, capsys):
+def test_simulated_hosts_are_recorded_beside_us(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     small = tmp_path / "hosts.yaml"
     kind = "{name: a, profile: two-core-host, weight: equal, safety: null, absent: [cpi], share: 1}"
@@ -128,7 +128,7 @@ def test_nothing_is_overwritten_and_nothing_half_written_stays(tmp_path, recorde
 
 
 @needs_minari
-def test_a_full_disk_is_told_before_hdf5_runs_into_it(tmp_path, monkeypatch, capsys):
+def test_full_disk_is_told_before_hdf5(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(dataset_writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 20))
     assert main([*RECORD, "--out", str(tmp_path / "some")]) == 75
     assert f"{tmp_path / 'some'}: less than 64 MiB are free there" in capsys.readouterr().err
@@ -150,7 +150,7 @@ def test_damaged_data_are_told(tmp_path):
         read(place_of(str(tmp_path / "some")))
 
 
-def test_a_dataset_of_others_or_of_another_rlctl_is_refused(tmp_path):
+def test_others_dataset_is_refused(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     for said, why in (
@@ -165,7 +165,7 @@ def test_a_dataset_of_others_or_of_another_rlctl_is_refused(tmp_path):
         read_origin(place_of(str(tmp_path / "nowhere")))
 
 
-def test_an_id_is_minari_s_and_all_else_a_folder(tmp_path, monkeypatch):
+def test_id_is_minaris_else_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     assert place_of("rlctl/nginx-v0").folder == tmp_path / "rlctl" / "nginx-v0"
     for folder in ("./nginx-v0", "/x/nginx-v0", "nginx", "runs/1"):
@@ -215,7 +215,7 @@ def test_a_mistake_is_one_line(words, why, tmp_path, monkeypatch, capsys):
 @needs_minari
 @needs_training
 @pytest.mark.train
-def test_training_from_a_dataset_is_checked_before_it_begins_and_scored_like_any_other(tmp_path, capsys):
+def test_training_from_dataset_is_checked_and_scored(tmp_path, capsys):
     where = str(tmp_path / "sim")
     assert main([*RECORD, "--seeds", "3", "--out", where]) == 0
     for words, why in (
@@ -247,7 +247,7 @@ def _small(folder):
 @needs_minari
 @needs_training
 @pytest.mark.train
-def test_the_steps_of_a_live_training_run_are_transitions(tmp_path):
+def test_live_trainings_steps_are_transitions(tmp_path):
     from stable_baselines3 import DQN
 
     from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask

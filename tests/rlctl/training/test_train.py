@@ -23,7 +23,7 @@ needs_training = pytest.mark.skipif(
 )
 
 
-def test_a_dry_run_tells_every_value_and_where_it_is_from(capsys, tmp_path, monkeypatch):
+def test_dry_run_tells_every_value_and_origin(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["train", "--algo", "ppo", "--total-timesteps", "2000", "--seed", "7", "--shield", "heracles", "--dry-run"]
     assert main(words) == 0
@@ -64,12 +64,12 @@ def test_mistakes_are_one_line(capsys, tmp_path):
         (["--managers", "cpu-idle"], "the simulated hosts know no idle class"),
     ],
 )
-def test_what_cannot_be_scored_is_told_before_anything_runs(words, told, make_bundle, tmp_path, monkeypatch, capsys):
+def test_unscorable_is_told_before_running(words, told, make_bundle, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("rlctl.commands.evaluate.run_sim", lambda *_: pytest.fail("something ran"))
     refused(capsys, 78, ["evaluate", str(make_bundle(tmp_path / "mine")), "--jobs", "1", *words], told)
 
 
-def test_the_first_signal_is_noted_and_the_second_one_ends_at_once(capsys):
+def test_second_signal_ends_at_once(capsys):
     from rlctl.loop.stopping import signals_noted
 
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -85,7 +85,7 @@ def test_without_the_libraries_the_way_out_is_told(capsys, monkeypatch):
     refused(capsys, 78, ["train", "--algo", "ppo"], "pip install 'rlctl[train]'", "scripts/install dev,train")
 
 
-def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
+def test_calibrated_host_is_learned_on(tmp_path):
     profile = tmp_path / "mine.yaml"
     text = new_plan(TrainingOptions(algorithm="ppo")).run.hosts.kinds[-1].host().model_copy(update={"name": "mine"})
     profile.write_text(text.model_dump_json())
@@ -95,7 +95,7 @@ def test_a_calibrated_host_is_learned_on_and_compared_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_by_the_shield_and_the_scenario_that_it_was_begun_with(tmp_path, monkeypatch):
+def test_run_goes_on_by_its_first_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("shield.yaml").write_text(load_profile("heracles").model_dump_json())
     Path("host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
@@ -112,7 +112,7 @@ def test_a_run_goes_on_by_the_shield_and_the_scenario_that_it_was_begun_with(tmp
         assert (one.host.digest, one.safety.digest) == (other.host.digest, other.safety.digest)
 
 
-def test_a_scenario_whose_host_stands_in_another_folder_goes_on_by_their_copies(tmp_path, monkeypatch):
+def test_scenario_goes_on_by_copies_of_its_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("hosts").mkdir()
     Path("hosts/host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
@@ -125,7 +125,7 @@ def test_a_scenario_whose_host_stands_in_another_folder_goes_on_by_their_copies(
 
 
 @pytest.mark.slow
-def test_who_asks_a_timed_run_for_more_steps_gets_them(tmp_path):
+def test_timed_run_gets_more_steps_when_asked(tmp_path):
     run = new_plan(TrainingOptions(algorithm="ppo", max_seconds=60.0)).run
     begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
     assert resumed_plan(tmp_path / "run", {}).run.max_seconds == 60.0
@@ -143,7 +143,7 @@ def test_two_courses_of_one_name_are_refused(asked):
 @pytest.mark.slow
 @needs_training
 @pytest.mark.parametrize("words", [["--out", "X"], ["--seed", "1048575"]])
-def test_a_run_that_cannot_be_is_told_before_any_of_several_is_trained(words, tmp_path, monkeypatch, capsys):
+def test_impossible_run_is_told_before_any(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("X/seed-1").mkdir(parents=True)
     Path("X/seed-1/config.yml").write_text("")
@@ -152,7 +152,7 @@ def test_a_run_that_cannot_be_is_told_before_any_of_several_is_trained(words, tm
     assert not Path("runs").exists()
 
 
-def test_two_files_of_one_name_would_overwrite_each_other(tmp_path):
+def test_files_of_one_name_would_overwrite(tmp_path):
     host = new_plan(TrainingOptions(algorithm="ppo")).run.hosts.kinds[-1].host()
     files = [tmp_path / name / "host.yaml" for name in ("nginx", "redis")]
     for file in files:
@@ -176,7 +176,7 @@ def test_runs_that_begin_together_have_each_a_folder(tmp_path, monkeypatch):
 @needs_training
 @pytest.mark.train
 @pytest.mark.parametrize("algorithm", ["ppo", pytest.param("dqn", marks=pytest.mark.slow)])
-def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp_path):
+def test_smoke_run_leaves_a_scored_bundle(algorithm, capsys, tmp_path):
     out, table = tmp_path / "run", tmp_path / "scores.json"
     words = ["train", "--algo", algorithm, "--total-timesteps", "600", "--scenario", "two-core"]
     assert main([*words, "--out", str(out), "--json", str(table)]) == 0
@@ -197,7 +197,7 @@ def test_a_smoke_run_leaves_a_bundle_that_evaluate_scores(algorithm, capsys, tmp
 @pytest.mark.slow
 @needs_training
 @pytest.mark.train
-def test_runs_of_several_seeds_have_a_table_with_their_spread_and_one_goes_on(capsys, tmp_path, monkeypatch):
+def test_several_seeds_have_a_table(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [
         "train",

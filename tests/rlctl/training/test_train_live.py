@@ -75,7 +75,7 @@ def assert_restored(bed):
 
 @needs_training
 @pytest.mark.train
-def test_it_fine_tunes_tells_and_leaves_the_host_as_it_was(quick, model, tmp_path, monkeypatch, capsys):
+def test_it_fine_tunes_and_leaves_the_host(quick, model, tmp_path, monkeypatch, capsys):
     bed = bed_that()
     on(bed, monkeypatch)
     assert main(words(quick, model, tmp_path / "run", "--total-timesteps", "20", "--json")) == 0
@@ -107,7 +107,7 @@ def test_a_signal_puts_everything_back(number, code, at, quick, model, tmp_path,
 @pytest.mark.slow
 @needs_training
 @pytest.mark.train
-def test_a_signal_while_the_testbed_is_taken_down_loses_nothing(quick, model, tmp_path, monkeypatch, capsys):
+def test_signal_while_taking_down_loses_nothing(quick, model, tmp_path, monkeypatch, capsys):
     bed = bed_that()
     on(bed, monkeypatch)
     close = LiveWorker.close
@@ -166,7 +166,7 @@ def test_a_dry_run_touches_nothing(capsys, tmp_path, quick, model):
 @pytest.mark.train
 @pytest.mark.host
 @pytest.mark.slow
-def test_fifteen_steps_on_the_real_testbed_leave_nothing_behind(tmp_path, quick, model):
+def test_fifteen_real_steps_leave_nothing_behind(tmp_path, quick, model):
     needs(programs=("nginx", "stress-ng", COMPILER))
     text = quick.read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))

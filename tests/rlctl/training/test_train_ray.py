@@ -42,7 +42,7 @@ def test_what_does_not_go_together_is_refused(words, said, capsys):
         ({"algorithm": "recurrent-ppo"}, ("--ray", "auto"), "the memory of recurrent-ppo"),
     ],
 )
-def test_a_run_does_not_go_on_where_it_cannot(asked, words, said, tmp_path, capsys):
+def test_run_does_not_go_on_where_impossible(asked, words, said, tmp_path, capsys):
     run = new_plan(TrainingOptions(**asked)).run
     begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
     assert main(["train", "--resume", str(tmp_path / "run"), *words]) == 78
@@ -57,7 +57,7 @@ def test_what_goes_on_goes_on_where_it_was():
     assert command_line("train", {"resume": Path("runs/ppo/1"), "ray": None}) == "rlctl train --resume runs/ppo/1"
 
 
-def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
+def test_live_testbed_is_the_scenarios():
     asked = TrainingOptions(algorithm="dqn", live="live-nginx", explore=0.2)
     made = live_testbed(asked, (1, 0))
     assert (made.name, made.bounds, made.lags) == ("live-nginx", Bounds(0.2, 0.5), (1, 0))
@@ -70,7 +70,7 @@ def test_a_live_testbed_is_that_of_a_live_scenario_within_bounds():
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_on_a_cluster_of_its_own_tells_what_became_of_every_transition(tmp_path, capsys, monkeypatch):
+def test_clusters_run_tells_of_every_transition(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "run"
     words = ["--algo", "ppo", "--ray", "local", "--n-envs", "16", "--total-timesteps", "1000", "--out", str(out)]

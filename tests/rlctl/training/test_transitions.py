@@ -55,7 +55,7 @@ def recorded(tmp_path, always):
     return run
 
 
-def test_a_log_gives_what_the_environment_gives_step_by_step(recorded):
+def test_log_gives_what_the_environment_gives(recorded):
     """Observations, masks, moves and rewards: otherwise a policy learns from another world than it is served in."""
     found = recording_of(recorded(120), None, refuse)
     (episode,) = found.episodes
@@ -107,7 +107,7 @@ RUNNING, FROZEN = Allocation(1.0, 2), LIMITS.safe
         (sound(lc_cpus=Value(0.9)), FROZEN, None),
     ],
 )
-def test_a_tick_that_teaches_something_wrong_is_left_out(telemetry, before, why):
+def test_misleading_tick_is_left_out(telemetry, before, why):
     assert censored(telemetry, before, LIMITS) is why
 
 
@@ -126,7 +126,7 @@ def moment(number, telemetry=None, before=RUNNING, applied=RUNNING):
     )
 
 
-def test_a_censored_tick_is_neither_the_beginning_nor_the_end_of_a_transition():
+def test_censored_tick_begins_and_ends_no_transition():
     weaver = Weaver(LIMITS)
     lost = sound().but(tail_latency_seconds=Missing(Why.NO_DATA))
     for number in range(9):
@@ -137,7 +137,7 @@ def test_a_censored_tick_is_neither_the_beginning_nor_the_end_of_a_transition():
     assert weaver.ticks == 9
 
 
-def test_a_latency_of_moves_before_the_last_teaches_nothing_of_it():
+def test_late_latency_teaches_nothing_of_last_move():
     weaver = Weaver(LIMITS, tick_seconds=1.0)
     late = sound().but(tail_latency_seconds=Quantile(0.005, 2.0, samples=99))
     for number in range(6):
@@ -147,7 +147,7 @@ def test_a_latency_of_moves_before_the_last_teaches_nothing_of_it():
     assert weaver.cuts == {Cut.OLD: 1}
 
 
-def test_somebody_else_s_change_is_no_effect_of_a_move():
+def test_somebody_elses_change_is_no_effect():
     weaver = Weaver(LIMITS)
     for number in range(6):
         weaver.add(moment(number, before=RUNNING.but(quota_cpus=0.5) if number == 3 else RUNNING))
@@ -160,7 +160,7 @@ def test_somebody_else_s_change_is_no_effect_of_a_move():
     assert not rounded.cuts
 
 
-def test_a_long_run_is_parted_without_losing_a_transition():
+def test_long_run_is_parted_without_loss():
     weaver = Weaver(LIMITS)
     for number in range(2 * LONGEST + 11):
         weaver.add(moment(number))
@@ -195,7 +195,7 @@ def test_damage_and_missing_lines_cut_and_are_counted(recorded):
     assert found.source.transitions == 93
 
 
-def test_a_missed_deadline_cuts_and_a_history_goes_on(recorded):
+def test_missed_deadline_cuts_history_goes_on(recorded):
     log = recorded(40)
     said = [json.loads(line) for line in lines_of(log)]
     for one in said[21:]:
@@ -270,7 +270,7 @@ def ground(**changes):
     return Ground(**given | changes)
 
 
-def test_simulated_hosts_are_recorded_under_managers_that_explore_within_the_mask():
+def test_hosts_are_recorded_under_exploring_managers():
     found = record(ground(), ["feedforward", "greedy-shield"], 0.3, seed=1)
     assert found.source.hosts == 4
     assert found.source.ticks == 240
@@ -287,7 +287,7 @@ def test_simulated_hosts_are_recorded_under_managers_that_explore_within_the_mas
     assert record(ground(), ["feedforward"], 0.3, seed=2).source.sha256 != found.source.sha256
 
 
-def test_who_explores_takes_another_move_than_the_manager_s():
+def test_who_explores_takes_another_move():
     found = record(ground(), ["feedforward"], 1.0, seed=1)
     assert all(one.explored.all() for one in found.episodes)
 
@@ -297,7 +297,7 @@ def test_without_exploration_a_host_is_the_manager_s():
     assert not any(one.explored.any() for one in found.episodes)
 
 
-def test_recordings_take_training_seeds_and_lack_what_the_hosts_lack():
+def test_recordings_take_training_seeds():
     from rlctl.agents.training.host_kinds import load_hosts
 
     scenario = load_scenario("two-core")

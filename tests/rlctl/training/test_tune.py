@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_in_one_line(arguments, said, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_without_ray_it_is_said_what_to_install_before_anything_is_written(tmp_path, monkeypatch, capsys):
+def test_without_ray_installing_is_told_before_writing(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["tune", "--algo", "ppo", "--out", str(tmp_path / "search")]) == 78
     told = capsys.readouterr().err
@@ -129,7 +129,7 @@ def test_resume_reads_the_space_from_its_folder(begun, space, capsys):
     assert "uniform: [0.8, 0.95]" in capsys.readouterr().out
 
 
-def test_when_a_trial_ends_is_the_scheduler_s_to_say(tmp_path, space):
+def test_scheduler_says_when_a_trial_ends(tmp_path, space):
     job = new_search(SearchOptions(algorithm="ppo", space=str(space)), tmp_path)
     hasty = replace(job, recipe=job.recipe.model_copy(update={"early_stop": 1}))
     assert hasty.recipe_of(hasty.space.base).early_stop is None
@@ -172,7 +172,7 @@ def on_ray():
 
 
 @pytest.mark.ray
-def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
+def test_failed_trial_says_what_failed():
     on_ray()
     from rlctl.agents.training.search.tuner import _why
 
@@ -185,7 +185,7 @@ def test_a_failed_trial_says_what_failed_and_not_how_ray_got_there():
 
 @pytest.mark.ray
 @pytest.mark.parametrize(("timesteps", "stopped_by"), [(300, ""), (200, "asha")])
-def test_a_trial_with_its_timesteps_spent_was_not_stopped(timesteps, stopped_by):
+def test_trial_with_spent_timesteps_was_not_stopped(timesteps, stopped_by):
     on_ray()
     import pandas
 

@@ -71,7 +71,7 @@ def test_nanoseconds(lines: Path) -> None:
     source.close()
 
 
-def test_a_task_that_no_longer_wakes_up_has_no_tail(lines: Path) -> None:
+def test_sleeping_task_has_no_tail(lines: Path) -> None:
     source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, WITH_SMIS)
@@ -86,7 +86,7 @@ def test_a_task_that_no_longer_wakes_up_has_no_tail(lines: Path) -> None:
     source.close()
 
 
-def test_output_without_wake_ups_names_the_option_that_makes_them(lines: Path) -> None:
+def test_output_without_wake_ups_names_the_option(lines: Path) -> None:
     source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, b"T: 0 (22533) P:80 I:200 C:   3000 Min:      2 Act:    3 Avg:    3 Max:    1145\n")
@@ -97,7 +97,7 @@ def test_output_without_wake_ups_names_the_option_that_makes_them(lines: Path) -
     source.close()
 
 
-def test_a_file_may_be_emptied_while_cyclictest_adds_to_it(lines: Path) -> None:
+def test_file_may_be_emptied_beside_cyclictest(lines: Path) -> None:
     source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, CAPTURED * 9)
@@ -129,7 +129,7 @@ def test_whatever_cyclictest_prints_is_read_back(printed: list[tuple[int, int, i
 
 
 @pytest.mark.host
-def test_the_real_one_is_read_to_its_last_wake_up(tmp_path: Path) -> None:
+def test_real_one_is_read_to_its_end(tmp_path: Path) -> None:
     program = shutil.which("cyclictest")
     if program is None:
         pytest.skip("cyclictest is not installed: apt-get install rt-tests")

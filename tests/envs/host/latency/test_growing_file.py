@@ -38,7 +38,7 @@ def test_begins_at_the_end_and_gives_whole_lines(log: Path) -> None:
     follower.close()
 
 
-def test_a_line_that_was_begun_before_is_not_taken_for_a_whole_one(log: Path) -> None:
+def test_begun_line_is_not_a_whole_one(log: Path) -> None:
     append(log, b"0.0")
     follower = GrowingFile(log)
     append(log, b"05\nnext\n")
@@ -57,7 +57,7 @@ def test_rotation_loses_nothing(log: Path, tmp_path: Path) -> None:
     follower.close()
 
 
-def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_path: Path) -> None:
+def test_old_file_is_read_until_reopen(log: Path, tmp_path: Path) -> None:
     follower = GrowingFile(log)
     log.rename(tmp_path / "access.log.1")
     append(tmp_path / "access.log.1", b"still here\n")
@@ -69,7 +69,7 @@ def test_between_rename_and_reopen_the_old_file_is_still_read(log: Path, tmp_pat
     follower.close()
 
 
-def test_an_old_log_that_is_moved_in_says_nothing_of_now(log: Path, tmp_path: Path) -> None:
+def test_old_log_moved_in_says_nothing(log: Path, tmp_path: Path) -> None:
     follower, old = GrowingFile(log), tmp_path / "old.log"
     append(log, b"last of the present one\n")
     old.write_bytes(b"of last year\nbegun last year")
@@ -133,7 +133,7 @@ def test_lines_belong_to_when_size_was_taken(log: Path) -> None:
     follower.close()
 
 
-def test_a_file_that_comes_later_is_read_from_its_start(tmp_path: Path) -> None:
+def test_later_file_is_read_from_its_start(tmp_path: Path) -> None:
     follower = GrowingFile(tmp_path / "late.log")
     missing = follower.read()
     assert isinstance(missing, Missing)
@@ -159,7 +159,7 @@ def test_a_burst_is_cut_to_its_newest_part(log: Path) -> None:
     follower.close()
 
 
-def test_a_fifo_is_never_opened_so_that_no_writer_waits_for_rlctl(tmp_path: Path) -> None:
+def test_fifo_is_never_opened(tmp_path: Path) -> None:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     follower = GrowingFile(path)
@@ -193,7 +193,7 @@ def test_however_it_is_written_lines_are_same(tmp_path_factory: pytest.TempPathF
     assert got == whole[: whole.rfind(b"\n") + 1]
 
 
-def test_a_look_takes_no_more_memory_than_there_is_to_read(log: Path) -> None:
+def test_look_takes_only_the_memory_it_reads(log: Path) -> None:
     """A megabyte asked for at every tick, and shrunk to some lines, wore the heap out: 0.2 MB in a thousand ticks."""
     follower = GrowingFile(log)
     append(log, b"one\n")
@@ -253,7 +253,7 @@ def test_looking_ahead_outlives_truncation_rotation_and_absence(log: Path, tmp_p
 @given(
     st.lists(st.tuples(st.sampled_from([b"a\n", b"bcd", b"\n", b"efgh\nij\n"]), st.sampled_from("raw")), max_size=30)
 )
-def test_whenever_somebody_looks_every_line_is_read_once_and_looked_at_at_most_once(
+def test_every_line_is_read_and_looked_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bytes, str]]
 ) -> None:
     path = tmp_path_factory.mktemp("log") / "access.log"

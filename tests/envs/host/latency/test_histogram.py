@@ -36,7 +36,7 @@ def test_quantile_lies_in_bucket_that_holds_it(rows: list[tuple[float, int]], ab
     assert beyond == (total < q * (total + above))
 
 
-def test_what_was_added_is_told_from_what_started_anew() -> None:
+def test_added_is_told_from_started_anew() -> None:
     before = Histogram((1.0, math.inf), (5.0, 10.0))
     assert Histogram((1.0, math.inf), (6.0, 12.0)).since(before).counts == (1.0, 2.0)
     assert Histogram((1.0, math.inf), (6.0, 9.0)).since(before).counts == (6.0, 9.0)
@@ -78,7 +78,7 @@ def test_together_no_request_seems_faster_than_it_was(one: list[tuple[int, int]]
         assert count <= sum(request <= bound for request in (*requests, *others))
 
 
-def test_of_requests_in_no_finite_bucket_only_their_number_is_known() -> None:
+def test_requests_in_infinite_bucket_are_only_counted() -> None:
     only = Histogram((math.inf,), (7.0,))
     assert only.quantile(0.95) == (0.0, True)
     figures = only.figures("h", TimeUnit.SECONDS, SLO(0.010), 1.0, 1.0)

@@ -56,7 +56,7 @@ def test_what_is_absent_or_wrong_names_its_key() -> None:
     assert isinstance(found.oldest_seconds, Missing)
 
 
-def test_a_tail_without_a_number_of_samples_is_refused_at_the_door() -> None:
+def test_tail_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="samples"):
         FigureKeys(tail="p95")
 
@@ -67,7 +67,7 @@ def test_a_rate_stands_in_for_samples() -> None:
     assert found.samples == 100
 
 
-def test_samples_stand_in_for_a_rate_so_that_a_tail_never_comes_without_a_load() -> None:
+def test_samples_stand_in_for_a_rate() -> None:
     keys = FigureKeys(tail="p95", samples="n", window="w")
 
     def done(**document: float) -> float | Missing:
@@ -189,7 +189,7 @@ def test_requests_that_fail_fast_are_no_good_news(tmp_path: Path, slo: SLO) -> N
     source.close()
 
 
-def test_an_access_log_in_json_tells_failures_by_their_status(tmp_path: Path, slo: SLO) -> None:
+def test_json_access_log_tells_failures_by_status(tmp_path: Path, slo: SLO) -> None:
     """HAProxy's: 500, 503 and 504 are failures, and so would be one without a status; a client's 400 is none."""
     path = tmp_path / "haproxy.jsonl"
     path.touch()
@@ -204,7 +204,7 @@ def test_an_access_log_in_json_tells_failures_by_their_status(tmp_path: Path, sl
 
 
 @pytest.mark.parametrize("padding", [0, 190])
-def test_a_burst_is_sampled_and_its_load_is_that_of_all_its_lines(tmp_path: Path, padding: int) -> None:
+def test_burst_is_sampled_with_its_whole_load(tmp_path: Path, padding: int) -> None:
     """Bytes beyond a megabyte a tick were once skipped in silence, and the load fell as it rose."""
     path = tmp_path / "requests.jsonl"
     path.touch()
@@ -306,7 +306,7 @@ def test_lines_together_are_read_as_each_by_itself(rows: list[object], by_ok: bo
 
 
 @given(st.lists(st.binary(max_size=3).map(lambda line: line.replace(b"\n", b"")), max_size=60), st.integers(1, 3))
-def test_a_sample_is_of_every_so_manieth_run_of_lines(rows: list[bytes], run: int) -> None:
+def test_sample_is_of_every_nth_run(rows: list[bytes], run: int) -> None:
     lines = b"".join(row + b"\n" for row in rows)
     sample, weight = sampled(lines, 7, run)
     assert weight == max(-(-len(rows) // 7), 1)
@@ -318,7 +318,7 @@ def test_a_sample_is_of_every_so_manieth_run_of_lines(rows: list[bytes], run: in
 
 
 @given(st.lists(st.lists(ROW, max_size=4), min_size=1, max_size=6), st.binary(max_size=3))
-def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[object]], torn: bytes) -> None:
+def test_taken_between_ticks_is_in_their_readings(pieces: list[list[object]], torn: bytes) -> None:
     """As if it had been read in one go, sound or not."""
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr("rlctl.envs.host.latency.text_log.EARLY_BYTES", 1)
@@ -344,7 +344,7 @@ def test_what_is_taken_between_the_ticks_is_in_their_readings(pieces: list[list[
         unlooked.close()
 
 
-def test_a_stream_that_is_taken_in_pieces_is_weighed_as_one(tmp_path: Path) -> None:
+def test_stream_in_pieces_is_weighed_as_one(tmp_path: Path) -> None:
     path = tmp_path / "requests"
     path.touch()
     source = TimedLog(path, JsonRequests(RequestKeys(latency="ms")), SLO(0.010, quantile=0.95))
@@ -386,16 +386,14 @@ def test_file_that_is_not_there_is_named_once(tmp_path: Path, slo: SLO) -> None:
     assert tail.detail == f"{tmp_path / 'x.jsonl'}: No such file or directory"
 
 
-def test_a_member_that_is_not_there_is_told_with_those_that_are() -> None:
+def test_absent_member_is_told_with_the_others() -> None:
     found = FigureKeys(tail="p95", samples="n").figures({"p99": 1.0, "n": 3}, 0.0, 1.0)
     assert isinstance(found, Figures)
     assert isinstance(found.tail_seconds, Missing)
     assert found.tail_seconds.detail == "'p95' is absent or null; there is: p99, n"
 
 
-def test_an_endpoint_that_has_fallen_silent_is_told_with_why_it_does_not_answer(
-    slo: SLO, serve: Callable[..., str]
-) -> None:
+def test_silent_endpoint_is_told_with_why(slo: SLO, serve: Callable[..., str]) -> None:
     status = 200
     url = serve(lambda: (status, json.dumps(GOOD).encode()))
     source = PolledSource("json", url, JsonDigest(KEYS, 1.0), slo, interval_seconds=0.02, stale_seconds=0.1)
@@ -415,7 +413,7 @@ def test_silence_is_told_once(slo: SLO) -> None:
     assert told.detail == "json http://x: no request completed in 1.0 s"
 
 
-def test_requests_are_looked_at_ahead_of_the_reading_which_has_them_all(tmp_path: Path, slo: SLO) -> None:
+def test_requests_are_looked_at_before_the_reading(tmp_path: Path, slo: SLO) -> None:
     path = tmp_path / "requests"
     path.touch()
     source = TimedLog(path, JsonRequests(RequestKeys(unit=TimeUnit.MILLISECONDS, latency="ms")), slo)

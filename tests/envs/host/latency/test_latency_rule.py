@@ -64,7 +64,7 @@ def test_nothing_completed_and_nothing_outstanding_is_no_data(reporter: Reporter
     assert words in tail.detail
 
 
-def test_old_figures_are_stale_as_a_whole_and_tell_their_age(reporter: Reporter) -> None:
+def test_old_figures_are_stale_as_a_whole(reporter: Reporter) -> None:
     figures = Figures(10.0, 1.0, 500, 0.004, 0.0, offered_rps=1.0)
     reporter.readings(figures, 12.0)
     found = reporter.readings(figures, 13.5)
@@ -82,7 +82,7 @@ def test_old_figures_are_stale_as_a_whole_and_tell_their_age(reporter: Reporter)
         (UNKNOWN, None),  # a source without a counter
     ],
 )
-def test_a_counter_of_failures_that_says_nothing_does_not_say_that_none_fail(
+def test_silent_counter_of_failures_says_nothing(
     reporter: Reporter, errors: float | Missing, reason: Why | None
 ) -> None:
     tail = reporter.readings(Figures(10.0, 1.0, 500, 0.004, error_rps=errors), 10.0)["tail_latency_seconds"]
@@ -90,7 +90,7 @@ def test_a_counter_of_failures_that_says_nothing_does_not_say_that_none_fail(
     assert reason is None or "nobody knows how many requests fail" in repr(tail)
 
 
-def test_load_is_what_was_offered_and_what_was_done_only_if_that_is_all_there_is(reporter: Reporter) -> None:
+def test_load_is_what_was_offered(reporter: Reporter) -> None:
     both = Figures(1.0, 1.0, 500, 0.1, offered_rps=1200.0, done_rps=500.0)
     assert reporter.readings(both, 1.0)["load_ratio"] == Value(1.2)
     done = Figures(1.0, 1.0, 500, 0.1, done_rps=500.0)
@@ -130,7 +130,7 @@ def window_of(window: SampleWindow) -> tuple[int, float]:
     return figures.samples, figures.window_seconds
 
 
-def test_a_window_of_one_tick_holds_one_batch_though_ticks_jitter() -> None:
+def test_one_ticks_window_holds_one_batch() -> None:
     window = SampleWindow(1.0, 0.95)
     assert isinstance(window.figures(), Missing)
     for tick, now in enumerate((0.0, 1.01, 2.0, 2.99, 4.02)):
@@ -161,7 +161,7 @@ BATCH = st.builds(
 
 
 @given(st.lists(BATCH, min_size=1, max_size=8), st.sampled_from([0.5, 0.9, 0.95, 0.99]))
-def test_the_tail_of_bursts_is_that_of_each_line_as_often_as_it_counts(batches: list[Requests], q: float) -> None:
+def test_tail_of_bursts_is_weighed_by_lines(batches: list[Requests], q: float) -> None:
     window = SampleWindow(100.0, q)
     window.add(0.0, Requests())
     for second, batch in enumerate(batches, start=1):

@@ -56,9 +56,7 @@ def test_requests_that_fail_fast_are_no_good_news(log: Path, slo: SLO) -> None:
     nginx.close()
 
 
-def test_what_is_taken_before_a_long_tick_ends_is_of_its_window(
-    log: Path, slo: SLO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_taken_before_a_long_ticks_end_counts(log: Path, slo: SLO, monkeypatch: pytest.MonkeyPatch) -> None:
     """At two seconds a tick the first of them is none that was buffered for long."""
     monkeypatch.setattr("rlctl.envs.host.latency.text_log.EARLY_BYTES", 1)
     nginx = source(log, slo)
@@ -73,7 +71,7 @@ def test_what_is_taken_before_a_long_tick_ends_is_of_its_window(
     nginx.close()
 
 
-def test_a_line_that_was_buffered_for_long_is_not_of_this_window(log: Path, slo: SLO) -> None:
+def test_line_buffered_long_is_outside_the_window(log: Path, slo: SLO) -> None:
     nginx = source(log, slo)
     nginx.read(10.0)
     append(log, f"{NOW - 30:.3f} 200 5.000", f"{NOW - 0.1:.3f} 200 0.002")
@@ -91,7 +89,7 @@ def test_any_other_format_by_its_pattern(log: Path, slo: SLO) -> None:
     nginx.close()
 
 
-def test_silence_is_no_data_and_a_log_that_is_not_there_says_so(tmp_path: Path, log: Path, slo: SLO) -> None:
+def test_silence_is_no_data_absence_is_told(tmp_path: Path, log: Path, slo: SLO) -> None:
     nginx = source(log, slo)
     nginx.read(0.0)
     silent = nginx.read(1.0)["tail_latency_seconds"]

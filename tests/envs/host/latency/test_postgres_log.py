@@ -82,7 +82,7 @@ def test_sessions_that_never_execute_are_forgotten(source: TimedLog, monkeypatch
     assert in_milliseconds(source, *bound, *done) == [1.0, 10.0, 10.0]
 
 
-def test_a_statement_that_was_cut_off_is_the_slowest_of_all(source: TimedLog, log: Path) -> None:
+def test_statement_cut_off_is_the_slowest(source: TimedLog, log: Path) -> None:
     write(log, *[row("duration: 1.000 ms")] * 90, *[timed_out()] * 10)
     found = source.read(1.0)
     tail = found["tail_latency_seconds"]
@@ -91,7 +91,7 @@ def test_a_statement_that_was_cut_off_is_the_slowest_of_all(source: TimedLog, lo
     assert found["load_ratio"] == Value(0.1)
 
 
-def test_a_clients_mistakes_and_the_servers_own_lines_are_no_requests(source: TimedLog, log: Path) -> None:
+def test_clients_mistakes_are_no_requests(source: TimedLog, log: Path) -> None:
     write(log, *[row("duration: 1.000 ms")] * 20, row("checkpoint starting: time"))
     write(log, *[row("duplicate key value violates unique constraint", state_code="23505")] * 20)
     found = source.read(1.0)
@@ -124,14 +124,14 @@ def test_a_log_that_cannot_be_read_is_told(source: TimedLog, log: Path, line: st
     assert tail.detail.endswith(UNFIT)
 
 
-def test_a_server_that_ends_all_statements_is_not_taken_for_a_wrong_log(source: TimedLog, log: Path) -> None:
+def test_server_ending_statements_is_no_wrong_log(source: TimedLog, log: Path) -> None:
     write(log, *[timed_out()] * 3)
     tail = source.read(1.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
     assert "all its statements were ended" in tail.detail
 
 
-def test_a_look_between_two_ticks_takes_nothing_from_the_next_reading(log: Path, slo: SLO) -> None:
+def test_look_between_ticks_takes_nothing(log: Path, slo: SLO) -> None:
     source = TimedLog(log, PostgresLines(2), slo)
     source.read(0.0)
     write(log, row("duration: 5.000 ms", "BIND"), timed_out())

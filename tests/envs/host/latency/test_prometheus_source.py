@@ -47,7 +47,7 @@ def sound(found: Figures | Missing) -> Figures:
     return found
 
 
-def test_the_tail_is_that_of_the_interval_and_not_of_all_time(slo: SLO) -> None:
+def test_tail_is_of_the_interval(slo: SLO) -> None:
     before = exposition((10_000, 10_000, 10_000, 10_000, 10_000))
     now = exposition((10_000, 10_000, 10_100, 10_100, 10_100))
     found = sound(figures(slo, before, now))
@@ -62,7 +62,7 @@ def test_one_scrape_is_no_window(slo: SLO) -> None:
     assert found.why is Why.NO_DATA
 
 
-def test_a_tail_beyond_the_last_bound_is_said_to_be_a_lower_limit(slo: SLO) -> None:
+def test_tail_beyond_last_bound_is_a_lower_limit(slo: SLO) -> None:
     found = sound(figures(slo, exposition((0, 0, 0, 0, 0)), exposition((0, 0, 0, 50, 100))))
     assert found.tail_seconds == 0.050
     assert found.tail_is_lower_limit
@@ -77,7 +77,7 @@ def test_histogram_that_ends_below_target_cannot_tell(slo: SLO) -> None:
     assert "buckets beyond the target" in tail.detail
 
 
-def test_a_worker_that_restarts_or_joins_does_not_disturb_the_others(slo: SLO) -> None:
+def test_restarted_worker_does_not_disturb_others(slo: SLO) -> None:
     before = exposition((500,) * 5, "1") + exposition((900,) * 5, "2")
     now = exposition((600,) * 5, "1") + exposition((30,) * 5, "2") + exposition((20,) * 5, "3")
     after = exposition((700,) * 5, "1") + exposition((60,) * 5, "2") + exposition((40,) * 5, "3")
@@ -142,7 +142,7 @@ def test_names_in_utf8_are_read(slo: SLO) -> None:
     assert sound(figures(slo, *pages, names=names)).samples == 7
 
 
-def test_workers_that_answer_in_turn_each_for_itself_are_no_window(slo: SLO) -> None:
+def test_workers_answering_in_turn_are_no_window(slo: SLO) -> None:
     """What they differ by is the lifetime of one: its tail hid a service that missed at that moment."""
     one, other = exposition((9000,) * 5), exposition((200,) * 5)
     restarted = figures(slo, one, other)
@@ -163,7 +163,7 @@ def test_workers_that_answer_in_turn_each_for_itself_are_no_window(slo: SLO) -> 
         ({"worker": "9"}, "no series of http_seconds_bucket with {'worker': '9'}; histograms there: http_seconds"),
     ],
 )
-def test_a_histogram_that_is_not_there_is_told_by_name(slo: SLO, labels: dict[str, str], said: str) -> None:
+def test_absent_histogram_is_told_by_name(slo: SLO, labels: dict[str, str], said: str) -> None:
     names = PrometheusNames(histogram="http_seconds", labels=labels)
     page = exposition((0, 1, 1, 1, 1)) if labels else "go_goroutines 7\n"
     found = figures(slo, page, page, names=names)
@@ -177,7 +177,7 @@ def test_labels_choose_series(slo: SLO) -> None:
     assert sound(figures(slo, *scrapes, names=names)).samples == 300
 
 
-def test_in_flight_growth_is_offered_load_that_was_not_done(slo: SLO) -> None:
+def test_in_flight_growth_is_undone_load(slo: SLO) -> None:
     before = exposition((0,) * 5, extra="in_flight 5\noldest_seconds 0.001")
     now = exposition((300,) * 5, extra="in_flight 205\noldest_seconds 0.8")
     found = sound(figures(slo, before, now))
@@ -262,7 +262,7 @@ def test_requests_that_fail_fast_are_no_good_news(slo: SLO) -> None:
     assert tail.why is Why.FAILING
 
 
-def test_a_counter_of_failures_that_is_not_there_is_told_by_name(slo: SLO) -> None:
+def test_absent_counter_of_failures_is_told_by_name(slo: SLO) -> None:
     names = PrometheusNames(histogram="http_seconds", errors="nosuch_total", error_labels={"code": "5.."})
     found = figures(slo, *[exposition((n,) * 5) for n in (0, 100)], names=names)
     assert isinstance(found, Missing)
