@@ -27,7 +27,7 @@ def rlctl(*words):
     return done.stdout
 
 
-def test_applications_live_in_the_clusters_of_a_partition_that_stands(tmp_path):
+def test_applications_live_in_a_partitions_clusters(tmp_path):
     (ROOT / "lc").mkdir()
     requests, log, state = tmp_path / "requests.jsonl", tmp_path / "log", tmp_path / "state"
     config = tmp_path / "serve.yaml"

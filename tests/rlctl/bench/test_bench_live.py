@@ -130,7 +130,7 @@ def test_cap_on_bes_writes_holds(scenario, tmp_path):
 
 
 @pytest.mark.host
-def test_dry_run_says_what_it_would_do_and_does_nothing(scenario):
+def test_dry_run_says_what_it_would_do(scenario):
     done = rlctl("bench", "--scenario", str(scenario), "--managers", "heracles", "--dry-run")
     assert done.returncode == 0
     assert "a published core is 0.0278 CPU" in done.stderr
