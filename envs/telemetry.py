@@ -220,6 +220,9 @@ FEW_IN_LONG = "few_in_long"
 MAX_LOAD = "max_load_rps"
 """The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
 
+BUSIEST_THREAD = "lc_busiest_thread_ratio"
+"""The counter with the busiest thread's share of the LC's CPU time; further CPUs do not speed up one thread."""
+
 BE_ALLOWED = "be_allowed_cpus"
 BE_SHARE = "be_effective_share"
 """BE's share of a CPU that it and the LC both want, by their CPU weights where those meet."""
@@ -238,7 +241,7 @@ OF_EACH_LC = (
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
     LC_IDLE, FEW_IN_LONG, "lc_saturated_ratio",
-    "lc_memory_pressure_ratio", "lc_io_pressure_ratio",
+    "lc_memory_pressure_ratio", "lc_io_pressure_ratio", BUSIEST_THREAD,
 )  # fmt: skip
 """Counters that each LC has of its own."""
 

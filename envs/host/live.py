@@ -28,6 +28,7 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import (
     BE_ALLOWED,
     BE_SHARE,
+    BUSIEST_THREAD,
     COUNTERS_OF_EACH_LC,
     MAX_LOAD,
     OF_EACH_LC,
@@ -354,8 +355,8 @@ class LiveHost:
             return telemetry
         rps, held = offered_rps(readings), self._verdict.at_most(self.limits.minimum)
         max_load.observe(
-            telemetry.time_seconds, rps, telemetry.lc_cpus, telemetry.latency_ratio,
-            be_held=held, window_seconds=window_of(telemetry),
+            telemetry.time_seconds, rps, telemetry.lc_cpu_seconds_per_request, telemetry.latency_ratio, be_held=held,
+            busiest=readings.get(BUSIEST_THREAD, ABSENT), window_seconds=window_of(telemetry),
         )  # fmt: skip
         if math.isinf(lc.slo.max_load_rps):
             counters = dict(telemetry.counters)

@@ -1,32 +1,42 @@
-"""The LC's maximum load, learned from what is seen of it, for who does not know it: a cautious estimate.
+"""The LC's maximum load, learned from what is seen of it, for who does not know it: an estimate, and how sure it is.
 
-Nothing is tried for it, so it is an estimate until the load has borne it out. Where the LC is bound by something else
-than its CPUs, what is learned from its CPU time is too much until the LC alone has missed its target; the guards on
-latency do not depend on it.
+Nothing is tried for it. CPU time and requests of the same windows say what a request takes; the CPUs that its threads
+can use at once say how many requests that makes. Where the LC is bound by something else, that is too much until the LC
+alone has missed its target: only then its load is a reason to suspend BE. The guards on latency do not depend on it.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
 
-CAUTIOUS_UTILISATION = 0.7
-"""Of the LC's CPUs. nginx and memcached alone keep their target to about .9 of them (docs/results/live-nginx.json and
-live-memcached.json: `lc_cpus` under `frozen` by its load); who is bound by something else may not come to .7."""
+UTILISATION = 0.8
+"""Of the CPUs that the LC can use. nginx and memcached alone keep their target to about .9 of them
+(docs/results/live-nginx.json and live-memcached.json: `lc_cpus` under `frozen` by its load); requests become cheaper as
+the load rises; who is bound by something else does not come to it."""
 
-FIRST_WINDOWS = 120
-"""Of so many windows the one with the dearest requests counts, before there is an average: what comes first, such as
-cheap requests only, says little of what follows."""
+WINDOWS = 120
+"""The estimate is of so many windows."""
 
-RISE, FALL = 0.3, 0.02
-"""Weight of a new CPU time by requests in its average, when above and when below: an underestimate costs QoS."""
+BUSY_RATIO, LEAST_WINDOWS = 0.5, 5
+"""Windows with at least so much of the highest load among them say what a request takes: of an idle LC most CPU time is
+housekeeping. At least so many count, the busiest first."""
+
+DEAR_QUANTILE, SURE_QUANTILES = 0.75, (0.1, 0.9)
+"""Of what a request takes: what counts, as one dear window in four may be an accident; and what it lies between."""
+
+UNCONFIRMED_RATIO = 0.75
+"""The highest load that is told while no tail has confirmed the maximum: below what suspends BE in any shipped profile
+and manager."""
 
 NEAR_RATIO = 0.9
 """A load that held bears out a maximum of which it is so much."""
@@ -41,10 +51,12 @@ SAME_SECONDS = 1e-3
 """Figures whose windows end so close to each other are the same: sources are polled in their own time."""
 
 LEAST_USE_CPUS = 0.01
-"""A use below it is housekeeping, whatever the requests."""
+"""A use below it counts as so much, whatever the requests."""
 
 TOLD_RATIO = 0.1
 """Changes below it are not told."""
+
+_UNKNOWN = Missing(Why.NOT_CONFIGURED)
 
 SCHEMA = 1
 MOST = 1e15
@@ -54,6 +66,15 @@ ABSURD_RATIO = 1.25
 """A stated maximum that is so far off what was seen is told."""
 
 
+@dataclass(frozen=True, slots=True)
+class _LoadWindow:
+    """What a window says: its load, CPU time by requests, and the busiest thread's share of that if it is known."""
+
+    rps: float
+    demand_seconds: float
+    busiest_ratio: float | None
+
+
 @dataclass(slots=True)
 class MaxLoad:
     """What is known of the maximum load of an LC, by its windows. Loads are requests a second; None is not known.
@@ -61,18 +82,15 @@ class MaxLoad:
     Attributes:
         lc: Name of the LC.
         lc_cpus: CPUs that it may run on.
-        cpu_seconds_per_request: CPU time that a request takes: in the dearest of the first windows, then on average.
-        windows: Windows since the start that it is of, up to FIRST_WINDOWS.
         held_rps: The highest load at which two windows in a row held the target, whatever BE had.
         missed_rps: The lowest load at which the LC missed it for SETTLED_SECONDS while BE had next to nothing.
     """
 
     lc: str
     lc_cpus: float
-    cpu_seconds_per_request: float | None = None
     held_rps: float | None = None
     missed_rps: float | None = None
-    windows: int = 0
+    _windows: deque[_LoadWindow] = field(default_factory=lambda: deque(maxlen=WINDOWS))
     _remembered: float = 0.0
     _last_held_rps: float = 0.0
     _seen_until: float = -math.inf
@@ -86,13 +104,29 @@ class MaxLoad:
         return f"maximum load of {self.lc}"
 
     @property
+    def cpu_seconds_per_request(self) -> float | None:
+        """CPU time that a request takes; for the first windows after a restart no less than was remembered."""
+        return self._demand(DEAR_QUANTILE)
+
+    @property
+    def usable_cpus(self) -> float:
+        """CPUs that the LC can keep busy at once: one with a single thread that does all the work has one."""
+        known = [one.busiest_ratio for one in self._telling() if one.busiest_ratio]
+        return min(self.lc_cpus, 1.0 / statistics.median(known)) if known else self.lc_cpus
+
+    @property
     def cautious_rps(self) -> float | None:
         """What counts as the maximum: what held, or what CPUs and misses allow, if that is more."""
         allowed = None
-        if self.cpu_seconds_per_request:
+        if demand := self.cpu_seconds_per_request:
             most = MISSED_RATIO * self.missed_rps if self.missed_rps else math.inf
-            allowed = min(CAUTIOUS_UTILISATION * self.lc_cpus / self.cpu_seconds_per_request, most)
+            allowed = min(UTILISATION * self.usable_cpus / demand, most)
         return max((known for known in (allowed, self.held_rps) if known), default=None)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether a tail has said where the maximum is: the LC has missed its target alone."""
+        return self.missed_rps is not None
 
     @property
     def borne_out(self) -> bool:
@@ -100,30 +134,40 @@ class MaxLoad:
         return (self.held_rps or 0.0) >= NEAR_RATIO * (self.cautious_rps or math.inf)
 
     @property
+    def lowest_rps(self) -> float | None:
+        """The least that it may be: what held, or so much of what the dearest requests would make of the CPUs."""
+        demand = self._demand(SURE_QUANTILES[1])
+        least = UTILISATION * self.usable_cpus / demand if demand else None
+        known = [one for one in (least, self.cautious_rps) if one]
+        return max(min(known), self.held_rps or 0.0) if known else None
+
+    @property
     def highest_rps(self) -> float | None:
-        """The most that it can be: what was missed, or all CPUs busy, if more has not held."""
+        """The most that it can be: what was missed, or all CPUs busy with cheap requests, if more has not held."""
         if self.missed_rps:
             return self.missed_rps
-        demand = self.cpu_seconds_per_request
-        return max(self.lc_cpus / demand, self.held_rps or 0.0) if demand else None
+        demand = self._demand(SURE_QUANTILES[0])
+        return max(self.usable_cpus / demand, self.held_rps or 0.0) if demand else None
 
     def observe(
         self,
         now_seconds: float,
         rps: Reading,
-        use_cpus: Reading,
+        demand: Reading,
         latency_ratio: float | None,
         *,
         be_held: bool,
+        busiest: Reading = _UNKNOWN,
         window_seconds: float = 0.0,
     ) -> None:
         """Learn from a window.
 
         Args:
             rps: Load that was offered.
-            use_cpus: CPUs that the LC kept busy.
+            demand: CPU time by requests, both of the window of `rps`.
             latency_ratio: Its tail latency by the target; None where it is not known.
             be_held: BE had its minimum at most.
+            busiest: The busiest thread's share of the LC's CPU time.
             window_seconds: How long the latency is of: so long what BE did before stays in it.
         """
         if isinstance(rps, Missing) or latency_ratio is None or not rps.value > 0.0:
@@ -138,8 +182,9 @@ class MaxLoad:
             return
         self._missing_since = None
         # An LC that misses has less CPU time than it needs, and would teach too small a demand.
-        if isinstance(use_cpus, Value) and use_cpus.value >= LEAST_USE_CPUS:
-            self._learn(use_cpus.value / rps.value)
+        if isinstance(demand, Value):
+            share = busiest.value if isinstance(busiest, Value) and 0.0 < busiest.value <= 1.0 else None
+            self._windows.append(_LoadWindow(rps.value, max(demand.value, LEAST_USE_CPUS / rps.value), share))
         both, self._last_held_rps = min(self._last_held_rps, rps.value), rps.value
         if both > (self.held_rps or 0.0):
             self.held_rps = both
@@ -147,7 +192,7 @@ class MaxLoad:
             self.missed_rps = None  # the LC or its host are others now
 
     def ratio(self, rps: Reading) -> Reading:
-        """A load as a share of the cautious maximum."""
+        """A load as a share of what counts as the maximum: capped while no tail has confirmed it."""
         most = self.cautious_rps
         if isinstance(rps, Missing):
             return rps
@@ -156,7 +201,8 @@ class MaxLoad:
         if most is None:
             return Missing(Why.NO_DATA, f"{self.name}: no window yet that says anything of it")
         self._tell(most)
-        return Value(rps.value / most, rps.age_seconds)
+        share = rps.value / most
+        return Value(share if self.confirmed else min(share, UNCONFIRMED_RATIO), rps.age_seconds)
 
     def contradiction(self, stated_rps: float) -> str:
         """What was seen against a maximum that somebody stated; empty where there is nothing."""
@@ -177,7 +223,7 @@ class MaxLoad:
     def restore_state(self, memory: Mapping[str, Any]) -> None:
         """Go on with what `state_dict` said, of an older version too; ValueError: it is none of that.
 
-        It can only make the maximum less: the first windows count anew, and that request is one of theirs.
+        It can only make the maximum less: for the first windows a request takes no less than it did.
         """
         missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
         if memory.get("schema") != SCHEMA or not (_is_known(missed_rps) and _is_known(demand)):
@@ -187,23 +233,32 @@ class MaxLoad:
     def __str__(self) -> str:
         if (low := self.cautious_rps) is None:
             return f"{self.name}: not known yet"
-        high = f", at most {self.highest_rps:.0f}" if self.highest_rps and self.highest_rps > low else ""
-        demand = self.cpu_seconds_per_request
+        demand, cpus = self.cpu_seconds_per_request, self.usable_cpus
+        most = self.highest_rps
+        sure = f", between {self.lowest_rps:.0f} and {most:.0f}" if most and most > low else ""
+        one_thread = f"{cpus:.3g} of {self.lc_cpus:g} CPUs by its busiest thread" if cpus < self.lc_cpus else ""
         reasons = (
             f"{1e3 * demand:.3g} ms of CPU a request on {self.lc_cpus:g} CPU" if demand else "",
+            one_thread,
             f"{self.held_rps:.0f} held" if self.held_rps else "",
             f"{self.missed_rps:.0f} missed without BE" if self.missed_rps else "",
+            "" if self.confirmed else "no tail has confirmed it, so BE is not suspended for it",
         )
         how = "at least" if self.borne_out else "estimated at"
-        return f"{self.name}: {how} {low:.0f} rps{high} ({', '.join(filter(None, reasons))})"
+        return f"{self.name}: {how} {low:.0f} rps{sure} ({', '.join(filter(None, reasons))})"
 
-    def _learn(self, demand: float) -> None:
-        known = self.cpu_seconds_per_request
-        if known is None or self.windows < FIRST_WINDOWS:
-            self.windows += 1
-            self.cpu_seconds_per_request = max(known or self._remembered, demand)
-        else:
-            self.cpu_seconds_per_request = known + (RISE if demand > known else FALL) * (demand - known)
+    def _telling(self) -> Sequence[_LoadWindow]:
+        """The windows that say what a request takes, the busiest first."""
+        ranked = sorted(self._windows, key=lambda one: -one.rps)
+        busy = sum(one.rps >= BUSY_RATIO * ranked[0].rps for one in ranked)
+        return ranked[: max(busy, LEAST_WINDOWS)]
+
+    def _demand(self, quantile: float) -> float | None:
+        if not self._windows:
+            return None
+        seen = sorted(one.demand_seconds for one in self._telling())
+        demand = seen[min(int(quantile * len(seen)), len(seen) - 1)]
+        return max(demand, self._remembered) if len(self._windows) < WINDOWS else demand
 
     def _miss(self, now_seconds: float, rps: float, settled_seconds: float, *, be_held: bool) -> None:
         if not be_held:

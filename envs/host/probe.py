@@ -28,7 +28,7 @@ from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Parse
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root
 from rlctl.envs.host.sensors.perf_process import NO_REASON
 from rlctl.envs.host.sensors.psi import some_seconds
-from rlctl.envs.host.sensors.schedstat import run_delay_seconds
+from rlctl.envs.host.sensors.schedstat import run_seconds
 from rlctl.envs.host.topology import read_list
 from rlctl.envs.telemetry import Missing
 
@@ -63,7 +63,7 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         _psi_triggers(proc),
         _tcp_diag(),
-        answers("schedstat", proc / "self/schedstat", run_delay_seconds, "the LC's run delay"),
+        answers("schedstat", proc / "self/schedstat", _waited, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
@@ -305,3 +305,8 @@ def _cpufreq(sys: Path) -> Capability:
 
 
 _FACTS = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
+
+
+def _waited(schedstat: bytes) -> float | Missing:
+    run = run_seconds(schedstat)
+    return run if isinstance(run, Missing) else run[1]

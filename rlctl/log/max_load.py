@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlctl.envs.errors import printable
 from rlctl.envs.host.max_load import MaxLoad, window_of
-from rlctl.envs.telemetry import Missing, SeveralTelemetry, Why, offered_rps
+from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, SeveralTelemetry, Why, offered_rps
 from rlctl.log.header import limits_in
 from rlctl.log.reader import LoggedTick
 
@@ -41,5 +41,6 @@ class LoggedLoad:
             if logged.first:  # what goes on over several windows does not go on over a restart
                 load.observe(now, _BETWEEN, _BETWEEN, None, be_held=False)
             rps = offered_rps(lc.counters)
-            load.observe(now, rps, lc.lc_cpus, lc.latency_ratio, be_held=held, window_seconds=window_of(lc))
+            load.observe(now, rps, lc.lc_cpu_seconds_per_request, lc.latency_ratio, be_held=held,
+                         busiest=lc.counters.get(BUSIEST_THREAD, _BETWEEN), window_seconds=window_of(lc))  # fmt: skip
         self.ticks += 1

@@ -97,7 +97,7 @@ def _to_safe(fault: Callable[[Stage], None], excused: Promise | None = None) -> 
         at = time.monotonic()
         fault(stage)
         with contextlib.suppress(TooLate):  # which the time tells
-            stage.until(lambda: stage.safe_since(at), "BE at the safe allocation")
+            stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
         reached = time.monotonic()
         # A controller that cannot write for long is taken for one that hangs.
         stage.watch(AFTERWARDS_TICKS / 2 if excused else AFTERWARDS_TICKS)

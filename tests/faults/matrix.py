@@ -178,7 +178,7 @@ def _judged(case: Case, stage: Stage, fault: Fault) -> Row:
             bound < seconds < bound + judged.waited_seconds
         ),
         f"the task that left had {excess:.2f} s of CPU too much, which nobody has to see": (
-            case.escapes and excess < SEEN_CPU_SECONDS
+            case.escapes and excess < SEEN_CPU_SECONDS and seconds == math.inf
         ),
     }
     why_busy = next((text for text, true in busy_because.items() if true), "")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of, find_ports
 from rlctl.envs.host.latency.newest import NOTHING, Newest
@@ -109,6 +109,11 @@ class TcpSource:
         whole = figures.window_seconds >= 0.5 * self._window_seconds
         idle = figures.samples == 0 and not waiting and whole
         return readings | {LC_IDLE: Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age)}
+
+    @property
+    def window(self) -> Window | None:
+        """When the window of the last readings began and ended."""
+        return self._reporter.window
 
     def newest(self) -> Newest:
         """The oldest waiting request at this moment."""

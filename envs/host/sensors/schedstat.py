@@ -2,49 +2,62 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.host.decode import parse_quantity
-from rlctl.envs.host.sensors.kernel_file import Gauge, Rate, missing_because
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.host.sensors.kernel_file import KernelFile, Rate, missing_because
+from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, Reading, Value, Why
 
 # One open file and one read per thread and tick: beyond this the sensor alone would cost as much as all else.
 MOST_THREADS = 256
 
 
-def run_delay_seconds(content: bytes) -> float | Missing:
-    """The second field of a schedstat file: ns spent runnable but not running, since the thread was born."""
+def run_seconds(content: bytes) -> tuple[float, float] | Missing:
+    """The first two fields of a schedstat file: time spent on a CPU, and runnable but not running, since its birth."""
     # Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat": time on the CPU, time waiting, both in ns.
-    fields = content.split()
-    delay = parse_quantity(fields[1]) if len(fields) >= 2 else Why.MALFORMED
-    if isinstance(delay, Why):
-        return Missing(delay, f"no run delay in {content[:60]!r}")
-    return delay * 1e-9
+    fields = [parse_quantity(one) for one in content.split()[:2]]
+    known = [one for one in fields if not isinstance(one, Why)]
+    if len(known) < 2:
+        why = next((one for one in fields if isinstance(one, Why)), Why.MALFORMED)
+        return Missing(why, f"no run delay in {content[:60]!r}")
+    return known[0] * 1e-9, known[1] * 1e-9
 
 
 class RunDelay:
     """`lc_run_delay_ratio`: seconds waited per second, summed over the LC's threads; above 1 when several wait.
+
+    And the busiest thread's share of their CPU time since the previous call.
 
     A thread born since the previous tick counts from its birth; the last wait of one that ended since is lost. A
     process that joined counts from its second tick, as it may bring a long past along.
     """
 
     name = "schedstat"
-    provides = ("lc_run_delay_ratio",)
+    provides = ("lc_run_delay_ratio", BUSIEST_THREAD)
 
     def __init__(self, pids: Callable[[], tuple[int, ...] | Missing], proc: Path = Path("/proc")) -> None:
         self._pids = pids
         self._proc = proc
         self._threads: dict[int, dict[int, _Thread]] = {}
         self._total_seconds = 0.0
+        self._used: list[float] = []  # CPU time of each thread since the previous call
         self._rate = Rate()
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
-        """Wait per second since the previous call."""
-        return {"lc_run_delay_ratio": self._rate.update(now_seconds, self._total())}
+        """Wait per second since the previous call, and the busiest thread's share."""
+        self._used = []
+        total = self._total()
+        used_seconds = math.fsum(self._used)
+        busiest: Reading = Missing(Why.NO_DATA, "no thread of the LC has used CPU time")
+        if isinstance(total, Missing):
+            busiest = total
+        elif used_seconds > 0.0:
+            busiest = Value(max(self._used) / used_seconds)
+        return {"lc_run_delay_ratio": self._rate.update(now_seconds, total), BUSIEST_THREAD: busiest}
 
     def close(self) -> None:
         """Close the kernel's files."""
@@ -73,39 +86,41 @@ class RunDelay:
             return Missing(Why.NOT_SUPPORTED, f"the LC has more than {MOST_THREADS} threads: use lc_pressure_ratio")
         threads = self._threads.setdefault(pid, {})
         for tid in set(threads).difference(tids):
-            threads.pop(tid).delay.close()
+            threads.pop(tid).file.close()
         for tid in tids.difference(threads):
             path = self._proc / str(pid) / "task" / str(tid) / "schedstat"
-            threads[tid] = _Thread(Gauge(path, run_delay_seconds, follow_name=False), None if known is None else 0.0)
+            threads[tid] = _Thread(KernelFile(path, follow_name=False), None if known is None else (0.0, 0.0))
         return self._add(threads)
 
     def _add(self, threads: dict[int, _Thread]) -> Missing | None:
         trouble = None
         for tid, thread in list(threads.items()):
-            waited = thread.waited_seconds()
-            if isinstance(waited, Missing):
-                threads.pop(tid).delay.close()
-                trouble = waited
+            run = thread.since_before()
+            if isinstance(run, Missing):
+                threads.pop(tid).file.close()
+                trouble = run
             else:
-                self._total_seconds += waited
+                self._used.append(run[0])
+                self._total_seconds += run[1]
         return trouble if not threads else None
 
     def _forget(self, pids: set[int]) -> None:
         for pid in pids:
             for thread in self._threads.pop(pid, {}).values():
-                thread.delay.close()
+                thread.file.close()
 
 
 @dataclass(slots=True)
 class _Thread:
-    """One thread's run delay, and what it was when last read (None: unknown, so that nothing can be added yet)."""
+    """One thread's run times, and what they were when last read (None: unknown, so that nothing can be added yet)."""
 
-    delay: Gauge
-    before_seconds: float | None
+    file: KernelFile
+    before: tuple[float, float] | None
 
-    def waited_seconds(self) -> float | Missing:
-        delay = self.delay.now()
-        if isinstance(delay, Missing):
-            return delay
-        before, self.before_seconds = self.before_seconds, delay
-        return 0.0 if before is None else max(delay - before, 0.0)
+    def since_before(self) -> tuple[float, float] | Missing:
+        content = self.file.read()
+        now = content if isinstance(content, Missing) else run_seconds(content)
+        if isinstance(now, Missing):
+            return now
+        before, self.before = self.before or now, now
+        return max(now[0] - before[0], 0.0), max(now[1] - before[1], 0.0)

@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.live import Lc, LiveHost
-from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.host.max_load import UTILISATION, MaxLoad
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -224,9 +224,7 @@ def test_applied_between_ticks_is_of_that_period(be):
     """A hold before the period is over must not pass for a BE that had nothing all the time."""
     telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
     held, begun = [], []
-    learner = SimpleNamespace(
-        observe=lambda *_, be_held, window_seconds: held.append(be_held), contradiction=lambda _: ""
-    )
+    learner = SimpleNamespace(observe=lambda *_, be_held, **_more: held.append(be_held), contradiction=lambda _: "")
     group, knobs, _ = be
     lc = Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(**telemetry),), learner)
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
@@ -258,11 +256,11 @@ def test_what_is_read_at_a_reset_teaches_nobody(be):
 
 def test_learned_maximum_stands_in_the_counters(be):
     group, knobs, _ = be
-    sensors = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), offered_rps=Value(70.0), lc_cpus=Value(0.1))
+    sensors = Fixed(tail_latency_seconds=Quantile(0.004, samples=50), done_rps=Value(70.0), lc_cpus=Value(0.1))
     lc = Lc("web", SLO(0.01, max_load_rps=math.inf), (sensors,), MaxLoad("web", 1.0))
     plant = LiveHost([lc], BeActuator([group], (1, 0), LIMITS, knobs), 0.001, lambda: None)
     plant.apply(LIMITS.safe)
     telemetry = [plant.read() for _ in range(2)][-1]
     most = telemetry.counters["max_load_rps"].value
     assert telemetry.load_ratio.value == pytest.approx(70.0 / most)
-    assert most == pytest.approx(0.7 / (0.1 / 70.0))
+    assert most == pytest.approx(UTILISATION / (0.1 / 70.0))

@@ -1,20 +1,25 @@
 """The maximum load that nobody stated: called an estimate until it was seen, and given up when it is contradicted."""
 
 import re
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.agents.managers.heracles import Heracles
+from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.envs.host.max_load import (
-    CAUTIOUS_UTILISATION,
-    FIRST_WINDOWS,
     MISSED_RATIO,
     NEAR_RATIO,
     SETTLED_SECONDS,
+    UNCONFIRMED_RATIO,
+    UTILISATION,
+    WINDOWS,
     MaxLoad,
 )
 from rlctl.envs.telemetry import Missing, Value, Why
+from rlctl.safety.profile import load_profile
 
 GONE = Missing(Why.NO_DATA)
 
@@ -28,19 +33,19 @@ class Service:
     def runs(self, seconds, rps, latency_ratio=0.5, be_held=False, demand=0.001):
         for _ in range(seconds):
             self.now += 1.0
-            self.learned.observe(self.now, Value(rps), Value(rps * demand), latency_ratio, be_held=be_held)
+            self.learned.observe(self.now, Value(rps), Value(demand), latency_ratio, be_held=be_held)
         return self.learned.cautious_rps
 
 
 def test_the_cpus_say_what_it_is_at_least():
-    assert Service().runs(1, 300.0) == pytest.approx(CAUTIOUS_UTILISATION * 1000.0)
+    assert Service().runs(1, 300.0) == pytest.approx(UTILISATION * 1000.0)
     assert Service().learned.cautious_rps is None
 
 
 def test_load_held_twice_is_within_maximum():
     service = Service()
     service.runs(1, 900.0)
-    assert service.learned.cautious_rps == pytest.approx(700.0)
+    assert service.learned.cautious_rps == pytest.approx(800.0)
     assert service.runs(1, 880.0) == 880.0
     assert service.runs(5, 100.0) == 880.0
 
@@ -54,7 +59,7 @@ def test_what_service_misses_alone_is_more_than_maximum():
     service.runs(5, 500.0, latency_ratio=3.0, be_held=True)
     service.runs(1, 300.0)
     assert service.learned.cautious_rps == pytest.approx(MISSED_RATIO * 500.0)
-    assert service.runs(2, 600.0) == pytest.approx(700.0), "and no longer, once it has held more"
+    assert service.runs(2, 600.0) == pytest.approx(800.0), "and no longer, once it has held more"
 
 
 def test_leftovers_after_be_are_not_the_services(caplog):
@@ -62,41 +67,107 @@ def test_leftovers_after_be_are_not_the_services(caplog):
     learned = MaxLoad("web", 1.0)
     for now in range(60):
         ratio = 3.0 if 10 <= now < 40 else 0.5
-        learned.observe(float(now), Value(300.0), Value(0.3), ratio, be_held=now > 10, window_seconds=30.0)
+        learned.observe(float(now), Value(300.0), Value(0.001), ratio, be_held=now > 10, window_seconds=30.0)
     assert learned.missed_rps is None
 
 
 def test_figure_that_is_read_twice_is_one_window():
     learned = MaxLoad("web", 1.0)
     for now, age in ((1.0, 0.1), (2.0, 1.1)):
-        learned.observe(now, Value(900.0, age), Value(0.9), 0.5, be_held=True)
+        learned.observe(now, Value(900.0, age), Value(0.001), 0.5, be_held=True)
     assert learned.held_rps is None
-    learned.observe(3.0, Value(900.0, 0.1), Value(0.9), 0.5, be_held=True)
+    learned.observe(3.0, Value(900.0, 0.1), Value(0.001), 0.5, be_held=True)
     assert learned.held_rps == 900.0
 
 
-def test_dearer_request_is_seen_at_once():
+def test_change_of_cost_is_seen_in_thirty_windows():
     service = Service()
-    service.runs(FIRST_WINDOWS, 300.0)
-    assert service.runs(10, 300.0, demand=0.002) < 380.0
-    assert service.runs(10, 300.0) < 450.0
-    assert service.runs(300, 300.0) == pytest.approx(700.0, rel=0.01)
+    service.runs(WINDOWS, 300.0)
+    assert service.runs(WINDOWS // 4 + 1, 300.0, demand=0.002) == pytest.approx(400.0)
+    assert service.runs(WINDOWS, 300.0) == pytest.approx(800.0)
 
 
-def test_of_the_first_windows_the_dearest_counts():
-    """Cheap requests that come first must not promise a maximum that the usual ones do not bear."""
+def test_a_dear_window_is_an_accident():
+    """Once the dearest of 120 windows counted: an estimate of 6057 rps held BE frozen beside a redis of 15000."""
     service = Service()
-    service.runs(1, 300.0, demand=0.0004)
-    service.runs(1, 300.0)
-    assert service.runs(FIRST_WINDOWS - 2, 300.0, demand=0.0004) == pytest.approx(700.0)
-    assert 700.0 < service.runs(20, 300.0, demand=0.0004) < 1300.0, "and from then on the average"
+    service.runs(20, 300.0)
+    service.runs(1, 300.0, demand=0.01)
+    assert service.runs(20, 300.0) == pytest.approx(800.0)
+
+
+def test_housekeeping_of_an_idle_service_is_no_request():
+    service = Service()
+    service.runs(30, 5.0, demand=0.02)
+    assert service.runs(10, 300.0) == pytest.approx(800.0)
+
+
+def test_one_thread_is_not_credited_with_all_cpus():
+    for share, usable in ((0.98, 1.0), (0.5, 2.0), (0.1, 4.0)):
+        learned = MaxLoad("redis", 4.0)
+        for now in range(9):
+            learned.observe(float(now), Value(300.0), Value(0.001), 0.5, be_held=False, busiest=Value(share))
+        assert learned.usable_cpus == pytest.approx(usable, rel=0.03)
+        assert learned.cautious_rps == pytest.approx(UTILISATION * usable * 1000.0, rel=0.03)
+    learned = MaxLoad("redis", 4.0)
+    learned.observe(1.0, Value(300.0), Value(0.001), 0.5, be_held=False, busiest=Value(0.98))
+    assert "1.02 of 4 CPUs by its busiest thread" in str(learned)
+
+
+def test_estimate_that_no_tail_confirmed_suspends_nobody():
+    service = Service()
+    service.runs(2, 300.0, demand=0.01)
+    assert service.learned.ratio(Value(900.0)) == Value(UNCONFIRMED_RATIO)
+    assert "no tail has confirmed it" in str(service.learned)
+    service.runs(20, 700.0, latency_ratio=2.0, be_held=True)
+    assert service.learned.ratio(Value(900.0)).value > 1.0
+    assert "no tail" not in str(service.learned)
+
+
+def test_shipped_thresholds_are_above_an_unconfirmed_load():
+    for name in ("heracles", "measured", "responsive", "knee"):
+        assert load_profile(name).load_resume_ratio > UNCONFIRMED_RATIO
+    assert Heracles.enable_load_ratio > UNCONFIRMED_RATIO
+    assert PrmHybrid.enable_load_ratio > UNCONFIRMED_RATIO
+
+
+KINDS = {
+    # CPUs that it may use, seconds a request takes at full load, share of the busiest thread
+    "redis": (4.0, 60e-6, 0.97),
+    "nginx": (2.0, 200e-6, 0.55),
+    "memcached": (4.0, 25e-6, 0.3),
+    "postgres": (4.0, 2e-3, 0.08),
+    "uvicorn": (2.0, 3e-3, 0.99),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_cold_starts_end_near_the_maximum(kind, seed):
+    """Idle beginnings, steps of load, noise, windows that are dear or lack a reading: five minutes, six starts."""
+    cpus, cost, share = KINDS[kind]
+    random = Random(seed)
+    most = 0.9 * min(cpus, 1.0 / share) / cost
+    learned, held = MaxLoad(kind, cpus), 0.0
+    idle, steps = random.choice([0, 20, 60]), [random.choice([0.2, 0.4, 0.6, 0.8]) for _ in range(6)]
+    for second in range(300):
+        load = 5.0 if second < idle else most * steps[second * 6 // 300] * random.gauss(1.0, 0.05)
+        demand = cost * (1.0 + 0.25 * (1.0 - load / most)) * random.gauss(1.0, 0.05) + 0.003 / load
+        if random.random() < 0.05:  # a garbage collector, a snapshot
+            demand *= random.uniform(2.0, 6.0)
+        reading = Missing(Why.NO_DATA) if random.random() < 0.1 else Value(demand)
+        busiest = Value(min(share * random.gauss(1.0, 0.03), 1.0))
+        learned.observe(float(second), Value(load), reading, 0.5, be_held=False, busiest=busiest)
+        held = max(held, learned.held_rps or 0.0)
+    assert most / 1.5 <= learned.cautious_rps <= 1.5 * most
+    assert learned.cautious_rps >= held
+    assert learned.lowest_rps <= learned.cautious_rps <= learned.highest_rps
 
 
 def test_without_reading_nothing_is_learned():
     learned = MaxLoad("web", 1.0)
-    learned.observe(1.0, GONE, Value(0.5), 0.5, be_held=True)
-    learned.observe(2.0, Value(300.0), Value(0.5), None, be_held=True)
-    learned.observe(3.0, Value(0.0), Value(0.5), 0.1, be_held=True)
+    learned.observe(1.0, GONE, Value(0.001), 0.5, be_held=True)
+    learned.observe(2.0, Value(300.0), Value(0.001), None, be_held=True)
+    learned.observe(3.0, Value(0.0), Value(0.001), 0.1, be_held=True)
     assert learned.cautious_rps is None
     assert learned.ratio(Value(300.0)).why is Why.NO_DATA
     assert learned.ratio(GONE) is GONE
@@ -116,7 +187,7 @@ def test_a_stated_maximum_is_held_against_what_held(stated, word):
 def test_stated_maximum_is_held_against_what_was_missed():
     service = Service()
     service.runs(20, 500.0, latency_ratio=2.0, be_held=True)
-    assert "missed at 500 rps without BE" in service.learned.contradiction(700.0)
+    assert "missed at 500 rps without BE" in service.learned.contradiction(800.0)
 
 
 def test_what_a_restart_knows_makes_the_maximum_less():
@@ -129,7 +200,7 @@ def test_what_a_restart_knows_makes_the_maximum_less():
 def test_restart_goes_on_with_what_request_takes():
     """Cheap requests that come first promise no more than before."""
     service, again = Service(), Service()
-    before = service.runs(FIRST_WINDOWS + 10, 300.0)
+    before = service.runs(WINDOWS + 10, 300.0)
     again.learned.restore_state(service.learned.state_dict())
     assert again.learned.cautious_rps is None, "nothing shows yet that it is this LC"
     assert again.learned.state_dict() == service.learned.state_dict()
@@ -172,7 +243,7 @@ def test_no_memory_makes_it_more(missed_rps, demand, windows):
     recalled.restore_state({"schema": 1, "missed_rps": missed_rps, "cpu_seconds_per_request": demand})
     for second, (rps, use_cpus) in enumerate(windows):
         for one in (plain, recalled):
-            one.observe(float(second), Value(rps), Value(use_cpus), 0.5, be_held=False)
+            one.observe(float(second), Value(rps), Value(use_cpus / rps), 0.5, be_held=False)
         if plain.cautious_rps is not None:
             assert recalled.cautious_rps <= plain.cautious_rps
 
@@ -184,7 +255,8 @@ def test_it_says_what_it_goes_by(caplog):
     service.runs(2, 300.0)
     for _ in range(3):
         service.learned.ratio(Value(100.0))
-    said = "maximum load of web: estimated at 700 rps, at most 1000 (1 ms of CPU a request on 1 CPU, 300 held)"
+    said = "maximum load of web: estimated at 800 rps, between 800 and 1000 (1 ms of CPU a request on 1 CPU, 300 held, "
+    said += "no tail has confirmed it, so BE is not suspended for it)"
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
@@ -192,14 +264,14 @@ def test_it_is_estimate_until_load_has_come_near(caplog):
     """Somebody who plans by the figure must see whether anybody has seen such a load."""
     caplog.set_level("INFO")
     service = Service()
-    for rps in (300.0, NEAR_RATIO * 700.0 - 1.0, NEAR_RATIO * 700.0 + 1.0, 650.0, 300.0):
+    for rps in (300.0, NEAR_RATIO * 800.0 - 1.0, NEAR_RATIO * 800.0 + 1.0, 650.0, 300.0):
         service.runs(2, rps)
         service.learned.ratio(Value(rps))
-        assert service.learned.borne_out == (service.learned.held_rps > NEAR_RATIO * 700.0)
-    assert re.findall("(estimated at|at least) 700 rps", caplog.text) == ["estimated at", "at least"]
-    service.runs(20, 680.0, latency_ratio=2.0, be_held=True)
-    assert service.learned.cautious_rps == 650.0
-    assert service.learned.borne_out, "650 held"
+        assert service.learned.borne_out == (service.learned.held_rps > NEAR_RATIO * 800.0)
+    assert re.findall("(estimated at|at least) 800 rps", caplog.text) == ["estimated at", "at least"]
+    service.runs(20, 750.0, latency_ratio=2.0, be_held=True)
+    assert service.learned.cautious_rps == 721.0
+    assert service.learned.borne_out, "721 held"
     service.runs(20, 640.0, latency_ratio=2.0, be_held=True)
     assert not service.learned.borne_out, "what held is contradicted"
 
@@ -209,4 +281,5 @@ def test_held_is_no_more_than_possible():
     service = Service()
     service.runs(1, 300.0, demand=0.004)
     service.runs(2, 600.0)
-    assert service.learned.cautious_rps == service.learned.highest_rps == 600.0
+    assert service.learned.cautious_rps == 600.0
+    assert service.learned.highest_rps >= 600.0
