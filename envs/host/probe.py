@@ -63,7 +63,7 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
         answers("PSI", proc / "pressure/cpu", some_seconds, "pressure readings and the guards that use them", NO_PSI),
         _psi_triggers(proc),
         _tcp_diag(),
-        answers("schedstat", proc / "self/schedstat", _waited, "the LC's run delay"),
+        answers("schedstat", proc / "self/schedstat", _waited_seconds, "the LC's run delay"),
         *(_tool(name, disables) for name, disables in _TOOLS.items()),
     )
 
@@ -307,6 +307,6 @@ def _cpufreq(sys: Path) -> Capability:
 _FACTS = {"driver": "scaling_driver", "governor": "scaling_governor", "at most kHz": "scaling_max_freq"}
 
 
-def _waited(schedstat: bytes) -> float | Missing:
+def _waited_seconds(schedstat: bytes) -> float | Missing:
     run = run_seconds(schedstat)
     return run if isinstance(run, Missing) else run[1]
