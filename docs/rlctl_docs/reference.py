@@ -29,7 +29,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.experience import ABOVE_HIGH, AHEAD_RATIO, CALM, CALM_HIGH, CALM_LOW, MEMORY
 from rlctl.envs.features import FEATURES
-from rlctl.envs.host.apps.description import Description
+from rlctl.envs.host.apps.registry import Description
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer

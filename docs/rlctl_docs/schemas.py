@@ -14,7 +14,7 @@ from rlctl.agents.training.search.space import load_space
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.tuned import load_tuned
 from rlctl.config.serve import ServeConfig
-from rlctl.envs.host.apps.description import load_description
+from rlctl.envs.host.apps.registry import load_description
 from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.yaml_edge import load_model, load_yaml, validate

@@ -10,10 +10,9 @@ from rlctl.commands import one_thread
 from rlctl.commands.outputs import print_json
 from rlctl.config.sections import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.apps.description import load_description
 from rlctl.envs.host.apps.launch import Place, adopt, forget, release
 from rlctl.envs.host.apps.launch import run as launch
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Registration, Registry, load_description
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError, RlctlError
-from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import STATE_DIR, lock_owner
 from rlctl.envs.host.cgroup.knobs import Knobs

@@ -12,9 +12,8 @@ from pathlib import PurePosixPath
 
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import CgroupGone, RlctlError
-from rlctl.envs.host.apps.description import LEAST_PRIORITY
 from rlctl.envs.host.apps.groups import make_group, move_all
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import LEAST_PRIORITY, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs

@@ -1,4 +1,7 @@
-"""The registered applications: one small file for each, which the service notices by the directory's time stamp."""
+"""Best-effort applications as files: what each says of itself in YAML, and one small file for each that is registered.
+
+The service notices registrations by the directory's time stamp.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
-from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.process import PROC, start_time
-from rlctl.envs.yaml_edge import validate
+from rlctl.envs.yaml_edge import Strict, load_model, validate
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +29,61 @@ DIRECTORY = Path("/run/rlctl/apps")
 # Below the directory: each application's mode.
 MODES = "modes"
 
+MOST_MODES = 32
 MOST_BYTES = 64 << 10
 MOST_APPLICATIONS = 1000
+# Of applications that are served last: those that nobody described.
+LEAST_PRIORITY = 9
 # A directory's time stamp has the kernel's tick for its grain: one that is so old has taken in every file.
 SETTLED_SECONDS = 0.1
 
 _OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".json"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"  # becomes part of a group's and of files' names
 
 
-def mode_line(placement: Placement, mode: WorkingMode) -> str:
-    """The line that an application reads, with the newline; later versions may add pairs of words."""
-    millicpus = round(placement.cpus * 1000.0)
-    return f"mode {placement.mode} threads {mode.threads} millicpus {millicpus} memory {mode.memory_bytes}\n"
+class Mode(Strict):
+    """One working mode; see `rlctl.envs.applications.WorkingMode`.
+
+    Attributes:
+        cpus: CPU time that it asks for.
+        threads: How many threads run in it.
+        value: What it is worth, 0 to 1.
+        memory_bytes: Soft limit of its memory; 0 is none.
+    """
+
+    cpus: float = Field(gt=0.0, le=8192.0)
+    threads: int = Field(ge=1, le=1 << 16)
+    value: float = Field(default=1.0, ge=0.0, le=1.0)
+    memory_bytes: int = Field(default=0, ge=0, le=1 << 50)
+
+
+class Description(Strict):
+    """A best-effort application and its modes.
+
+    Attributes:
+        name: For people; its group is `<pid>:<name>`.
+        priority: 0 is served first, 9 last.
+        modes: From the least CPU time to the most.
+        command: Program and arguments, for `rlctl app run` without a command of its own.
+    """
+
+    name: Annotated[str, Field(pattern=_NAME)]
+    priority: int = Field(default=0, ge=0, le=LEAST_PRIORITY)
+    modes: Annotated[tuple[Mode, ...], Field(min_length=1, max_length=MOST_MODES)]
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+
+    @field_validator("modes")
+    @classmethod
+    def _ascending(cls, modes: tuple[Mode, ...]) -> tuple[Mode, ...]:
+        if any(less.cpus > more.cpus for less, more in pairwise(modes)):
+            raise ValueError("modes go from the least CPU time to the most: sort them by 'cpus'")
+        return modes
+
+    @property
+    def working_modes(self) -> tuple[WorkingMode, ...]:
+        """The modes in the allocator's terms."""
+        return tuple(WorkingMode(mode.cpus, mode.threads, mode.value, mode.memory_bytes) for mode in self.modes)
 
 
 class Registration(Description):
@@ -65,14 +110,22 @@ class Registration(Description):
         return start_time(self.pid, proc) == self.start_time
 
 
+def load_description(path: Path) -> Description:
+    """Read an application's description; ConfigError with its line, or PermissionMissing: it cannot be."""
+    return load_model(Description, path)
+
+
+def mode_line(placement: Placement, mode: WorkingMode) -> str:
+    """The line that an application reads, with the newline; later versions may add pairs of words."""
+    millicpus = round(placement.cpus * 1000.0)
+    return f"mode {placement.mode} threads {mode.threads} millicpus {millicpus} memory {mode.memory_bytes}\n"
+
+
 class Registry:
-    """The applications' files in one directory.
+    """The applications' files in one directory, which is made when something is registered.
 
     What is written there decides who gets CPU time, so files count only if nobody but root, or whoever runs this
     process, can have written them.
-
-    Args:
-        directory: Made when something is registered.
     """
 
     def __init__(self, directory: Path = DIRECTORY) -> None:
@@ -118,65 +171,57 @@ class Registry:
 
     def read(self) -> Mapping[str, Registration]:
         """The applications by their keys; one `stat` when nothing has changed. A file that is wrong is logged once."""
-        stamp = self._stamp()
+        stamp: tuple[int, int] | None = None
+        with contextlib.suppress(OSError):
+            status = os.stat(self.directory)
+            stamp = status.st_ino, status.st_mtime_ns
         if stamp is None or stamp != self._read_at:
             self._known = self._scan()
             settled = stamp is not None and time.time_ns() - stamp[1] > SETTLED_SECONDS * 1e9
             self._read_at = stamp if settled else None
         return self._known
 
-    def _stamp(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self.directory)
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns
-
     def _scan(self) -> dict[str, Registration]:
-        try:
+        names: list[str] = []
+        with contextlib.suppress(OSError):
             names = sorted(name for name in os.listdir(self.directory) if name.endswith(_SUFFIX))
-        except OSError:
-            return {}
         registered = {}
         for name in names[:MOST_APPLICATIONS]:
             try:
                 one = _load(self.directory / name)
+                registered[one.key] = one
+            except FileNotFoundError:
+                continue
             except (ConfigError, PermissionMissing) as error:
                 if self._refused.get(name) != str(error):
                     self._refused[name] = str(error)
                     log.error("not an application: %s", error)
-                continue
-            if one is not None:
-                registered[one.key] = one
         self._refused = {name: why for name, why in self._refused.items() if name in names}
         return registered
 
 
-def _load(path: Path) -> Registration | None:
-    """One file; None if it is gone."""
+def _load(path: Path) -> Registration:
+    """One file; FileNotFoundError if it is gone."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        return None
+        raise
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", path) from error
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_MAY_WRITE:
         raise PermissionMissing(f"{path}: others than root may write it: it does not count; chown root, chmod 644")
-    registration = validate(Registration, _parse(content, path), path)
-    if path.name != f"{registration.key}{_SUFFIX}" or ".." in Path(registration.group).parts:
-        raise ConfigError(f"is not the registration of {registration.key}", path)
-    return registration
-
-
-def _parse(content: bytes, path: Path) -> Any:
     if len(content) > MOST_BYTES:
         raise ConfigError(f"is longer than {MOST_BYTES} bytes", path)
     try:
-        return json.loads(content)
+        data = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigError("is no JSON", path) from error
+        raise ConfigError("cannot be read as JSON", path) from error
+    registration = validate(Registration, data, path)
+    if path.name != f"{registration.key}{_SUFFIX}" or ".." in Path(registration.group).parts:
+        raise ConfigError(f"is not the registration of {registration.key}", path)
+    return registration
 
 
 def _replace(path: Path, text: str) -> None:

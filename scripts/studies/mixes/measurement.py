@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlctl.envs.errors import TestbedError
-from rlctl.envs.host.apps.description import Description, Mode
+from rlctl.envs.host.apps.registry import Description, Mode
 from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher

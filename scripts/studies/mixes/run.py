@@ -14,9 +14,8 @@ from typing import Self
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, TestbedError
-from rlctl.envs.host.apps.description import Description
 from rlctl.envs.host.apps.launch import Place, adopt, forget
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout

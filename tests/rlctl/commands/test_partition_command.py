@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.envs.host.apps.description import Mode
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Mode, Registration, Registry
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.record import FOLDER, Stage, group_entry, plan_entry, stage_entry

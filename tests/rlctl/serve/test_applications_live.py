@@ -17,9 +17,8 @@ from rlctl.cli import main
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.apps.launch import Place, adopt, release
-from rlctl.envs.host.apps.registry import Registry
+from rlctl.envs.host.apps.registry import Description, Mode, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout

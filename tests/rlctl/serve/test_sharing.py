@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Cluster
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.apps.description import Mode
 from rlctl.envs.host.apps.groups import make_group
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Mode, Registration, Registry
 from rlctl.envs.host.apps.rlctl_mode import Mode as Told
 from rlctl.envs.host.apps.rlctl_mode import ModeClient
 from rlctl.envs.host.cgroup.actuator import BeActuator

@@ -4,7 +4,7 @@ import pytest
 
 from rlctl.envs.applications import WorkingMode
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.apps.description import load_description
+from rlctl.envs.host.apps.registry import load_description
 
 GOOD = """\
 name: encoder

@@ -9,10 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, HostError
-from rlctl.envs.host.apps.description import Description, Mode
 from rlctl.envs.host.apps.groups import make_group, move_all, return_home
 from rlctl.envs.host.apps.launch import Place, _register_process, release
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Description, Mode, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from rlctl.envs.host.apps.description import Mode
-from rlctl.envs.host.apps.registry import Registration, Registry
+from rlctl.envs.host.apps.registry import Mode, Registration, Registry
 from rlctl.envs.host.process import start_time
 
 
