@@ -1,15 +1,157 @@
-"""Every manager of a scenario against a baseline, seed by seed: QoS, BE throughput, and how many times as much BE."""
+"""Differences and ratios of two samples on common random numbers: what differs is the manager, the seeds are the same.
+
+Every seed gives both managers the same load and noise, so their difference varies less than either of them. Intervals
+are bootstrapped over seeds: a seed is the unit of repetition, the windows of one run are not independent. Each interval
+holds for its own comparison; with 40 of them two are expected to miss the truth at 95 %. Nothing here corrects for
+that.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.paired import Difference, Ratio, paired_difference, ratio_of_means
+from rlctl.bench.intervals import finite_bounds, mean_interval, student_t
 from rlctl.bench.sim_outcome import SimOutcome
+
+RESAMPLES = 10_000
+"""Bootstrap samples: the ends of a 95 % interval then rest on 250 samples each."""
+
+Interval = tuple[float, float]
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Mean of the per-seed differences, in the metric's unit: one manager less the other.
+
+    Attributes:
+        t95: Student's t interval, 95 %.
+        bootstrap95: BCa bootstrap interval, 95 %, expanded for few seeds. Both are too narrow where
+            differences are much skewed, as they are near 100 % QoS.
+    """
+
+    mean: float
+    t95: Interval
+    bootstrap95: Interval
+    seeds: int
+
+    @property
+    def is_clear(self) -> bool:
+        """True when both intervals leave out zero."""
+        return all(low > 0.0 or high < 0.0 for low, high in (self.t95, self.bootstrap95))
+
+    def as_json(self) -> dict[str, object]:
+        """Means and bounds by name; an endless bound (a single seed) is null."""
+        bounds = {"t95": finite_bounds(self.t95, 6), "bootstrap95": finite_bounds(self.bootstrap95, 6)}
+        return {"mean": round(self.mean, 6), **bounds}
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Mean of one manager by that of the other, NaN when that is zero, with its BCa bootstrap interval, 95 %."""
+
+    ratio: float
+    bootstrap95: Interval
+
+    def as_json(self) -> dict[str, object]:
+        """Ratio and bounds by name; what is not a number is null."""
+        ratio = round(self.ratio, 6) if math.isfinite(self.ratio) else None
+        return {"ratio": ratio, "bootstrap95": finite_bounds(self.bootstrap95, 6)}
+
+
+def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Difference:
+    """Mean of `one - other` on the same seeds, with intervals, endless for a single one; ValueError: no pairs."""
+    _check_pairs(one, other)
+    differences = np.asarray(one, float) - np.asarray(other, float)
+    estimate = mean_interval(differences)
+    number = len(differences)
+    if number == 1:
+        return Difference(estimate.mean, estimate.ci95, (-math.inf, math.inf), 1)
+    samples = resample_weights(number, RESAMPLES) @ differences
+    left_out = (differences.sum() - differences) / (number - 1)
+    bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
+    return Difference(estimate.mean, estimate.ci95, bootstrap, number)
+
+
+def ratio_of_means(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:
+    """Mean of `one` by mean of `other`, none negative, with a paired bootstrap interval; arguments as above.
+
+    Bootstrap samples whose denominator is zero count as infinitely large ones.
+
+    Raises:
+        ValueError: Of different length, or empty.
+    """
+    _check_pairs(one, other)
+    number = len(one)
+    if not np.mean(other) > 0.0:
+        return Ratio(math.nan, (-math.inf, math.inf))
+    ratio = float(np.mean(one) / np.mean(other))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left_out = (np.sum(one) - one) / (np.sum(other) - other)
+        weights = resample_weights(number, RESAMPLES)
+        samples = np.nan_to_num((weights @ one) / (weights @ other), nan=np.inf, posinf=np.inf)
+    if number == 1 or not np.isfinite(left_out).all() or not np.isfinite(samples).all():
+        return Ratio(ratio, (0.0, math.inf))
+    return Ratio(ratio, bca_interval(ratio, samples, left_out, expanded_z(number)))
+
+
+def _check_pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> None:
+    if one.shape != other.shape or one.ndim != 1 or not len(one):
+        raise ValueError(f"paired values need one length, got {one.shape} and {other.shape}")
+
+
+@functools.lru_cache(maxsize=8)
+def resample_weights(seeds: int, resamples: int) -> NDArray[np.float64]:
+    """How often each seed is drawn in each bootstrap sample, divided by their number; shape (resamples, seeds).
+
+    A row times the values is the mean of one bootstrap sample. The same rows serve every comparison.
+    """
+    rng = np.random.default_rng(0)
+    weights: NDArray[np.float64] = rng.multinomial(seeds, np.full(seeds, 1.0 / seeds), size=resamples) / seeds
+    weights.setflags(write=False)
+    return weights
+
+
+@functools.lru_cache(maxsize=64)
+def expanded_z(seeds: int) -> float:
+    """Normal quantile that makes a bootstrap interval of the mean as wide as Student's, for 2 seeds or more.
+
+    The bootstrap divides by n where the variance wants n - 1, and knows no t: at 30 seeds plain intervals are 6 % too
+    narrow (Hesterberg 2015).
+    """
+    return math.sqrt(seeds / (seeds - 1)) * student_t(0.95, seeds - 1)
+
+
+def bca_interval(
+    estimate: float, samples: NDArray[np.float64], left_out: NDArray[np.float64], z: float
+) -> tuple[float, float]:
+    """Bias-corrected and accelerated bootstrap interval (Efron 1987).
+
+    Args:
+        samples: The statistic of each bootstrap sample, shape (resamples,).
+        left_out: The statistic with one seed left out, shape (seeds,).
+        z: Normal quantile of the interval's upper end: 1.96 for the plain one, `expanded_z` for few seeds.
+    """
+    below = float(np.mean(samples < estimate) + 0.5 * np.mean(samples == estimate))
+    edge = 0.5 / len(samples)
+    bias = _NORMAL.inv_cdf(min(max(below, edge), 1.0 - edge))
+    away = np.mean(left_out) - left_out
+    spread = float(np.sum(away**2)) ** 1.5
+    acceleration = float(np.sum(away**3)) / (6.0 * spread) if spread > 0.0 else 0.0
+
+    def level(end: float) -> float:
+        shifted = bias + end
+        return _NORMAL.cdf(bias + shifted / max(1.0 - acceleration * shifted, 1e-9))
+
+    low, high = np.quantile(samples, [level(-z), level(z)])
+    return float(low), float(high)
+
 
 LEAST_BE_PERCENT = 0.5
 """Less BE throughput than this is next to none, and a multiple of it means nothing."""

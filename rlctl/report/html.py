@@ -16,7 +16,7 @@ from rlctl.report.figures import png, svg
 from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, html_page, markdown
 from rlctl.report.pareto import draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.plots import draw_windows
-from rlctl.report.suite_table import paired_rows, summary_rows
+from rlctl.report.table import paired_rows, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

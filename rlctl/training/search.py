@@ -21,7 +21,7 @@ from rlctl.agents.training.host_kinds import SEED_BITS
 from rlctl.agents.training.recipe import as_document, load_recipe
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import load_space
-from rlctl.bench.paired import Difference, paired_difference
+from rlctl.bench.comparison import Difference, paired_difference
 from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole

@@ -17,8 +17,8 @@ from rlctl.agents.catalogue import label
 from rlctl.agents.served import bundle
 from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.trial import Trial, score
+from rlctl.bench.comparison import paired_difference
 from rlctl.bench.intervals import Estimate, mean_interval, share_over_seeds
-from rlctl.bench.paired import paired_difference
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.observations import EXPERIENCE

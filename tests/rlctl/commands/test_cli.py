@@ -230,7 +230,7 @@ HEAVY = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "onnx")
             "rlctl.safety.shield",
             (*HEAVY, "stable_baselines3", "ray", "pandas"),
         ),
-        ("import rlctl.commands.shadow_watch", (*HEAVY, "rlctl.envs.sim.physics", "rlctl.bench.paired")),
+        ("import rlctl.commands.shadow_watch", (*HEAVY, "rlctl.envs.sim.physics", "rlctl.bench.comparison")),
         ("import rlctl.agents.catalogue", ("onnxruntime", "torch", "onnx", "sklearn")),
         ("import rlctl.envs.actions, rlctl.envs.observation", ("gymnasium",)),
         (

@@ -12,7 +12,7 @@ from rlctl.envs.run_metrics import METRICS, TIMINGS, Windows
 from rlctl.report.figures import svg
 from rlctl.report.html import write_suite_report
 from rlctl.report.plots import draw_windows
-from rlctl.report.suite_table import fine_percent, paired_rows, summary_rows
+from rlctl.report.table import fine_percent, paired_rows, summary_rows
 
 pytest.importorskip("matplotlib", reason="figures need rlctl[cli]")
 

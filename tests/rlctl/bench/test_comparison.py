@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlctl.bench.paired import bca_interval, paired_difference, ratio_of_means
+from rlctl.bench.comparison import bca_interval, paired_difference, ratio_of_means
 
 
 def test_the_t_interval_by_hand():
@@ -33,7 +33,7 @@ def test_bca_by_hand():
 
 @pytest.mark.slow
 def test_intervals_cover_the_truth_as_said(monkeypatch):
-    monkeypatch.setattr("rlctl.bench.paired.RESAMPLES", 4000)
+    monkeypatch.setattr("rlctl.bench.comparison.RESAMPLES", 4000)
     rng, hits = np.random.default_rng(7), np.zeros(3)
     for _ in range(600):
         common = 10.0 + rng.normal(size=30)
