@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import groupby
 
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 from rlctl.envs.errors import ConfigError
 
 HAIR = 1e-9
@@ -193,7 +193,7 @@ def fair_part(available: float, share: float) -> float:
 class Ledger:
     """Free CPU time and memory by cluster, and the rest of the budget; ConfigError: two clusters of one name."""
 
-    def __init__(self, clusters: Sequence[Cluster], budget_cpus: float) -> None:
+    def __init__(self, clusters: Sequence[CpuCluster], budget_cpus: float) -> None:
         self._clusters = {cluster.name: cluster for cluster in sorted(clusters, key=lambda cluster: cluster.name)}
         if len(self._clusters) < len(clusters):
             raise ConfigError("two clusters have one name; names in a platform are unique")
@@ -243,7 +243,7 @@ class Ledger:
 
 def allocate(
     applications: Sequence[Application],
-    clusters: Sequence[Cluster],
+    clusters: Sequence[CpuCluster],
     budget_cpus: float,
     weights: Weights = AS_PUBLISHED,
 ) -> dict[str, Placement]:
@@ -344,7 +344,7 @@ def _select(
 
 
 def squeeze(
-    level: list[Application], clusters: Sequence[Cluster], ledger: Ledger, placed: dict[str, Placement]
+    level: list[Application], clusters: Sequence[CpuCluster], ledger: Ledger, placed: dict[str, Placement]
 ) -> None:
     """Nothing fits at all: place the application of a level in turn, in its least mode with what there is.
 
@@ -381,7 +381,7 @@ def turns(level: Sequence[Application]) -> dict[str, Turn]:
 def stretch_placements(
     placements: Mapping[str, Placement],
     applications: Sequence[Application],
-    clusters: Sequence[Cluster],
+    clusters: Sequence[CpuCluster],
     budget_cpus: float,
 ) -> dict[str, Placement]:
     """Give what is left of the budget to those placed, so that none of it lies idle; modes and clusters stay.

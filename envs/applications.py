@@ -71,7 +71,7 @@ class Application:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class CpuCluster:
     """CPUs that belong together: a NUMA node, the CPUs of one last-level cache, or what a platform file says.
 
     Attributes:

@@ -63,7 +63,7 @@ class MemoryBandwidth(Strict, strict=True):
     limit_ratio: Share
 
 
-class Measured(Strict, strict=True):
+class FollowRange(Strict, strict=True):
     """How far two constants may follow what the host was seen to do; they begin at those of the profile.
 
     Attributes:
@@ -129,7 +129,7 @@ class Profile(Strict, strict=True):
     max_age_seconds: float = Field(gt=0.0, le=3600.0)
     min_samples: int = Field(ge=1)
     gap_seconds: float = Field(gt=0.0, le=3600.0)
-    measured: Measured | None = None
+    measured: FollowRange | None = None
     memory_pressure: MemoryPressure | None = None
     memory_bandwidth: MemoryBandwidth | None = None
     # Not a field: no file of constants and no log names code.

@@ -14,7 +14,7 @@ import numpy as np
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.arrays import Array
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sharing import fair_share
 
@@ -80,8 +80,8 @@ class UpperBound(ABC):
             for quota, cpus, gain in rows
         ]
 
-    def _orders(self, quota_cpus: Array, frozen: bool = False) -> Orders:
-        return Orders(quota_cpus, self._cpusets, np.full(quota_cpus.shape, frozen), self._weights)
+    def _orders(self, quota_cpus: Array, frozen: bool = False) -> HostOrders:
+        return HostOrders(quota_cpus, self._cpusets, np.full(quota_cpus.shape, frozen), self._weights)
 
     def _contention_costs(self) -> bool:
         c = self._now.constants

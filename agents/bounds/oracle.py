@@ -25,7 +25,7 @@ import numpy as np
 
 from rlctl.agents.bounds.bound import NEVER, UpperBound
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.queueing import REMEMBERED
 
@@ -94,7 +94,7 @@ class Oracle(UpperBound):
     def _value(self, ahead: _Ahead, after: Array) -> Array:
         """What a state is worth before a tick, from what it is worth after it; shape (2, backlogs, n)."""
         backlog = ahead.before.backlog.requests + self._backlogs
-        orders = Orders(self._quotas, self._cpusets[:, :, None], np.zeros(self._quotas.shape, bool), self._weights)
+        orders = HostOrders(self._quotas, self._cpusets[:, :, None], np.zeros(self._quotas.shape, bool), self._weights)
         runs = self._gain(ahead.before.at(backlog, frozen=True), orders, ahead, after[RAN]).max(axis=(0, 1))
         stops, stays = (
             self._gain(ahead.before.at(backlog, frozen=frozen), self._still(), ahead, after[FROZE])
@@ -102,7 +102,7 @@ class Oracle(UpperBound):
         )
         return np.stack((np.maximum(runs, stops), np.maximum(runs, stays)))
 
-    def _gain(self, trial: Hosts, orders: Orders, ahead: _Ahead, after: Array) -> Array:
+    def _gain(self, trial: Hosts, orders: HostOrders, ahead: _Ahead, after: Array) -> Array:
         """BE work in a tick and after it."""
         window = trial.step(self._batch.rate_rps(trial.tick), orders)
         later = self._later(after, trial.backlog.requests - ahead.backlog_requests)
@@ -118,10 +118,10 @@ class Oracle(UpperBound):
         worst, best = after[upper, every], after[np.maximum(upper - 1, 0), every]
         return np.where((worst >= 0.0) & (ratio <= 1.0), worst + (upper - place) * (best - worst), NEVER)
 
-    def _still(self) -> Orders:
+    def _still(self) -> HostOrders:
         count = self._batch.count
         least = np.full(count, self._batch.limits.min_quota_cpus)
-        return Orders(least, self._cpusets[0, 0], np.ones(count, bool), self._weights)
+        return HostOrders(least, self._cpusets[0, 0], np.ones(count, bool), self._weights)
 
     def _within(self, window: Window) -> Flags:
         return window.latency_seconds <= self._now.constants.target_seconds

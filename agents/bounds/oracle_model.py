@@ -12,7 +12,7 @@ import numpy as np
 
 from rlctl.agents.bounds.bound import NEVER, UpperBound
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, Hosts, Orders
+from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, HostOrders, Hosts
 from rlctl.envs.sim.plant import SimBatch
 
 RISK_RATIO = 5e-4
@@ -51,7 +51,7 @@ class OracleModel(UpperBound):
 class _Foreseen(Hosts):
     """What the model says of the next window: utilisation in a few cases, and in each the chance of a tail too long."""
 
-    def foreseen(self, rate_rps: Array, orders: Orders) -> tuple[Array, Array, Array]:
+    def foreseen(self, rate_rps: Array, orders: HostOrders) -> tuple[Array, Array, Array]:
         """Probability of a missed window, backlog after it, and BE CPUs, by case; shape (len(SHOCKS), ...)."""
         c = self.constants
         trial = copy.copy(self)
@@ -75,7 +75,7 @@ class _Foreseen(Hosts):
         median, upper, room = median - base, upper - base, np.maximum(room - base, 1e-12)
         return _upper_tail(np.log(room / median) / np.log(upper / median))
 
-    def _shocks(self, rate_rps: Array, orders: Orders) -> Array:
+    def _shocks(self, rate_rps: Array, orders: HostOrders) -> Array:
         """The noise of each case: the likeliest combination that moves the utilisation that far."""
         c = self.constants
         pressure = np.where(orders.frozen, 0.0, np.minimum(orders.quota_cpus, c.threads))

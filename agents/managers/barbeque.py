@@ -13,7 +13,7 @@ from rlctl.agents.allocator import AS_PUBLISHED, Weights, allocate
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 from rlctl.envs.telemetry import Telemetry, number
 
 URGENT_GAP_PERCENT = 20.0
@@ -62,7 +62,7 @@ class Barbeque(Manager):
     def begin(self) -> Allocation:
         """BE has no placement, and so is frozen, until the LC's use is known."""
         cpus = self.limits.cpus
-        self._cluster = Cluster("host", frozenset(range(cpus)), float(cpus))
+        self._cluster = CpuCluster("host", frozenset(range(cpus)), float(cpus))
         steps = [cpus * level / self.host_levels for level in range(1, self.host_levels + 1)]
         self._ladder = tuple(WorkingMode(step, math.ceil(step), step / cpus) for step in steps)
         self._period = Every(self.period_seconds / self.time_scale)

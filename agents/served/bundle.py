@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl import __version__
-from rlctl.agents.served.card import ActionTable, Card, CardParts, NetworkTable, ObservationTable, Score
+from rlctl.agents.served.card import ActionTable, Card, CardParts, CardScore, NetworkTable, ObservationTable
 from rlctl.agents.served.network import MOST_FILE_BYTES, Network, NetworkError, as_file, first_line, read_network
 from rlctl.agents.served.signature import SignatureError, check, statement
 from rlctl.agents.served.signature import sign as signature_of
@@ -156,7 +156,7 @@ def save(path: Path, name: str, parts: CardParts, network: Network) -> Card:
     return card
 
 
-def add_scores(path: Path, scores: Mapping[str, Mapping[str, Score]]) -> Card:
+def add_scores(path: Path, scores: Mapping[str, Mapping[str, CardScore]]) -> Card:
     """Put an evaluation's scores by scenario and shield into the card, for older ones; a signature is removed.
 
     Raises:

@@ -160,7 +160,7 @@ class ScoreEstimate(_Strict):
     ci95: Annotated[tuple[float, float], Field(strict=False)]
 
 
-class Score(_Strict):
+class CardScore(_Strict):
     """Its metrics on one scenario under one shield, as `rlctl bench` computes them."""
 
     qos_guarantee_percent: ScoreEstimate
@@ -197,7 +197,7 @@ class CardParts(_Strict):
     lags: Tuple[int]
     plants: Tuple[TrainedOn] = ()
     training: Training
-    scores: dict[str, dict[str, Score]] | None = None
+    scores: dict[str, dict[str, CardScore]] | None = None
 
 
 class Card(CardParts):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.plant import weight_ratios
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.workload import Weight
@@ -190,7 +190,7 @@ def _replay(record: HostRecord, constants: Constants, seeds: NDArray[np.uint64])
     weights, rate = weight_ratios(record.weight, constants), 0.0
     for tick in record.compared:
         rate = record.offered_rps[tick] if np.isfinite(record.offered_rps[tick]) else rate
-        orders = Orders(
+        orders = HostOrders(
             np.full(count, record.quota_cpus[tick]),
             np.full(count, record.cpuset_cpus[tick]),
             np.full(count, record.frozen[tick]),

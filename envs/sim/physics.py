@@ -29,7 +29,7 @@ PACE = 6000  # first channel of what a second of BE's CPU time puts on the link
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
+class HostOrders:
     """What BE may use on each host: arrays of shape (n,).
 
     Attributes:
@@ -127,7 +127,7 @@ class Hosts:
         vars(branch).update(vars(hosts))
         return branch
 
-    def step(self, rate_rps: Array, orders: Orders) -> Window:
+    def step(self, rate_rps: Array, orders: HostOrders) -> Window:
         """Let one control period pass with these arrivals per second, shape (n,), and orders."""
         c = self.constants
         # All chance of the period depends on seed, tick and channel only: managers meet the same noise (`noise`).
@@ -217,7 +217,7 @@ class Hosts:
             slowness *= np.where(self.tick * self.tick_seconds >= c.restart_seconds, c.restart_ratio, 1.0)
         return slowness
 
-    def _shared_out(self, offered: Array, threads: Array, orders: Orders) -> tuple[Share, Array, Array]:
+    def _shared_out(self, offered: Array, threads: Array, orders: HostOrders) -> tuple[Share, Array, Array]:
         """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference."""
         c = self.constants
         # BE's order of CPUs begins with those that the LC never runs on; only what is beyond them is shared.

@@ -16,7 +16,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.readings import Readings
 from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import training_load, training_loads
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
@@ -70,7 +70,7 @@ class SimHosts(ABC):
     def step(self, allocations: Allocations) -> Window:
         """Let one control period pass with these allocations in force."""
         cpuset_cpus = allocations.cpuset_cpus.astype(np.float64)
-        orders = Orders(allocations.quota_cpus, cpuset_cpus, allocations.frozen, self.weights)
+        orders = HostOrders(allocations.quota_cpus, cpuset_cpus, allocations.frozen, self.weights)
         # The load of the period that begins now, under the orders that are in force now.
         self.window = self.hosts.step(self.rate_rps(self.hosts.tick), orders)
         self.sensors.take(self.window)

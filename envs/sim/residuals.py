@@ -11,7 +11,7 @@ import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.sim.surface import Cell
@@ -232,7 +232,7 @@ def _simulate(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> t
     keys = np.tile(np.arange(1, seeds + 1, dtype=np.uint64), len(cells))
     hosts = Hosts(Constants(**{name: spread(column) for name, column in rows.items()}), keys, WINDOW_SECONDS)
     frozen = np.repeat([cell.frozen for cell in cells], seeds)
-    orders = Orders(
+    orders = HostOrders(
         spread([cell.quota_cpus for cell in cells]),
         spread(rows["own_cpus"] + rows["shared_cpus"]),
         frozen,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlctl.agents.catalogue import label
 from rlctl.agents.served.bundle import add_scores, load
-from rlctl.agents.served.card import Score, ScoreEstimate
+from rlctl.agents.served.card import CardScore, ScoreEstimate
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.intervals import Estimate as Measured
 from rlctl.bench.participants import require_library
@@ -155,13 +155,13 @@ def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> Iterator[tuple[str,
             yield name, outcome.scenario, ours
 
 
-def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, Score]]:
+def _card_scores(us: str, scored: Mapping[str, Sequence[SimOutcome]]) -> dict[str, dict[str, CardScore]]:
     """Scenario to shield to score, as the card has it."""
-    scores: dict[str, dict[str, Score]] = {}
+    scores: dict[str, dict[str, CardScore]] = {}
     for shield, outcomes in scored.items():
         for one in outcomes:
             ours = one.scores[label(us)]
-            scores.setdefault(one.scenario, {})[str(one.facts["shield"]) or shield] = Score(
+            scores.setdefault(one.scenario, {})[str(one.facts["shield"]) or shield] = CardScore(
                 qos_guarantee_percent=_estimate(ours.qos_guarantee_percent),
                 be_throughput_percent=_estimate(ours.be_throughput_percent),
                 shield_override_percent=_estimate(ours.shield_override_percent),

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from rlctl.agents.allocator import allocate, stretch_placements
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.applications import Application, Cluster, Placement
+from rlctl.envs.applications import Application, CpuCluster, Placement
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
 from rlctl.envs.host.apps.population import PERIOD_SECONDS, Member, Population
 from rlctl.envs.host.apps.registry import Registry, mode_line
@@ -54,7 +54,7 @@ class Sharing:
 
     def __init__(
         self,
-        clusters: Sequence[Cluster],
+        clusters: Sequence[CpuCluster],
         parent: Group,
         knobs: Knobs,
         *,
@@ -132,7 +132,7 @@ class Sharing:
         regrouped, self._regrouped = self._regrouped, False
         return regrouped
 
-    def _room(self, budget: Allocation) -> tuple[float, tuple[Cluster, ...]]:
+    def _room(self, budget: Allocation) -> tuple[float, tuple[CpuCluster, ...]]:
         """What there is to divide: CPU time, and the clusters as far as BE may have their CPUs."""
         parent = self._parent
         # The kernel holds a group to the least quota on its path: to divide more would promise what nobody gets.
@@ -148,7 +148,7 @@ class Sharing:
         total = sum(cluster.quota_cpus for cluster in clusters)
         return min(budget.quota_cpus, ceiling, total), tuple(clusters)
 
-    def _place(self, cpus: float, clusters: tuple[Cluster, ...]) -> None:
+    def _place(self, cpus: float, clusters: tuple[CpuCluster, ...]) -> None:
         """Ask the allocator, if anything is other than when it was last asked."""
         applications = self.applications
         question = cpus, clusters, [(one.name, one.modes, one.priority) for one in applications]
@@ -250,7 +250,7 @@ class Sharing:
             log.warning("application %s: %s", name, error)
 
 
-def _cluster_groups(clusters: Sequence[Cluster], parent: Group, knobs: Knobs) -> dict[str, Group]:
+def _cluster_groups(clusters: Sequence[CpuCluster], parent: Group, knobs: Knobs) -> dict[str, Group]:
     """The clusters' groups below the parent; none unless there is one for each."""
     try:
         found = {one.name: Group.open(parent.layout, f"{parent.name}/{one.name}", knobs) for one in clusters}

@@ -12,7 +12,7 @@ from pathlib import Path
 from rlctl.config import sources as source
 from rlctl.config.sections import ApplicationsSection
 from rlctl.config.serve import ServeConfig
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import KNOBS, Group
@@ -253,7 +253,7 @@ def build_sharing(
     section = config.be.applications
     if section is None:
         return None
-    whole = Cluster("all", frozenset(order), float(len(order)))
+    whole = CpuCluster("all", frozenset(order), float(len(order)))
     return Sharing(
         be.platform.clusters if be.platform else (whole,),
         parent,

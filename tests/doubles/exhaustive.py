@@ -22,7 +22,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import AS_PUBLISHED, DIGITS, HAIR, Ledger, Room, Stock, Weights, levels, metric, squeeze
-from rlctl.envs.applications import Application, Cluster, Placement
+from rlctl.envs.applications import Application, CpuCluster, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Choice:
 def totals(
     placements: Mapping[str, Placement],
     applications: Sequence[Application],
-    clusters: Sequence[Cluster],
+    clusters: Sequence[CpuCluster],
     budget_cpus: float,
     weights: Weights = AS_PUBLISHED,
 ) -> tuple[float, ...]:
@@ -70,7 +70,7 @@ def gap(found: tuple[float, ...], optimum: tuple[float, ...]) -> float:
 
 def best(
     applications: Sequence[Application],
-    clusters: Sequence[Cluster],
+    clusters: Sequence[CpuCluster],
     budget_cpus: float,
     weights: Weights = AS_PUBLISHED,
 ) -> dict[str, Placement]:
@@ -144,7 +144,7 @@ def _less(stock: Stock, used: float) -> Stock:
 class _Search:
     """Depth first, level by level and application by application, the most promising choice first."""
 
-    def __init__(self, ranks: list[list[Application]], clusters: Sequence[Cluster], weights: Weights) -> None:
+    def __init__(self, ranks: list[list[Application]], clusters: Sequence[CpuCluster], weights: Weights) -> None:
         self._ranks, self._clusters, self._weights = ranks, clusters, weights
         self._most: tuple[float, ...] = (-math.inf,) * len(ranks)
         self.placements: dict[str, Placement] = {}

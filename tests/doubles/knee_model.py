@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, HostProfile
 
 HELD_RATIO = 0.99
@@ -43,7 +43,7 @@ def held_ratio(profile: HostProfile, rate_rps: float) -> float:
     hosts = Hosts(Constants.stack([still] * HOSTS), np.arange(1, HOSTS + 1, dtype=np.uint64))
     shape = (HOSTS,)
     cpuset = np.full(shape, still.be.own_cpus + still.be.shared_cpus)
-    frozen = Orders(np.full(shape, np.inf), cpuset, np.ones(shape, bool), np.ones(shape))
+    frozen = HostOrders(np.full(shape, np.inf), cpuset, np.ones(shape, bool), np.ones(shape))
     rate = np.full(shape, rate_rps)
     tails = [hosts.step(rate, frozen).tail_latency_seconds for _ in range(WARM_UP + WINDOWS)][WARM_UP:]
     return float(np.mean(np.stack(tails) <= still.lc.target_seconds))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.members import Member
+from rlctl.envs.host.cgroup.members import GroupMember
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.state import GroupReading, Settings
 
@@ -29,7 +29,7 @@ class Division:
         # Evenly, as PRM divides the budget among its tasks.
         return Quota.of_cpus(quota_cpus / groups, self._period_us)
 
-    def part(self, target: Allocation, share: Quota, group: Group, member: Member, seen: GroupReading) -> Settings:
+    def part(self, target: Allocation, share: Quota, group: Group, member: GroupMember, seen: GroupReading) -> Settings:
         """A group's part of the target, below its ancestors."""
         # No part above the ancestors' quota: v1 refuses it with EINVAL, and with it every larger allocation
         # (Documentation/scheduler/sched-bwc.rst, "Hierarchical considerations").
@@ -44,7 +44,7 @@ class Division:
             member.weight,
         )
 
-    def safe_part(self, group: Group, member: Member, seen: Mapping[Group, GroupReading]) -> Settings:
+    def safe_part(self, group: Group, member: GroupMember, seen: Mapping[Group, GroupReading]) -> Settings:
         """What rlctl's own watchdog leaves in a group when this process hangs: no other program's claim."""
         safe, now = self.limits.safe, seen[group].settings
         part = self.part(safe, self.share(safe.quota_cpus, len(seen)), group, member, seen[group])
@@ -52,7 +52,7 @@ class Division:
             part = replace(part, quota=now.quota)
         return part
 
-    def escapes(self, member: Member, target: Allocation) -> bool:
+    def escapes(self, member: GroupMember, target: Allocation) -> bool:
         """Whether a group has lost the controller that would hold it to the target: only a freeze is left then."""
         lost, full = member.lost or (), self.limits.cpus
         return ("quota" in lost and target.quota_cpus < full) or ("cpus" in lost and target.cpuset_cpus < full)

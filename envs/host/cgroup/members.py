@@ -19,7 +19,7 @@ RESTRICTING = ("quota", "cpus", "frozen")
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """What is remembered of one group.
 
     Attributes:
@@ -51,7 +51,7 @@ class Members:
     """
 
     def __init__(self, knobs: Knobs, ownership: Ownership) -> None:
-        self.known: dict[Group, Member] = {}
+        self.known: dict[Group, GroupMember] = {}
         self._knobs = knobs
         self._ownership = ownership
         self._removed: list[Path] = []
@@ -69,10 +69,10 @@ class Members:
     def take(self, groups: Iterable[Group]) -> list[Group]:
         """Put those groups under control that exist; their originals are journalled first, with one fsync."""
         # The identity first: a group that takes the name between the two is then noticed as another one.
-        fresh: dict[Group, Member] = {}
+        fresh: dict[Group, GroupMember] = {}
         for group in (group.using(self._knobs) for group in groups):
             with contextlib.suppress(CgroupGone):
-                fresh[group] = Member(group.identity())
+                fresh[group] = GroupMember(group.identity())
         while True:
             try:
                 self._knobs.remember(path for group in fresh for path in group.knob_files(*RESTRICTING))
@@ -176,7 +176,7 @@ class Members:
                 del seen[group]
         self.require_any()
 
-    def _is_replaced(self, group: Group, member: Member) -> bool:
+    def _is_replaced(self, group: Group, member: GroupMember) -> bool:
         """Whether another group has taken the name; it is ours from now on, with its own originals journalled."""
         identity = group.identity()
         if identity == member.identity:

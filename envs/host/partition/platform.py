@@ -27,7 +27,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition.record import HOST, MDEV
@@ -56,7 +56,7 @@ class Platform:
 
     host_cpus: frozenset[int]
     mdev_cpus: frozenset[int]
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[CpuCluster, ...]
     host_memory_nodes: frozenset[int] = frozenset()
     mdev_memory_nodes: frozenset[int] = frozenset()
     within: str = ""
@@ -123,7 +123,9 @@ def discover_platform(*, within: str = "", cpus: frozenset[int] | None = None, s
     host, whole = _host_cpus(topology)
     left = {name: cpus - host for name, cpus in groups.items() if cpus - host}
     nodes = {f"node{number}": frozenset({number}) & memory_nodes(sys) for number in numa_nodes(sys)}
-    clusters = tuple(Cluster(name, cpus, float(len(cpus)), nodes.get(name, frozenset())) for name, cpus in left.items())
+    clusters = tuple(
+        CpuCluster(name, cpus, float(len(cpus)), nodes.get(name, frozenset())) for name, cpus in left.items()
+    )
     parts = "; ".join(f"{one.name}: CPU {format_cpus(one.cpus)}" for one in clusters)
     why = f"discovered: {kind}; the host keeps CPU {format_cpus(host)} ({whole}); clusters: {parts}"
     return Platform(host, frozenset(topology) - host, clusters, within=within, why=why)
@@ -193,9 +195,9 @@ class _Cluster(_Part):
     memory_mb: int | None = Field(default=None, gt=0)
     """The most memory of what runs in it."""
 
-    def cluster(self, name: str) -> Cluster:
+    def cluster(self, name: str) -> CpuCluster:
         limit = None if self.memory_mb is None else self.memory_mb << 20
-        return Cluster(name, self.cpus, len(self.cpus) * self.quota_percent / 100.0, self.memory_nodes, limit)
+        return CpuCluster(name, self.cpus, len(self.cpus) * self.quota_percent / 100.0, self.memory_nodes, limit)
 
 
 class _Mdev(_Part):

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.report.page import render
@@ -43,7 +43,7 @@ def plant_step(width: int) -> Step:
     hosts = Hosts(Constants.stack([profile] * width), np.arange(width, dtype=np.uint64))
     cpus = profile.limits().cpus
     quota, cpuset = random.uniform(0.01, cpus, width), random.integers(1, cpus + 1, width).astype(float)
-    orders = Orders(quota, cpuset, random.random(width) < 0.1, np.ones(width))
+    orders = HostOrders(quota, cpuset, random.random(width) < 0.1, np.ones(width))
     rate = random.uniform(0.5, 0.95, width) * profile.lc.max_load_rps
     return lambda: hosts.step(rate, orders)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cpulist import format_cpus
@@ -24,7 +24,7 @@ CLUSTERINGS = {
 class Ground:
     """The clusters of CPUs of a measurement; its groups are made `within` a group, in the roots where that is empty."""
 
-    clusters: tuple[Cluster, ...]
+    clusters: tuple[CpuCluster, ...]
     within: str = ""
 
     def __str__(self) -> str:
@@ -57,10 +57,10 @@ def managed_ground(name: str, published_clusters: int, sys: Path = SYS) -> Groun
     cpus = frozenset(topology)
     if name == "cores":
         cores = sorted({place.core for place in topology.values()}, key=min)
-        clusters = [Cluster(f"core{min(core)}", core, float(len(core))) for core in cores]
+        clusters = [CpuCluster(f"core{min(core)}", core, float(len(core))) for core in cores]
     else:
         count = published_clusters if name == "published" else 1
-        clusters = [Cluster(f"node{n + 1}", cpus, len(cpus) / count) for n in range(count)]
+        clusters = [CpuCluster(f"node{n + 1}", cpus, len(cpus) / count) for n in range(count)]
     return Ground(tuple(clusters))
 
 

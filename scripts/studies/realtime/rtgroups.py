@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
@@ -137,7 +137,7 @@ class Rig:
         """As `rlctl partition apply` does it; killed meanwhile, `rlctl partition undo` brings everybody back."""
         rt_cpus = frozenset({self.rt_cpu})
         platform = Platform(
-            frozenset(self.other_cpus), rt_cpus, (Cluster("rt", rt_cpus, 1.0),), within=self.within, why="cyclictest"
+            frozenset(self.other_cpus), rt_cpus, (CpuCluster("rt", rt_cpus, 1.0),), within=self.within, why="cyclictest"
         )
         kernel = KernelFiles()
         try:

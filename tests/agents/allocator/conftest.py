@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 
-Scene = tuple[list[Application], list[Cluster], float]
+Scene = tuple[list[Application], list[CpuCluster], float]
 
 GIB = 1 << 30
 CLUSTERS = ("c0", "c1", "c2")
@@ -45,9 +45,9 @@ def applications(draw: st.DrawFn) -> list[Application]:
 
 
 @st.composite
-def clusters(draw: st.DrawFn) -> list[Cluster]:
+def clusters(draw: st.DrawFn) -> list[CpuCluster]:
     return [
-        Cluster(
+        CpuCluster(
             name,
             frozenset(range(4)),
             draw(st.integers(1, 40)) / 10,

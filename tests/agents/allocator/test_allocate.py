@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.allocator import Weights, allocate, stretch_placements
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 from rlctl.envs.errors import ConfigError
 
-Scene = tuple[list[Application], list[Cluster], float]
+Scene = tuple[list[Application], list[CpuCluster], float]
 Scenes = st.SearchStrategy[Scene]
 
 HAIR = 1e-6
-NODES = tuple(Cluster(f"node{node}", frozenset(range(node, 16, 4)), 4.0) for node in (1, 2, 3))
-HOST = (Cluster("host", frozenset({0, 1}), 2.0),)
+NODES = tuple(CpuCluster(f"node{node}", frozenset(range(node, 16, 4)), 4.0) for node in (1, 2, 3))
+HOST = (CpuCluster("host", frozenset({0, 1}), 2.0),)
 
 
 def job(name: str, *cpus: float, **rest: object) -> Application:
@@ -33,7 +33,7 @@ def used(placements: Iterable[Placement], cluster: str | None = None) -> float:
 
 
 def check(
-    placements: Mapping[str, Placement], applications: list[Application], clusters: list[Cluster], budget: float
+    placements: Mapping[str, Placement], applications: list[Application], clusters: list[CpuCluster], budget: float
 ) -> None:
     by_name = {one.name: one for one in applications}
     assert used(placements.values()) <= budget + HAIR
@@ -116,7 +116,7 @@ def test_nobody_runs_on_higher_priority_ones_room(data: st.DataObject, scenes: S
 
 def has_memory_for(
     mode: WorkingMode,
-    cluster: Cluster,
+    cluster: CpuCluster,
     applications: list[Application],
     placements: Mapping[str, Placement],
     names: set[str],
@@ -188,7 +188,7 @@ def test_nothing_is_squeezed_in_beside_another() -> None:
 
 
 def test_application_without_memory_anywhere_is_passed_over() -> None:
-    nodes = (Cluster("small", frozenset({0}), 1.0, memory_bytes=1 << 20),)
+    nodes = (CpuCluster("small", frozenset({0}), 1.0, memory_bytes=1 << 20),)
     greedy = Application("greedy", (WorkingMode(0.5, 1, 1.0, 1 << 30),))
     assert allocate([greedy, job("modest", 2.0)], nodes, 1.0).keys() == {"modest"}
     assert allocate([greedy], nodes, 1.0) == {}
@@ -230,7 +230,7 @@ def test_rest_goes_to_higher_priority() -> None:
         Application("first", (WorkingMode(0.5, 2, 1.0),)),
         Application("second", (WorkingMode(0.5, 1, 1.0),), priority=1),
     ]
-    nodes = (Cluster("host", frozenset(range(8)), 8.0),)
+    nodes = (CpuCluster("host", frozenset(range(8)), 8.0),)
     for budget, shares in ((1.5, (1.0, 0.5)), (2.8, (2.0, 0.8)), (3.0, (2.0, 1.0)), (6.0, (5.0, 1.0))):
         wider = stretch_placements(allocate(applications, nodes, budget), applications, nodes, budget)
         assert (wider["first"].cpus, wider["second"].cpus) == pytest.approx(shares)
@@ -239,6 +239,6 @@ def test_rest_goes_to_higher_priority() -> None:
 def test_equals_grow_in_proportion_to_their_modes() -> None:
     applications = [job("a", 1.0), job("b", 2.0), job("c", 1.0)]
     placements = {"a": Placement(0, "n1", 1.0), "b": Placement(0, "n1", 2.0), "c": Placement(0, "n2", 1.0)}
-    nodes = [Cluster("n1", frozenset(range(4)), 3.6), Cluster("n2", frozenset(range(4)), 4.0)]
+    nodes = [CpuCluster("n1", frozenset(range(4)), 3.6), CpuCluster("n2", frozenset(range(4)), 4.0)]
     wider = stretch_placements(placements, applications, nodes, 6.0)
     assert {name: one.cpus for name, one in wider.items()} == pytest.approx({"a": 1.2, "b": 2.4, "c": 2.4})

@@ -9,14 +9,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rlctl.agents.allocator import allocate
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 from tests.doubles.exhaustive import best, gap, totals
 
-Scene = tuple[list[Application], list[Cluster], float]
+Scene = tuple[list[Application], list[CpuCluster], float]
 Scenes = st.SearchStrategy[Scene]
 
-HOST = Cluster("host", frozenset(range(4)), 4.0)
-SIDE = Cluster("side", frozenset(range(4)), 4.0)
+HOST = CpuCluster("host", frozenset(range(4)), 4.0)
+SIDE = CpuCluster("side", frozenset(range(4)), 4.0)
 
 
 def job(name: str, *cpus: float, priority: int = 0) -> Application:
@@ -46,7 +46,7 @@ def test_no_assignment_at_all_beats_it(data: st.DataObject, scenes: Scenes) -> N
         assert totals(placements, *scene) <= optimum
 
 
-def every(applications: list[Application], clusters: list[Cluster], budget: float) -> list[dict[str, Placement]]:
+def every(applications: list[Application], clusters: list[CpuCluster], budget: float) -> list[dict[str, Placement]]:
     """All assignments of whole modes that fit."""
     options = [
         [None, *(Placement(index, node.name, mode.cpus) for index, mode in enumerate(one.modes) for node in clusters)]
@@ -60,7 +60,7 @@ def every(applications: list[Application], clusters: list[Cluster], budget: floa
     return found
 
 
-def is_within(node: Cluster, placed: list[tuple[Application, Placement]]) -> bool:
+def is_within(node: CpuCluster, placed: list[tuple[Application, Placement]]) -> bool:
     there = [(one.modes[pick.mode], pick) for one, pick in placed if pick.cluster == node.name]
     memory = sum(mode.memory_bytes for mode, _ in there)
     fits = node.memory_bytes is None or memory <= node.memory_bytes

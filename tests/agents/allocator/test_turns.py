@@ -10,9 +10,9 @@ from itertools import pairwise
 import pytest
 
 from rlctl.agents.allocator import TURN_SECONDS, allocate
-from rlctl.envs.applications import Application, Cluster, Placement, WorkingMode
+from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 
-HOST = (Cluster("host", frozenset({0, 1}), 2.0),)
+HOST = (CpuCluster("host", frozenset({0, 1}), 2.0),)
 PERIOD_SECONDS = 5.0
 
 

@@ -18,7 +18,7 @@ from rlctl.agents.catalogue import BOUNDS, NAMES, build, describe
 from rlctl.bench.sim_run import FORESEEING
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
@@ -141,7 +141,7 @@ def exhaustive(profile: HostProfile, load: LoadModel, found: Run, ticks: int) ->
         pick = sequences[:, tick]
         frozen = np.broadcast_to((pick == 5)[:, None], good.shape)
         rate = load(0, ticks, 1.0)[tick] * c.max_load_rps
-        window = trial.step(rate, Orders(quotas[pick], full, frozen, batch.weights))
+        window = trial.step(rate, HostOrders(quotas[pick], full, frozen, batch.weights))
         good &= held(profile, window)
         work += window.be_work_ratio
     return np.asarray(np.where(good & (trial.backlog.requests <= 0.0), work, -1.0).max(axis=0))
@@ -163,13 +163,13 @@ def optimum(profile: HostProfile, load: float, ticks: int) -> float:
     grid = np.linspace(0.0, 1.0, 25) ** 1.5 * 1.05 * profile.lc.target_seconds * full_rps
     quota = np.append(np.linspace(0.01, profile.be.threads, 129), 0.01)[None, :, None]
     shape = (25, 130, count)
-    orders = Orders(
+    orders = HostOrders(
         np.broadcast_to(quota, shape),
         np.full(count, float(batch.limits.cpus)),
         np.broadcast_to((np.arange(130) == 129)[:, None], shape),
         batch.weights,
     )
-    still = Orders(np.full(count, 0.01), orders.cpuset_cpus, np.ones(count, bool), batch.weights)
+    still = HostOrders(np.full(count, 0.01), orders.cpuset_cpus, np.ones(count, bool), batch.weights)
     before: list[Hosts] = []
     for _ in range(ticks):
         before.append(copy.copy(batch.hosts))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from rlctl.agents.served import bundle
-from rlctl.agents.served.card import ActionTable, Card, ObservationTable, Score, ScoreEstimate
+from rlctl.agents.served.card import ActionTable, Card, CardScore, ObservationTable, ScoreEstimate
 from rlctl.agents.served.network import as_file
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
@@ -67,7 +67,7 @@ def test_the_card_says_what_the_files_are(good):
 
 def test_scores_are_added_to_card_that_still_loads(good):
     estimate = ScoreEstimate(mean=99.95, ci95=(99.9, 100.0))
-    score = Score(
+    score = CardScore(
         qos_guarantee_percent=estimate, be_throughput_percent=estimate, shield_override_percent=estimate, seeds=30
     )
     before, _ = bundle.read(good)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import CgroupBusy, CgroupGone, CgroupRejected, ConfigError, HostError
 from rlctl.envs.host.cgroup.journal import JOURNAL, StateLock
 from rlctl.envs.host.cgroup.kernel import Kernel
@@ -33,7 +33,7 @@ from tests.doubles.meddling import Meddling
 
 MB = 1 << 20
 KTHREAD, BOUND = 0x0020_0000, 0x0400_0000
-HALF = Cluster("half", frozenset({1}), 0.5, frozenset({0}), 64 * MB)
+HALF = CpuCluster("half", frozenset({1}), 0.5, frozenset({0}), 64 * MB)
 TWO = Platform(frozenset({0}), frozenset({1}), (HALF,))
 
 
@@ -221,7 +221,7 @@ def test_whoever_places_work_can_ask(machine: Machine) -> None:
     assert not missing(TWO, machine.layout, knobs)
     wide = Platform(TWO.host_cpus, TWO.mdev_cpus | {2}, TWO.clusters)
     assert not missing(wide, machine.layout, knobs), "its controller leaves BE fewer just now"
-    other = Platform(frozenset({1}), frozenset({0}), (Cluster("half", frozenset({0}), 1.0),))
+    other = Platform(frozenset({1}), frozenset({0}), (CpuCluster("half", frozenset({0}), 1.0),))
     assert "other CPUs than the platform says" in missing(other, machine.layout, knobs)
 
 

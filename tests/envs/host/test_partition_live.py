@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rlctl.cli import main
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import CgroupError, CgroupRejected
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
@@ -99,8 +99,8 @@ def divided(real: Bench) -> Iterator[Divided]:
     undo(real.state_dir, kernel=real.kernel)
 
 
-def cluster() -> Cluster:
-    return Cluster("half", frozenset({1}), 0.5, memory_bytes=64 << 20)
+def cluster() -> CpuCluster:
+    return CpuCluster("half", frozenset({1}), 0.5, memory_bytes=64 << 20)
 
 
 def knobs(groups: Any) -> dict[Path, str]:

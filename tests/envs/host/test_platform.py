@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.partition.platform import discover_platform, load_platform
 
@@ -56,9 +56,9 @@ def test_the_papers_machine_is_what_its_tables_say(opteron: Path) -> None:
     assert platform.mdev_cpus == {1, 2, 3, 5, 6, 7, 9, 10, 11, 13, 14, 15}
     assert platform.mdev_memory_nodes == {1, 2, 3}
     assert platform.clusters == (
-        Cluster("node1", frozenset({1, 5, 9, 13}), 4.0, frozenset({3}), 6000 * MB),
-        Cluster("node2", frozenset({2, 6, 10, 14}), 4.0, frozenset({2}), 6000 * MB),
-        Cluster("node3", frozenset({3, 7, 11, 15}), 4.0, frozenset({1}), 6000 * MB),
+        CpuCluster("node1", frozenset({1, 5, 9, 13}), 4.0, frozenset({3}), 6000 * MB),
+        CpuCluster("node2", frozenset({2, 6, 10, 14}), 4.0, frozenset({2}), 6000 * MB),
+        CpuCluster("node3", frozenset({3, 7, 11, 15}), 4.0, frozenset({1}), 6000 * MB),
     )
     assert platform.cluster_group("node1") == "rlctl-mdev/node1"
 
@@ -122,7 +122,7 @@ def test_share_of_each_cpu_is_share_of_cluster(opteron: Path, tmp_path: Path) ->
 def test_without_clusters_there_is_one(opteron: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("host: {cpus: 0}\nmdev: {cpus: 3-5}\n")
     (only,) = load_platform(tmp_path / "mine.yaml", sys=opteron).clusters
-    assert only == Cluster("all", frozenset({3, 4, 5}), 3.0)
+    assert only == CpuCluster("all", frozenset({3, 4, 5}), 3.0)
 
 
 def test_an_unknown_name_lists_the_shipped_ones() -> None:
@@ -145,7 +145,7 @@ def test_numa_nodes_are_the_clusters(opteron: Path) -> None:
 def test_two_cpus_are_one_each(tmp_path: Path) -> None:
     platform = discover_platform(sys=small(tmp_path, "0,1"))
     assert platform.host_cpus == {0}
-    assert platform.clusters == (Cluster("all", frozenset({1}), 1.0),)
+    assert platform.clusters == (CpuCluster("all", frozenset({1}), 1.0),)
     shipped = load_platform("two-core", sys=tmp_path)
     assert (shipped.host_cpus, shipped.clusters) == (platform.host_cpus, platform.clusters)
 

@@ -17,7 +17,7 @@ from rlctl.bench.calibration import write_profile
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.link import queue_seconds
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Regime, against_itself, agreement, residuals
@@ -56,8 +56,8 @@ def links(draw: st.DrawFn) -> HostProfile:
     )
 
 
-def order(quota: float, frozen: bool = False, count: int = 1) -> Orders:
-    return Orders(np.full(count, quota), np.ones(count), np.full(count, frozen), np.full(count, 2 / 1024))
+def order(quota: float, frozen: bool = False, count: int = 1) -> HostOrders:
+    return HostOrders(np.full(count, quota), np.ones(count), np.full(count, frozen), np.full(count, 2 / 1024))
 
 
 def made(*profiles: HostProfile, seed: int = 0) -> Hosts:

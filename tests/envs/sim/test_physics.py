@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.profile import (
     BeConstants,
     Constants,
@@ -102,12 +102,16 @@ ALWAYS_BUSY = host(
 """The LC leaves no CPU idle: the minimum weight made it wait for more slices than an equal weight did."""
 
 
-def order(quota: float = np.inf, cpuset: int = 24, frozen: bool = False, weight: float = 1.0, count: int = 1) -> Orders:
-    return Orders(np.full(count, quota), np.full(count, float(cpuset)), np.full(count, frozen), np.full(count, weight))
+def order(
+    quota: float = np.inf, cpuset: int = 24, frozen: bool = False, weight: float = 1.0, count: int = 1
+) -> HostOrders:
+    return HostOrders(
+        np.full(count, quota), np.full(count, float(cpuset)), np.full(count, frozen), np.full(count, weight)
+    )
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Orders:
+def orders(draw: st.DrawFn) -> HostOrders:
     """What a manager may ask of one host."""
     return order(
         quota=draw(st.one_of(st.floats(0.01, 24.0), st.just(np.inf))),
@@ -137,7 +141,7 @@ RUNS = st.lists(st.tuples(LOADS, orders()), min_size=1, max_size=TICKS)
 
 @given(profiles(), SEEDS, RUNS)
 def test_every_window_is_finite_and_obeys_physics(
-    profile: HostProfile, seed: int, run: list[tuple[float, Orders]]
+    profile: HostProfile, seed: int, run: list[tuple[float, HostOrders]]
 ) -> None:
     hosts, be, lc = made(profile, seed), profile.be, profile.lc
     for load, asked in run:
@@ -153,7 +157,7 @@ def test_every_window_is_finite_and_obeys_physics(
 
 
 @given(profiles(), SEEDS, st.lists(orders(), min_size=1, max_size=TICKS))
-def test_others_work_fits_on_bes_own_cpus(profile: HostProfile, seed: int, run: list[Orders]) -> None:
+def test_others_work_fits_on_bes_own_cpus(profile: HostProfile, seed: int, run: list[HostOrders]) -> None:
     """The client's CPUs are not BE's as well."""
     hosts = made(profile, seed)
     for asked in run:
@@ -173,7 +177,7 @@ def test_a_frozen_be_does_nearly_nothing(profile: HostProfile, seed: int) -> Non
 
 
 @given(profiles(), SEEDS, RUNS)
-def test_no_request_is_lost_or_made_up(profile: HostProfile, seed: int, run: list[tuple[float, Orders]]) -> None:
+def test_no_request_is_lost_or_made_up(profile: HostProfile, seed: int, run: list[tuple[float, HostOrders]]) -> None:
     """What came and is not done must still be there: freezing BE may not conjure completions out of a backlog that
     filled while BE had half the CPU."""
     hosts = made(profile, seed)
@@ -214,7 +218,7 @@ def test_more_quota_never_helps_the_lc(
 @given(profiles(), SEEDS, st.floats(0.0, 1.2), orders())
 @example(ALWAYS_BUSY, 0, 0.7, order())
 def test_minimum_weight_is_never_worse_without_quota(
-    profile: HostProfile, seed: int, load: float, asked: Orders
+    profile: HostProfile, seed: int, load: float, asked: HostOrders
 ) -> None:
     equal, minimum = (
         made(profile, seed).step(
@@ -227,7 +231,9 @@ def test_minimum_weight_is_never_worse_without_quota(
 
 @given(profiles(tail_cv=0.0, service_seconds=1e-6, max_load_rps=1e12), SEEDS, st.floats(0.01, 1.2), orders())
 @example(ALWAYS_BUSY.but(max_load_rps=1e12), 0, 0.7, order(quota=0.016))
-def test_minimum_weight_costs_a_slice_with_quota(profile: HostProfile, seed: int, load: float, asked: Orders) -> None:
+def test_minimum_weight_costs_a_slice_with_quota(
+    profile: HostProfile, seed: int, load: float, asked: HostOrders
+) -> None:
     """The one in which a BE that its quota stopped comes back, as if owed it; a tenth for the noise of a quantile."""
     equal, minimum = (
         made(profile, seed).step(rate_of(profile, load), replace(asked, weight_ratio=np.array([weight])))
@@ -250,7 +256,7 @@ def test_minimum_weight_costs_a_slice_with_quota(profile: HostProfile, seed: int
     st.floats(0.0, 0.3),
     orders(),
 )
-def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: float, asked: Orders) -> None:
+def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: float, asked: HostOrders) -> None:
     """Averaged over hosts, for the fewer the requests, the noisier their quantile. With wake-up costs a host may well
     answer faster when it is busy; without them it may not. Nor where a BE that shares its CPUs inflates its requests: a
     busier LC leaves less to BE, and is inflated less."""
@@ -264,11 +270,13 @@ def test_more_load_never_helps_the_lc(profile: HostProfile, load: float, more: f
 
 
 @given(profiles(), st.lists(SEEDS, min_size=1, max_size=5), RUNS)
-def test_batch_is_its_hosts_to_the_bit(profile: HostProfile, seeds: list[int], run: list[tuple[float, Orders]]) -> None:
+def test_batch_is_its_hosts_to_the_bit(
+    profile: HostProfile, seeds: list[int], run: list[tuple[float, HostOrders]]
+) -> None:
     together, alone = made(profile, *seeds), [made(profile, seed) for seed in seeds]
     for load, asked in run:
         rate = rate_of(profile, load)
-        wide = Orders(*(np.repeat(getattr(asked, one.name), len(seeds)) for one in fields(asked)))
+        wide = HostOrders(*(np.repeat(getattr(asked, one.name), len(seeds)) for one in fields(asked)))
         batch = columns(together.step(np.repeat(rate, len(seeds)), wide))
         for place, host in enumerate(alone):
             single = columns(host.step(rate, asked))
@@ -279,7 +287,9 @@ def test_quota_costs_the_lc_a_slice() -> None:
     """Measured on live nginx: p95 of 5.3 ms at a quarter of a CPU, 1.8 ms without a quota as without BE."""
     profile = load_profile("two-core-nginx").but(tail_cv=0.0, drift_cv=0.0)
     hosts = made(profile, 0, 0, 0)
-    orders = Orders(np.array([0.25, np.inf, 0.25]), np.ones(3), np.array([False, False, True]), np.full(3, 2 / 1024))
+    orders = HostOrders(
+        np.array([0.25, np.inf, 0.25]), np.ones(3), np.array([False, False, True]), np.full(3, 2 / 1024)
+    )
     rate = np.full(3, 0.2 * profile.lc.max_load_rps)
     tails = np.mean([hosts.step(rate, orders).tail_latency_seconds for _ in range(50)], axis=0)
     quota, free, frozen = tails

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rlctl.envs.sim import queueing
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import BeConstants, Constants, HostProfile, LcConstants
 from rlctl.envs.sim.queueing import conditional_wait, delay_probability, sojourn_quantile
 
@@ -164,7 +164,7 @@ def plant_tail(servers: int, rho: float, scv: float, q: float = 0.95) -> float:
     be = BeConstants(threads=2, shared_cpus=servers, host_cpus=servers)
     profile = HostProfile(name="textbook", description="", source="", lc=lc, be=be)
     hosts = Hosts(Constants.stack([profile] * 16), np.arange(16, dtype=np.uint64))
-    still = Orders(np.full(16, np.inf), np.ones(16), np.ones(16, bool), np.ones(16))
+    still = HostOrders(np.full(16, np.inf), np.ones(16), np.ones(16, bool), np.ones(16))
     return float(hosts.step(np.full(16, RATE_RPS), still).tail_latency_seconds.mean()) / service
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from rlctl.envs.sim.physics import Hosts, Orders, Window
+from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.profile import BeConstants, Constants, HostProfile, LcConstants
 
 TOLERANCE = 0.05
@@ -75,7 +75,7 @@ def plant(story: Story) -> Run:
     windows: list[Window] = []
     for load, part in zip(story.load, story.part, strict=True):
         frozen = np.full(HOSTS, part == 1.0)
-        orders = Orders(np.full(HOSTS, np.inf), np.ones(HOSTS), frozen, np.ones(HOSTS))
+        orders = HostOrders(np.full(HOSTS, np.inf), np.ones(HOSTS), frozen, np.ones(HOSTS))
         windows.append(hosts.step(np.full(HOSTS, load * CAPACITY_RPS), orders))
     left = np.cumsum([(one.offered_rps - one.done_rps).mean() for one in windows])
     return Run(np.array([one.tail_latency_seconds.mean() for one in windows]), left)

@@ -19,7 +19,7 @@ from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
 from rlctl.envs.sim.fit import fit
-from rlctl.envs.sim.physics import Hosts, Orders
+from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -51,7 +51,7 @@ class FakeHost:
 
     def wait(self):
         one = self.allocation
-        orders = Orders(*(np.array([x]) for x in (one.quota_cpus, float(one.cpuset_cpus), one.frozen, 1.0)))
+        orders = HostOrders(*(np.array([x]) for x in (one.quota_cpus, float(one.cpuset_cpus), one.frozen, 1.0)))
         self.window = self.host.step(np.array([self.rate_rps]), orders)
         return 0
 

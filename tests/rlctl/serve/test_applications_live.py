@@ -15,7 +15,7 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.apps.launch import Place, adopt, release
 from rlctl.envs.host.apps.registry import Description, Mode, Registry
@@ -289,7 +289,7 @@ def test_applications_are_moved_to_clusters_and_released(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
     be = Group.create(layout, f"{scene.name}/be", free, also=(CgroupController.MEMORY,))
-    clusters = [Cluster(f"c{number}", frozenset({number}), 1.0) for number in range(2)]
+    clusters = [CpuCluster(f"c{number}", frozenset({number}), 1.0) for number in range(2)]
     for cluster in clusters:
         group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(CgroupController.MEMORY,))
         group.cpuset.set_cpus(cluster.cpus)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.applications import Cluster
+from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps.groups import make_group
 from rlctl.envs.host.apps.registry import Mode, Registration, Registry
@@ -39,7 +39,7 @@ class Scene:
         self.free = Knobs(None, self.kernel)
         self.parent = Group.create(self.layout, "be", self.free, also=(CgroupController.MEMORY,))
         cpus = [frozenset({0, 1})] if clusters == 1 else [frozenset({number}) for number in range(clusters)]
-        self.clusters = [Cluster(f"c{number}", one, float(len(one))) for number, one in enumerate(cpus)]
+        self.clusters = [CpuCluster(f"c{number}", one, float(len(one))) for number, one in enumerate(cpus)]
         self.state, self.now = folder / "state", 1000.0
         self.registry = Registry(folder / "apps")
         self.journal = Journal.open(self.state, self.kernel.proc)
