@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sb3_contrib import QRDQN, MaskablePPO, RecurrentPPO
+from sb3_contrib import QRDQN, MaskablePPO
 from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.save_util import load_from_zip_file
@@ -30,7 +30,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import whole
 
 CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
-    {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "recurrent-ppo": RecurrentPPO}
+    {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN}
 )
 
 LAST_SHARE = 0.05
@@ -138,9 +138,7 @@ def tensor_logits(model: Any, observations: torch.Tensor) -> torch.Tensor:
 
 
 def logits_of(model: Any) -> Logits:
-    """The model as `rlctl.agents.training.trial` takes it; take a new one for each run: a recurrent one remembers."""
-    if isinstance(model, RecurrentPPO):
-        return _recurrent_logits(model.policy)
+    """The model as `rlctl.agents.training.trial` takes it."""
 
     def logits(observations: NDArray[np.float32]) -> NDArray[np.floating]:
         with torch.no_grad():
@@ -149,26 +147,10 @@ def logits_of(model: Any) -> Logits:
     return logits
 
 
-def _recurrent_logits(policy: Any) -> Logits:
-    """A recurrent policy through one run of some hosts; its memory begins empty."""
-    layers, _, units = policy.lstm_hidden_state_shape
-    states: tuple[torch.Tensor, ...] | None = None
-
-    def logits(observations: NDArray[np.float32]) -> NDArray[np.floating]:
-        nonlocal states
-        count = len(observations)
-        states = states or (torch.zeros(layers, count, units), torch.zeros(layers, count, units))
-        with torch.no_grad():
-            distribution, states = policy.get_distribution(torch.as_tensor(observations), states, torch.zeros(count))
-        return np.asarray(distribution.distribution.logits.numpy())
-
-    return logits
-
-
 def save(model: Any, path: Path) -> None:
     """Write the model as Stable-Baselines3 does, without what belongs to this process; whole or not at all."""
     with whole(path, lasting=True) as file:
-        model.save(file, exclude=[*BY_BUDGET, "_logger", "_last_obs", "_last_episode_starts", "_last_lstm_states"])
+        model.save(file, exclude=[*BY_BUDGET, "_logger", "_last_obs", "_last_episode_starts"])
 
 
 def take_weights(model: Any, path: Path, *, policy_only: bool = False) -> None:

@@ -16,7 +16,7 @@ other seeds, which no trial has seen, the same order says who wins.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,10 +74,10 @@ class Judge:
         self.seeds = tuple(validation_seed(number) for number in range(seeds))
         self._least: dict[str, float] | None = None
 
-    def evaluate(self, logits: Callable[[], Logits], timesteps: int, seconds: float) -> Evaluation:
-        """Score one policy; `logits` gives it anew for each course, `timesteps` and `seconds` say when."""
+    def evaluate(self, logits: Logits, timesteps: int, seconds: float) -> Evaluation:
+        """Score one policy; `timesteps` and `seconds` say when."""
         trials = {
-            course.name: score(course, logits(), self.seeds, self._lags, absent=self._absent) for course in self.courses
+            course.name: score(course, logits, self.seeds, self._lags, absent=self._absent) for course in self.courses
         }
         return Evaluation(timesteps, seconds, trials, self._merit(trials))
 

@@ -27,9 +27,11 @@ from stable_baselines3.common.utils import set_random_seed
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, take_weights
 from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
+from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.host_groups import Happened
 from rlctl.agents.training.host_kinds import build, present
 from rlctl.agents.training.rollouts.tally import Tally
+from rlctl.agents.training.run_bundle import write_bundle
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.agents.training.warm_start import clone, pairs_of
@@ -155,7 +157,8 @@ class _Session(BaseCallback):
         self._tally = (Tally.read(checkpoint.folder) if checkpoint else Tally()) if rollouts else None
         self.env, self._kinds, classes = self._hosts(rollouts)
         self.model: Any = make(run.algorithm, run.recipe, self.env, self._budget.left, classes)
-        self._check_exportable()
+        if self._run.export:
+            weights_of(self.model)  # a network that cannot become a bundle, before the budget is spent on it
         self.model.action_space.seed(run.seed + self._block)
         self.model.set_logger(configure(str(run.folder / "tensorboard"), self._outputs()))
         self._begin(checkpoint)
@@ -185,8 +188,9 @@ class _Session(BaseCallback):
         """The best model judged and, where asked for, exported."""
         take_weights(self.model, self._best_file)
         best = self._best or self._judged()  # of an earlier session there is only the model
-        bundle = self._exported() if self._run.export else None
-        timesteps, seconds = self.model.num_timesteps, self._budget.seconds
+        timesteps, seconds, bundle = self.model.num_timesteps, self._budget.seconds, None
+        if self._run.export:
+            bundle = write_bundle(self._run, self.model, seconds, self._tally)
         return TrainingResult(
             self._run, self.ending, timesteps, seconds, best, bundle, tuple(self._remarks), self._tally
         )
@@ -225,7 +229,7 @@ class _Session(BaseCallback):
         return self._run.folder / files.BEST
 
     def _judged(self) -> Evaluation:
-        return self._judge.evaluate(lambda: logits_of(self.model), self.model.num_timesteps, self._budget.seconds)
+        return self._judge.evaluate(logits_of(self.model), self.model.num_timesteps, self._budget.seconds)
 
     def _evaluate_first(self) -> None:
         """The curve's point before learning; a session that goes on has it, and only sees how long one takes."""
@@ -357,24 +361,3 @@ class _Session(BaseCallback):
         pairs = pairs_of(self._run.hosts, wanted.manager, wanted.samples, self._run.seed, self._run.recipe.lags)
         agreed = clone(self.model, pairs, wanted.epochs)
         self._remarks.append(f"begun like {wanted.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")
-
-    def _check_exportable(self) -> None:
-        """BundleError where the network cannot become a bundle: before the budget is spent on it."""
-        if self._run.export and self._has_bundle():
-            from rlctl.agents.training.export import weights_of
-
-            weights_of(self.model)
-
-    def _has_bundle(self) -> bool:
-        from rlctl.agents.training.export import ALGORITHMS
-
-        return CLASSES[self._run.algorithm].__name__ in ALGORITHMS
-
-    def _exported(self) -> Path | None:
-        """The best model's bundle; with a remark where it cannot have one."""
-        from rlctl.agents.training.run_bundle import write_bundle
-
-        if not self._has_bundle():
-            self._remarks.append(f"no bundle: the memory of {self._run.algorithm} is nothing that a bundle holds")
-            return None
-        return write_bundle(self._run, self.model, self._budget.seconds, self._tally)

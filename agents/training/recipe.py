@@ -108,15 +108,6 @@ class QuantileNetwork(QNetwork):
     n_quantiles: Count = 25
 
 
-class RecurrentNetwork(Network):
-    """`policy_kwargs` of RecurrentPPO: an LSTM before the layers."""
-
-    lstm_hidden_size: Count = 64
-    n_lstm_layers: Count = 1
-    shared_lstm: bool = False
-    enable_critic_lstm: bool = True
-
-
 class Recipe(Strict):
     """What all algorithms have.
 
@@ -201,14 +192,6 @@ class OnPolicy(Recipe):
         return {"batch_size": _divisor(n_envs * self.n_steps, self.batch_size)}
 
 
-class RecurrentPpo(OnPolicy):
-    """RecurrentPPO: its policy cannot be cloned from single observations, so there is no warm start."""
-
-    policy: Literal["MlpLstmPolicy"] = "MlpLstmPolicy"
-    policy_kwargs: RecurrentNetwork = RecurrentNetwork()
-    warm_start: None = None
-
-
 class OffPolicy(Recipe):
     """DQN: off-policy, from a replay buffer.
 
@@ -252,13 +235,21 @@ def _divisor(of: int, most: int) -> int:
 
 
 ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
-    {"ppo": OnPolicy, "dqn": OffPolicy, "maskable-ppo": OnPolicy, "qrdqn": QuantileDqn, "recurrent-ppo": RecurrentPpo}
+    {"ppo": OnPolicy, "dqn": OffPolicy, "maskable-ppo": OnPolicy, "qrdqn": QuantileDqn}
 )
 """What `--algo` may be, and what its file may say."""
 
 
+NO_RECURRENT = (
+    "recurrent-ppo was removed, since no bundle holds its memory: train it with sb3-contrib on rlctl's SimVecEnv, or "
+    "give maskable-ppo"
+)
+
+
 def load_recipe(algorithm: str, path: Path | None = None) -> Recipe:
     """The hyperparameters that ship, or those of a file; a ConfigError has its line and the closest key."""
+    if algorithm not in ALGORITHMS:
+        raise ConfigError(NO_RECURRENT if algorithm == "recurrent-ppo" else f"unknown learner '{algorithm}'")
     return recipe_file(ALGORITHMS[algorithm], algorithm, path)
 
 

@@ -53,7 +53,7 @@ policy, cql learns from all of them. The round that is kept is the one with the 
 --scenario the best one in the simulator. --total-timesteps are updates then.
 """
 
-ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn", "recurrent-ppo")
+ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn")
 OFFLINE = ("bc", "cql")
 LIVE_ONLY = ("explore", "explore_slack")
 NEW_RUN_ONLY = (
@@ -74,7 +74,9 @@ FINITE = number(float, math.isfinite, "is not a share, such as 0.1")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--algo", choices=(*ALGORITHMS, *OFFLINE), help="the learner; bc and cql go with --offline")
+    parser.add_argument(
+        "--algo", type=_algorithm, choices=(*ALGORITHMS, *OFFLINE), help="the learner; bc and cql go with --offline"
+    )
     parser.add_argument("--plant", choices=("sim", "host"), default="sim", help="default: sim")
     parser.add_argument("--offline", metavar="ID|DIR", help="learn from this dataset, without any host")
     parser.add_argument("--config", metavar="FILE", help="hyperparameters (default: configs/training/ALGO.yaml)")
@@ -122,6 +124,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-export", action="store_true", help="write no bundle")
     parser.add_argument("--dry-run", action="store_true", help="print the effective configuration and its sources")
     add_json(parser, "scores as JSON")
+
+
+def _algorithm(name: str) -> str:
+    if name == "recurrent-ppo":
+        from rlctl.agents.training.recipe import NO_RECURRENT
+
+        raise argparse.ArgumentTypeError(NO_RECURRENT)
+    return name
 
 
 def run(args: argparse.Namespace) -> int:
@@ -174,8 +184,6 @@ def _check_plans(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[Tr
     from rlctl.agents.training.run_folder import check_new
 
     asked = plans[0].options
-    if args.ray and asked.algorithm == "recurrent-ppo":
-        raise ConfigError("--ray sends policies as bundles, which do not hold the memory of recurrent-ppo")
     if asked.live and not args.ray:
         raise ConfigError(f"it learns on the testbeds of {asked.live}: give --ray with the cluster that has them")
     for plan in () if args.resume else plans:

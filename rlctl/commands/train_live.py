@@ -12,11 +12,14 @@ from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import progress, say
-from rlctl.training.live_plan import TIMESTEPS, LivePlan, fine_tune, live_testbed
+from rlctl.training.live_plan import TIMESTEPS, fine_tune, live_testbed
 from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
 
 if TYPE_CHECKING:
-    from rlctl.agents.training.rollouts.fine_tuning import Outcome
+    from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
+    from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
+    from rlctl.bench.live_scenario import LiveScenario
+    from rlctl.safety.profile import Profile
 
 SIMULATOR_ONLY = (
     *("algo", "config", "hosts", "profile", "seeds", "max_seconds", "n_envs", "threads", "resume"),
@@ -36,19 +39,20 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("is not a file; --init takes a model that `rlctl train` wrote", args.init)
     require_libraries(export=True)  # on the host it acts by the network of a bundle
     check_outputs(args)
-    plan = _plan(args)
-    say(_effective(plan))
+    scenario = live_scenario(args.scenario or SCENARIO)
+    task, testbed = _task(args, scenario)
+    say(_effective(scenario, task, testbed.safety))
     if args.dry_run:
         return 0
     with kept_at_signals():
-        with progress(plan.ticks, "ticks") as watch:
-            outcome, bundle = fine_tune(plan, say, watch, export=not args.no_export)
+        with progress(task.ticks, "ticks") as watch:
+            outcome, bundle = fine_tune(task, testbed, say, watch, export=not args.no_export)
         _show(args, outcome, bundle)
         raise_early_end(outcome.interrupted)
     return 0
 
 
-def _plan(args: argparse.Namespace) -> LivePlan:
+def _task(args: argparse.Namespace, scenario: LiveScenario) -> tuple[FineTuningTask, LiveTestbed]:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask
 
     defaults = {
@@ -61,7 +65,6 @@ def _plan(args: argparse.Namespace) -> LivePlan:
         "seed": 0,
     }
     given = {name: default if (value := getattr(args, name)) is None else value for name, default in defaults.items()}
-    scenario = live_scenario(given["scenario"])
     kept = {name: value for name, value in given.items() if name in TrainingOptions.model_fields}
     testbed = live_testbed(TrainingOptions(algorithm="", live=given["scenario"], **kept))
     assert testbed is not None
@@ -76,17 +79,17 @@ def _plan(args: argparse.Namespace) -> LivePlan:
         arguments=given,
         command=command_line("train", {"plant": "host", **given, "out": folder}),
     )
-    return LivePlan(scenario, testbed, task)
+    return task, testbed
 
 
-def _effective(plan: LivePlan) -> str:
+def _effective(s: LiveScenario, task: FineTuningTask, safety: Profile) -> str:
     from rlctl.agents.training.rollouts.fine_tuning import RATE_RATIO
 
-    s, task, safety = plan.scenario, plan.task, plan.testbed.safety
+    seconds = s.testbed().start_seconds + task.ticks * s.tick_seconds
     return (
         f"{s.name}: {s.description}\n"
         f"fine-tuning {task.init}: {task.timesteps} ticks of {s.tick_seconds:g} s in rounds, measured for "
-        f"{task.evaluation_ticks} ticks before and after each, about {max(round(plan.seconds / 60), 1)} min\n"
+        f"{task.evaluation_ticks} ticks before and after each, about {max(round(seconds / 60), 1)} min\n"
         f"exploring in {task.bounds.probability:.0%} of the ticks, from a slack of {task.bounds.least_slack_ratio:g} "
         f"on; {RATE_RATIO:g} of its learning rate; shield {safety.name} ({safety.digest})\n"
         f"folder: {task.folder}"

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import live_scenario
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.safety.profile import load_profile
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
     from rlctl.training.plan import TrainingOptions
 
-LEAST_TIMESTEPS = 2
 TIMESTEPS = 600
 """Ten minutes, where no number is given."""
 
@@ -43,42 +40,9 @@ def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTe
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LivePlan:
-    """A fine-tuning that can begin.
-
-    Attributes:
-        scenario: The testbed with its load; each measurement takes its duration.
-        testbed: The same with shield and bounds; its lags are those of the model, once that is loaded.
-
-    Raises:
-        ConfigError: Too few timesteps.
-    """
-
-    scenario: LiveScenario
-    testbed: LiveTestbed
-    task: FineTuningTask
-
-    def __post_init__(self) -> None:
-        if self.task.timesteps < LEAST_TIMESTEPS:
-            raise ConfigError(f"{self.task.timesteps} timesteps are none to learn from; give {LEAST_TIMESTEPS} or more")
-
-    @property
-    def ticks(self) -> int:
-        """Control periods of all phases."""
-        from rlctl.agents.training.rollouts.fine_tuning import rounds_of
-
-        rounds, each, _ = rounds_of(self.task.timesteps)
-        return rounds * each + (rounds + 1) * self.task.evaluation_ticks
-
-    @property
-    def seconds(self) -> float:
-        """About how long it takes."""
-        return self.scenario.testbed().start_seconds + self.ticks * self.scenario.tick_seconds
-
-
 def fine_tune(
-    plan: LivePlan,
+    task: FineTuningTask,
+    testbed_plan: LiveTestbed,
     say: Callable[[str], None],
     watch: Callable[[str], None] = lambda _: None,
     testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed,
@@ -96,8 +60,8 @@ def fine_tune(
     """
     from rlctl.agents.training.rollouts.fine_tuning import FineTuning
 
-    tuning = FineTuning(plan.task)  # loading takes seconds, in which nobody would look after the LC
-    planned = replace(plan.testbed, lags=tuning.lags)
+    tuning = FineTuning(task)  # loading takes seconds, in which nobody would look after the LC
+    planned = replace(testbed_plan, lags=tuning.lags)
     outcome: Outcome | None = None
     try:
         with contextlib.closing(LiveWorker(planned, lambda spec: testbed(spec, say))) as running:

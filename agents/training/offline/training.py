@@ -191,7 +191,7 @@ def _criterion(run: OfflineRun) -> tuple[str, Judging]:
     if run.courses:
         names, in_simulator = ", ".join(one.name for one in run.courses), Judge(run.courses, run.validation_seeds, LAGS)
         told = f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds"
-        return told, lambda model: in_simulator.evaluate(lambda: logits_of(model), 0, 0.0).merit
+        return told, lambda model: in_simulator.evaluate(logits_of(model), 0, 0.0).merit
     _, rows = parted(data, recipe.held_out, run.seed)
     rewards, updates = rewards_of(data, recipe.work), min(recipe.n_updates, VALUE_UPDATES)
 

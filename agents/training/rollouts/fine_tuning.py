@@ -34,12 +34,14 @@ from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, OneHost
 from rlctl.agents.training.rollouts.live_testbed import LiveWorker
 from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
-from rlctl.envs.errors import RlctlError
+from rlctl.envs.errors import ConfigError, RlctlError
 
 OUTCOME = "live.json"
 
 ROUND_TICKS, ROLLOUT_TICKS = 300, 60
 """Most ticks between two measurements, and most between two updates of PPO."""
+
+LEAST_TIMESTEPS = 2
 
 BATCH, TARGET_TICKS = 64, 100
 """DQN: samples of an update, also those that it begins to learn with; and ticks between two target networks."""
@@ -53,7 +55,7 @@ RATE_RATIO = 0.1
 
 @dataclass(frozen=True, slots=True)
 class FineTuningTask:
-    """What a fine-tuning has to learn.
+    """What a fine-tuning has to learn; ConfigError for too few timesteps.
 
     Attributes:
         init: The model to begin with, a zip of one's own: opening it runs what it holds.
@@ -69,6 +71,16 @@ class FineTuningTask:
     seed: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict)
     command: str = ""
+
+    def __post_init__(self) -> None:
+        if self.timesteps < LEAST_TIMESTEPS:
+            raise ConfigError(f"{self.timesteps} timesteps are none to learn from; give {LEAST_TIMESTEPS} or more")
+
+    @property
+    def ticks(self) -> int:
+        """Control periods of all phases."""
+        rounds, each, _ = rounds_of(self.timesteps)
+        return rounds * each + (rounds + 1) * self.evaluation_ticks
 
 
 @dataclass(slots=True)
@@ -173,16 +185,63 @@ class FineTuning:
         Raises:
             HostError: The host failed before anything was measured.
         """
-        begun, folder, self._tick_seconds = time.monotonic(), self.task.folder, running.tick_seconds
-        shutil.copyfile(self.task.init, folder / files.BEST)
+        begun, folder, task = time.monotonic(), self.task.folder, self.task
+        self._running, self._watch, self._tick_seconds = running, watch, running.tick_seconds
+        self._env = OneHost(running, self.lags)
+        rounds, each, rollout = rounds_of(task.timesteps)
+        self.learner = _learner(self.model, self._env, task, rollout)
+        self.phases: list[Phase] = []
+        shutil.copyfile(task.init, folder / files.BEST)
         with (folder / files.TRANSITIONS).open("w", encoding="utf-8") as record:
-            session = _Session(self, running, record, watch)
-            interrupted = session.run()
-        timesteps = int(session.learner.num_timesteps)
-        seconds = time.monotonic() - begun
-        outcome = Outcome(self.task, tuple(session.phases), session.best, timesteps, seconds, interrupted)
+            running.note = lambda step: self._note(step, record)
+            best, interrupted = self._go_through(rounds, each)
+        timesteps, seconds = int(self.learner.num_timesteps), time.monotonic() - begun
+        outcome = Outcome(task, tuple(self.phases), best, timesteps, seconds, interrupted)
         (folder / OUTCOME).write_text(json.dumps(outcome.as_json(), indent=1) + "\n")
         return outcome
+
+    def _go_through(self, rounds: int, each: int) -> tuple[Phase, str]:
+        """All rounds; returns what measured the policy that is kept, and why it ended early, or nothing."""
+        best: Phase | None = None
+        try:
+            best = self._measure("before")
+            for number in range(1, rounds + 1):
+                self._learn(number, each)
+                now = self._measure(f"after {number}")
+                if now.rank > best.rank:
+                    save(self.learner, self.task.folder / files.BEST)
+                    best = now
+        except (RlctlError, KeyboardInterrupt) as error:
+            if best is None:
+                raise
+            return best, str(error) or "Ctrl-C"
+        return best, ""
+
+    def _measure(self, name: str) -> Phase:
+        """The policy as it is served: its best move alone."""
+        phase = self._begin(name, exploring=False)
+        self._env.budget = ticks = self.task.evaluation_ticks
+        self._env.sample(weights_of(self.learner), Orders(ticks, epsilon=0.0))
+        return phase
+
+    def _learn(self, number: int, ticks: int) -> None:
+        self._begin(f"learning {number}", exploring=True)
+        self._env.budget = ticks
+        self.learner.learn(ticks, log_interval=None, reset_num_timesteps=self.learner.num_timesteps == 0)
+
+    def _begin(self, name: str, *, exploring: bool) -> Phase:
+        self.phases.append(phase := Phase(name))
+        self._running.host.exploring = exploring
+        self._running.restart()
+        return phase
+
+    def _note(self, step: Step, record: TextIO) -> None:
+        """Count and write down a step; a line that is written stays, whatever comes."""
+        phase = self.phases[-1]
+        phase.add(step)
+        record.write(json.dumps({"phase": phase.name, **step.as_json()}) + "\n")
+        record.flush()
+        self._watch(phase.name)
 
     def export(self, outcome: Outcome, name: str) -> Path:
         """Write the bundle of the policy that is kept; returns its folder. The model's file is there anyway."""
@@ -251,61 +310,3 @@ def _learner(initial: Any, env: OneHost, task: FineTuningTask, rollout_ticks: in
     share_gradients(head_of(made))
     made.set_logger(configure(None, []))
     return made
-
-
-class _Session:
-    """The phases of a fine-tuning, on the host."""
-
-    def __init__(self, tuning: FineTuning, running: LiveWorker, record: TextIO, watch: Callable[[str], None]) -> None:
-        self._task, self._running, self._record, self._watch = tuning.task, running, record, watch
-        self._env = OneHost(running, tuning.lags)
-        self._count, self._each, rollout = rounds_of(tuning.task.timesteps)
-        self.learner = _learner(tuning.model, self._env, tuning.task, rollout)
-        self.phases: list[Phase] = []
-        self.best = Phase("before")
-        running.note = self._note
-
-    def run(self) -> str:
-        """All rounds; returns why it ended early, or nothing."""
-        measured = False
-        try:
-            self.best = self._measured("before")
-            measured = True
-            for number in range(1, self._count + 1):
-                self._learn(number)
-                now = self._measured(f"after {number}")
-                if now.rank > self.best.rank:
-                    save(self.learner, self._task.folder / files.BEST)
-                    self.best = now
-        except (RlctlError, KeyboardInterrupt) as error:
-            if not measured:
-                raise
-            return str(error) or "Ctrl-C"
-        return ""
-
-    def _measured(self, name: str) -> Phase:
-        """The policy as it is served: its best move alone."""
-        phase = self._begin(name, exploring=False)
-        self._env.budget = ticks = self._task.evaluation_ticks
-        self._env.sample(weights_of(self.learner), Orders(ticks, epsilon=0.0))
-        return phase
-
-    def _learn(self, number: int) -> None:
-        self._begin(f"learning {number}", exploring=True)
-        self._env.budget = self._each
-        self.learner.learn(self._each, log_interval=None, reset_num_timesteps=self.learner.num_timesteps == 0)
-
-    def _begin(self, name: str, *, exploring: bool) -> Phase:
-        phase = Phase(name)
-        self.phases.append(phase)
-        self._running.host.exploring = exploring
-        self._running.restart()
-        return phase
-
-    def _note(self, step: Step) -> None:
-        """Count and write down a step; a line that is written stays, whatever comes."""
-        phase = self.phases[-1]
-        phase.add(step)
-        self._record.write(json.dumps({"phase": phase.name, **step.as_json()}) + "\n")
-        self._record.flush()
-        self._watch(phase.name)

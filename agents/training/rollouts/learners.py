@@ -229,4 +229,4 @@ class RolloutQrDqn(_OffPolicy, QRDQN):
 ROLLOUT_CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
     {"ppo": RolloutPpo, "dqn": RolloutDqn, "maskable-ppo": RolloutMaskablePpo, "qrdqn": RolloutQrDqn}
 )
-"""The learners whose policies a bundle can hold, so that they can be sent; RecurrentPPO's memory cannot."""
+"""The learners, whose policies are sent as bundles have them."""

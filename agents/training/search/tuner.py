@@ -235,7 +235,7 @@ def _judge_one(item: tuple[Job, Path]) -> Evaluation:
     model.policy.set_training_mode(False)
     judging = Judge(job.courses, 1, recipe.lags)
     judging.seeds = job.choice_seeds
-    return judging.evaluate(lambda: logits_of(model), 0, 0.0)
+    return judging.evaluate(logits_of(model), 0, 0.0)
 
 
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:

@@ -126,7 +126,7 @@ complete -c rlctl -n '_shtab_rlctl_using bench verify' -l ray -x -d 'on a Ray cl
 complete -c rlctl -n '_shtab_rlctl_using bench verify; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'what `bench --plant sim --json FILE` wrote'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a train -d 'train a policy in the simulator, evaluate it and export a bundle'
 complete -c rlctl -n '_shtab_rlctl_using train' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using train' -l algo -xka "ppo dqn maskable-ppo qrdqn recurrent-ppo bc cql" -d 'the learner; bc and cql go with --offline'
+complete -c rlctl -n '_shtab_rlctl_using train' -l algo -xka "ppo dqn maskable-ppo qrdqn bc cql" -d 'the learner; bc and cql go with --offline'
 complete -c rlctl -n '_shtab_rlctl_using train' -l plant -xka "sim host" -d 'default: sim'
 complete -c rlctl -n '_shtab_rlctl_using train' -l offline -xka "(__fish_complete_directories)" -d 'learn from this dataset, without any host'
 complete -c rlctl -n '_shtab_rlctl_using train' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'hyperparameters (default: configs/training/ALGO.yaml)'

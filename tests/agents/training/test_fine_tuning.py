@@ -55,20 +55,14 @@ def task(tmp_path, algorithm="dqn", **changes):
 
 def fine_tuned(one, plant):
     """A task done on a plant; what came of it."""
+    return learned(one, plant)[0]
+
+
+def learned(one, plant):
+    """A task done on a plant; what came of it, and the learner."""
     tuning = FineTuning(one)
     with contextlib.closing(running_on(Bed(plant), one.bounds)) as running:
-        return tuning.run(running)
-
-
-@contextlib.contextmanager
-def session_of(one, plant):
-    """The phases of a task, to be run."""
-    tuning = FineTuning(one)
-    with (
-        contextlib.closing(running_on(Bed(plant), one.bounds)) as running,
-        (one.folder / fine_tuning.files.TRANSITIONS).open("w") as record,
-    ):
-        yield fine_tuning._Session(tuning, running, record, lambda _: None)
+        return tuning.run(running), tuning.learner
 
 
 def lines(folder):
@@ -115,10 +109,9 @@ def test_transition_stores_executed_move_without_asking_cost(tmp_path, monkeypat
     """L10. The policy asks for BE to run when the load has risen, and the shield freezes BE."""
     monkeypatch.setattr(live_testbed, "ShieldedEnv", LateMask)
     plant = FakePlant(LIMITS, loads=(0.2,) * 6 + (0.99,) * 4)
-    with session_of(task(tmp_path, timesteps=60), plant) as session:
-        session.run()
+    _, learner = learned(task(tmp_path, timesteps=60), plant)
     record = [line for line in lines(tmp_path / "run") if line["phase"] == "learning 1"]
-    buffer = session.learner.replay_buffer
+    buffer = learner.replay_buffer
     index = {move.name: place for place, move in enumerate(MOVES)}
     assert buffer.actions[:60, 0, 0].tolist() == [index[line["executed"]] for line in record]
     own = [sum(line["reward"].values()) - line["reward"]["override"] for line in record]
@@ -130,9 +123,7 @@ def test_transition_stores_executed_move_without_asking_cost(tmp_path, monkeypat
 def test_ppo_is_rated_by_its_drawing_distribution(tmp_path):
     """Where there was one move its probability is 1; rated as unbounded, moves would be taught that none could draw."""
     one = task(tmp_path, "ppo", timesteps=60, bounds=Bounds(1.0, 0.5))
-    with session_of(one, FakePlant(LIMITS, loads=(0.2, 0.2, 0.7))) as session:
-        session.run()
-    kept = session.learner.rollout_buffer
+    kept = learned(one, FakePlant(LIMITS, loads=(0.2, 0.2, 0.7)))[1].rollout_buffer
     masks = kept.action_masks.reshape(-1, len(MOVES)).astype(bool)
     drawn, chances = kept.actions.reshape(-1).astype(int), np.exp(kept.log_probs.reshape(-1))
     assert masks[np.arange(60), drawn].all()
@@ -153,12 +144,12 @@ def test_only_better_in_qos_then_be_is_kept(tmp_path, monkeypatch):
     saved = []
     monkeypatch.setattr(fine_tuning, "save", lambda model, path: saved.append(path))
     results = iter([phase(1, 2.0), phase(2, 9.0), phase(1, 3.0), phase(1, 3.0)])
-    monkeypatch.setattr(fine_tuning._Session, "_learn", lambda self, number: None)
-    monkeypatch.setattr(fine_tuning._Session, "_measured", lambda self, name: next(results))
+    monkeypatch.setattr(FineTuning, "_learn", lambda self, number, ticks: None)
+    monkeypatch.setattr(FineTuning, "_measure", lambda self, name: self.phases.append(next(results)) or self.phases[-1])
     monkeypatch.setattr(fine_tuning, "rounds_of", lambda timesteps: (3, 30, 30))
-    with session_of(task(tmp_path), FakePlant(LIMITS)) as session:
-        assert session.run() == ""
-    assert session.best.be_work == 3.0
+    outcome = fine_tuned(task(tmp_path), FakePlant(LIMITS))
+    assert outcome.interrupted == ""
+    assert outcome.best.be_work == 3.0
     assert len(saved) == 1, "as good is not better"
 
 

@@ -16,7 +16,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
 from rlctl.agents.training import warm_start
-from rlctl.agents.training.algorithms import logits_of, make, take_weights
+from rlctl.agents.training.algorithms import make, take_weights
 from rlctl.agents.training.evaluations import History
 from rlctl.agents.training.host_kinds import build, load_hosts, present
 from rlctl.agents.training.learn import Budget, learn
@@ -208,13 +208,6 @@ def test_curves_have_the_names_that_users_look_for(tmp_path):
     }
 
 
-@pytest.mark.slow
-def test_recurrent_policy_says_it_has_no_bundle(tmp_path):
-    result = learn(run_of(tmp_path, "recurrent-ppo", export=True))
-    assert result.bundle is None
-    assert any("no bundle" in remark for remark in result.remarks)
-
-
 def test_network_that_no_bundle_holds_is_not_learned(tmp_path):
     run = run_of(tmp_path, export=True)
     network = run.recipe.policy_kwargs.model_copy(update={"net_arch": (1024, 1024)})
@@ -279,7 +272,7 @@ def pairs():
         )
 
 
-@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "recurrent-ppo"])
+@pytest.mark.parametrize("algorithm", [*ALGORITHMS])
 def test_warm_start_makes_policy_agree_with_its_teacher(algorithm, pairs):
     recipe, _ = load_recipe(algorithm).fitted(512, None)
     model = make(algorithm, recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
@@ -296,16 +289,6 @@ def test_schedules_follow_what_is_left_of_the_budget():
     assert model.lr_schedule(0.3) == pytest.approx(1e-3)
     left[0] = 0.0
     assert model.lr_schedule(0.3) == pytest.approx(5e-5)
-
-
-def test_recurrent_policy_remembers_within_a_run():
-    recipe, _ = load_recipe("recurrent-ppo").fitted(512, None)
-    model = make("recurrent-ppo", recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
-    seen = np.random.default_rng(0).uniform(-1.0, 1.0, (2, model.observation_space.shape[0])).astype(np.float32)
-    first, second = logits_of(model), logits_of(model)
-    before = first(seen)
-    assert not np.allclose(first(seen), before)
-    assert np.array_equal(second(seen), before)
 
 
 def test_loading_weights_opens_no_pickle(finished, monkeypatch):

@@ -65,11 +65,9 @@ def test_forbidden_in_a_file_is_one_line(old, new, said, tmp_path):
     assert said in str(refused.value)
 
 
-def test_a_recurrent_policy_takes_no_warm_start(tmp_path):
-    text = PPO + "  warm_start: {manager: feedforward}\n"
-    assert load_recipe("ppo", written(tmp_path, text)).warm_start.manager == "feedforward"
-    with pytest.raises(ConfigError, match="warm_start"):
-        load_recipe("recurrent-ppo", written(tmp_path, text))
+def test_a_recurrent_learner_is_refused_with_the_way_out():
+    with pytest.raises(ConfigError, match="recurrent-ppo was removed"):
+        load_recipe("recurrent-ppo")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

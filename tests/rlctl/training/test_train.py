@@ -41,6 +41,7 @@ def test_mistakes_are_one_line(capsys, tmp_path):
     wrong.write_text("rlctl/SimHost-v0:\n  n_stepz: 3\n")
     refused(capsys, 78, ["train"], "--algo is needed")
     refused(capsys, 2, ["train", "--algo", "sarsa"], "--algo")
+    refused(capsys, 2, ["train", "--algo", "recurrent-ppo"], "recurrent-ppo was removed")
     refused(capsys, 2, ["train", "--algo", "ppo", "--seeds", "0"], "--seeds")
     refused(capsys, 78, ["train", "--algo", "ppo", "--config", str(wrong)], f"{wrong}:2: ", "did you mean 'n_steps'")
     refused(capsys, 78, ["train", "--algo", "ppo", "--hosts", str(tmp_path / "none.yaml")], "none.yaml")

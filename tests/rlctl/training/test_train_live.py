@@ -62,9 +62,7 @@ def words(quick, model, folder, *more):
 
 
 def on(bed, monkeypatch):
-    monkeypatch.setattr(
-        train_live, "fine_tune", lambda plan, say, watch, export: fine_tune(plan, say, watch, bed, export=export)
-    )
+    monkeypatch.setattr(train_live, "fine_tune", lambda *given, export: fine_tune(*given, bed, export=export))
 
 
 def assert_restored(bed):

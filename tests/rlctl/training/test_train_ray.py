@@ -23,7 +23,6 @@ pytestmark = pytest.mark.train
     [
         (("--algo", "ppo", "--ray-wait", "5"), "--ray-wait goes with --ray"),
         (("--algo", "dqn", "--live", "live-nginx"), "--live goes with --ray"),
-        (("--algo", "recurrent-ppo", "--ray", "auto"), "the memory of recurrent-ppo"),
         (("--algo", "ppo", "--ray", "auto", "--live", "live-nginx", "--init", "x"), "give --algo maskable-ppo"),
         (("--algo", "dqn", "--ray", "auto", "--live", "live-nginx"), "--init MODEL.zip"),
         (("--algo", "dqn", "--ray", "auto", "--explore", "0.2"), "--explore goes with --plant host or --live"),
@@ -39,7 +38,6 @@ def test_what_does_not_go_together_is_refused(words, said, capsys):
     ("asked", "words", "said"),
     [
         ({"algorithm": "dqn", "live": "live-nginx"}, (), "testbeds of live-nginx: give --ray"),
-        ({"algorithm": "recurrent-ppo"}, ("--ray", "auto"), "the memory of recurrent-ppo"),
     ],
 )
 def test_run_does_not_go_on_where_impossible(asked, words, said, tmp_path, capsys):
