@@ -213,6 +213,11 @@ class LiveHost:
         return self._current
 
     @property
+    def be_share(self) -> float | None:
+        """BE's share of a CPU that it and the LC both want, by their weights; None where that cannot be told."""
+        return self.actuator.effective_share()
+
+    @property
     def shares(self) -> Mapping[str, Placement | None]:
         """BE's applications and their placements; None for one that is deferred."""
         return self.sharing.shares if self.sharing else {}
@@ -391,7 +396,7 @@ class LiveHost:
             # BE alone would keep all its CPUs busy: that is the whole of its work.
             readings["be_work_rate"] = Value(be_cpus.value / self.limits.cpus, be_cpus.age_seconds)
             readings[BE_ALLOWED] = Value(self._allowed_cpus)
-        if (share := self.actuator.effective_share()) is not None:
+        if (share := self.be_share) is not None:
             readings[BE_SHARE] = Value(share)
         readings["lc_cpu_seconds_per_request"] = _cost(self._first, readings)
 

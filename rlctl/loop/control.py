@@ -38,6 +38,7 @@ class Totals:
 
     Attributes:
         tick_errors: Ticks in which reading, deciding or recording failed for a fault of rlctl or of the host.
+        unwatched: Ticks in which the lease was lost, or no watchdog would have stepped in.
         overrides: Ticks in which the shield did not let the proposal through as it was.
     """
 
@@ -47,6 +48,7 @@ class Totals:
     tick_errors: int = 0
     overrides: int = 0
     missed_deadlines: int = 0
+    unwatched: int = 0
 
     def add(self, tick: Tick, *, wrong: bool, policy_failed: bool) -> None:
         """Count one more tick."""
@@ -185,6 +187,7 @@ class Controller:
         raise_if_lease_lost(self.lease)
         # Asked in every tick: it restarts a watchdog that died.
         unwatched = reason_unwatched(self.lease)
+        self.totals.unwatched += bool(unwatched)
         fault = read_fault or decision_fault
         why_safe = fault or unwatched
         allowed = self._tighten(decision.verdict.allocation, why_safe)

@@ -61,7 +61,8 @@ class DryRun:
         """Say what would be written."""
         log.info("dry run: would give BE %s weight", weight)
         self._host.set_weight(weight)
-        self.limits = replace(self.limits, least_weight=weight.is_least)
+        # Where other groups' weights decide, BE's own is void: policies are told the same as in service.
+        self.limits = replace(self.limits, least_weight=self._host.limits.least_weight)
 
     def wait(self) -> int:
         """As the plant beneath."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.config.sections import LimitsSection
+from rlctl.envs.errors import printable
+from rlctl.envs.telemetry import FEW_SAMPLES, Quantile, SeveralTelemetry
 from rlctl.log.record import Tick
 
 log = logging.getLogger(__name__)
@@ -20,6 +22,12 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 60.0
 REMIND_SECONDS = 3600.0
 """A warning that stays true is repeated this often."""
+
+STARVED_RATIO = 0.3
+"""Of the time from tick to tick: who waits so much of it for a CPU is late for want of one."""
+
+LOW_TAIL_RATIO, LOW_TAIL_SECONDS = 0.02, 60.0
+"""A tail below so much of the target, for so long, measures something else than what the target is about."""
 
 ROOM_BYTES = 128 << 20
 
@@ -68,18 +76,36 @@ def _memory_bytes(process: Path, field: int) -> int:
     return int((process / "statm").read_text().split()[field]) * PAGE_BYTES
 
 
-class SelfCheck:
-    """A recorder that looks once a minute at what rlctl costs, and warns when that is above its limits."""
+def waited_seconds(process: Path = Path("/proc/self")) -> float:
+    """How long the thread of the loop was ready to run and had no CPU, since its start; OSError where nobody says."""
+    # Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat": the second field, in ns.
+    return int((process / "schedstat").read_bytes().split()[1]) * 1e-9
 
-    def __init__(self, limits: LimitsSection, measure: Callable[[], SelfUsage] = self_usage) -> None:
+
+class SelfCheck:
+    """A recorder that looks once a minute at what rlctl costs, and warns when that is above its limits.
+
+    In each tick it looks whether rlctl had a CPU: leases that are lost for want of one are told as that.
+    """
+
+    def __init__(
+        self,
+        limits: LimitsSection,
+        measure: Callable[[], SelfUsage] = self_usage,
+        waited: Callable[[], float] = waited_seconds,
+    ) -> None:
         self._limits = limits
-        self._measure = measure
+        self._measure, self._waited = measure, waited
+        self._wait: tuple[float, float, int] | None = None
+        self._starved = 0
         self._before: tuple[float, SelfUsage] | None = None
         self._warned_seconds: dict[str, float] = {}
 
     def write(self, tick: Tick) -> None:
-        """Look, when a minute has passed."""
+        """Look, when a minute has passed; at the waiting in each tick."""
         now = tick.telemetry.time_seconds
+        with contextlib.suppress(OSError, ValueError, IndexError):  # a kernel without schedstat
+            self._look_at_wait(tick, now, self._waited())
         if self._before is not None and 0.0 <= now - self._before[0] < CHECK_SECONDS:
             return
         try:
@@ -92,14 +118,65 @@ class SelfCheck:
             self._judge(usage, (usage.cpu_seconds - self._before[1].cpu_seconds) / (now - self._before[0]), now)
         self._before = (now, usage)
 
+    def _look_at_wait(self, tick: Tick, now: float, waited: float) -> None:
+        before, self._wait = self._wait, (now, waited, tick.missed_deadlines)
+        if before is None or now <= before[0]:
+            return
+        seconds, hungry = now - before[0], waited - before[1]
+        late = tick.missed_deadlines > before[2] or bool(tick.fallback)
+        if late and hungry >= STARVED_RATIO * seconds:
+            self._starved += 1
+            often = f" ({self._starved} such ticks since the start)" if self._starved > 1 else ""
+            why = tick.fallback or "a tick began too late"
+            waited_for = f"it waited {hungry:.1f} of {seconds:.1f} s for one{often}, and {why}"
+            way_out = "give it CPUWeight=1000, as configs/deploy/rlctl.slice does, or a CPU of its own"
+            self._tell("wait", f"rlctl itself is short of CPU: {waited_for}; {way_out}", now)
+
     def _judge(self, usage: SelfUsage, cpu_ratio: float, now: float) -> None:
         megabytes, most = usage.resident_bytes / 2**20, self._limits.warn_resident_bytes / 2**20
         if megabytes > most:
-            self._warn("memory", f"{megabytes:.0f} MB of memory, limits.warn_resident_bytes is {most:.0f} MB", now)
+            used = f"{megabytes:.0f} MB of memory, limits.warn_resident_bytes is {most:.0f} MB"
+            self._tell("memory", f"rlctl itself uses {used}", now)
         if cpu_ratio > self._limits.warn_cpu_ratio:
-            self._warn("cpu", f"{cpu_ratio:.2f} CPU, limits.warn_cpu_ratio is {self._limits.warn_cpu_ratio:g}", now)
+            used = f"{cpu_ratio:.2f} CPU, limits.warn_cpu_ratio is {self._limits.warn_cpu_ratio:g}"
+            self._tell("cpu", f"rlctl itself uses {used}", now)
 
-    def _warn(self, what: str, usage: str, now: float) -> None:
+    def _tell(self, what: str, text: str, now: float) -> None:
         if now - self._warned_seconds.get(what, -math.inf) >= REMIND_SECONDS:
             self._warned_seconds[what] = now
-            log.warning("rlctl itself uses %s", usage)
+            log.warning("%s", text)
+
+
+class TailCheck:
+    """A recorder that warns of a tail so far below its target that it cannot be what clients see.
+
+    Redis' own figures, for one, leave out the time for which a request waits in the socket: .02 ms where clients see
+    1.6 to 3.
+    """
+
+    def __init__(self) -> None:
+        self._low_since: dict[str, float] = {}
+        self._warned_seconds: dict[str, float] = {}
+
+    def write(self, tick: Tick) -> None:
+        """Look at each LC's tail."""
+        now = tick.telemetry.time_seconds
+        lcs = tick.telemetry.lcs if isinstance(tick.telemetry, SeveralTelemetry) else {"the LC": tick.telemetry}
+        for name, lc in lcs.items():
+            tail = lc.tail_latency_seconds
+            if not isinstance(tail, Quantile) or tail.samples < FEW_SAMPLES:
+                continue
+            if tail.value >= LOW_TAIL_RATIO * lc.target_seconds:
+                self._low_since.pop(name, None)
+            elif now - self._low_since.setdefault(name, now) >= LOW_TAIL_SECONDS:
+                self._tell(name, tail.value, lc.target_seconds, now)
+
+    def _tell(self, name: str, tail_seconds: float, target_seconds: float, now: float) -> None:
+        if now - self._warned_seconds.get(name, -math.inf) < REMIND_SECONDS:
+            return
+        self._warned_seconds[name] = now
+        log.warning(
+            "the tail of %s is %.3g ms, %.2g %% of its target of %.3g ms, for a minute: does lc.latency tell what "
+            "clients see? A figure of the service's own leaves out what waits in its socket; `kind: tcp` sees that",
+            printable(name), 1e3 * tail_seconds, 100.0 * tail_seconds / target_seconds, 1e3 * target_seconds,
+        )  # fmt: skip

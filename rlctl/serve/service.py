@@ -38,10 +38,10 @@ from rlctl.serve.memory import HostMemory, Learner, host_of
 from rlctl.serve.notify import Heartbeat, notify
 from rlctl.serve.policy_setup import Configuration, PolicySetup
 from rlctl.serve.self_test import self_test
-from rlctl.serve.self_usage import SelfCheck
+from rlctl.serve.self_usage import SelfCheck, TailCheck
 from rlctl.serve.start_pages import release_pages
 from rlctl.serve.starvation import StarvationDetector
-from rlctl.serve.weight import set_weight, weight_of
+from rlctl.serve.weight import set_weight, tell_share, weight_of
 
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics
@@ -164,12 +164,14 @@ class Service:
         plant: Plant = DryRun(host) if self._dry_run else host
         # Ahead of the shield: the plant's limits say which weight BE has.
         set_weight(plant, setup.policy, config.be.weight)
+        tell_share(host.be_share, dry_run=self._dry_run)
         self._shield = Shield(setup.profile, plant.limits)
         # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved
         self._starvation = StarvationDetector(starved, plant.limits.cpus, plant.tick_seconds, host.has_processes)
         recorders: list[Recorder] = [self._tick_log] if self._tick_log else []
-        recorders += [Narrator(self._lines or say, plant.limits.cpus), Heartbeat(), SelfCheck(config.limits)]
+        recorders += [Narrator(self._lines or say, plant.limits.cpus), Heartbeat()]
+        recorders += [SelfCheck(config.limits), TailCheck()]
         # These three take in each tick, and their bounds or events count from the next one on.
         recorders += [self._holds, self._budgets, self._starvation]
         controller = self._controller = Controller(
@@ -285,7 +287,7 @@ class Service:
         log.info(
             "leaving after %(ticks)d ticks: %(overrides)d overrides, %(policy_errors)d policy errors, "
             "%(write_errors)d write errors, %(tick_errors)d ticks that went wrong, %(missed_deadlines)d missed "
-            "deadlines, %(dropped_records)d records lost",
+            "deadlines, %(unwatched)d ticks without a lease, %(dropped_records)d records lost",
             counts,
         )
         if self._lines:

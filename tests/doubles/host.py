@@ -19,6 +19,8 @@ LC = {
 class FakeHost(FakePlant):
     """A live host as far as the service knows it; its actuator is itself."""
 
+    be_share = None
+
     watch, inherited, applied, lc_cpus_known = None, False, False, True
     controls = frozenset(KNOBS)
     learned = ()

@@ -9,17 +9,18 @@ import pytest
 
 from rlctl.config.sections import LimitsSection
 from rlctl.envs.allocation import Limits
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.telemetry import Quantile, Telemetry
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
-from rlctl.serve.self_usage import SelfCheck, SelfUsage, self_usage
+from rlctl.serve.self_usage import SelfCheck, SelfUsage, TailCheck, self_usage, waited_seconds
 
 SAFE = Limits(2).safe
 MOST = LimitsSection(warn_resident_bytes=100 << 20, warn_cpu_ratio=0.1)
 
 
-def tick(second):
-    return Tick(0, 1e9, Telemetry(float(second), 0.01), SAFE, SAFE, Verdict(SAFE, SAFE), SAFE, "ppo")
+def tick(second, tail_seconds=None, **also):
+    tail = {} if tail_seconds is None else {"tail_latency_seconds": Quantile(tail_seconds, samples=50)}
+    return Tick(0, 1e9, Telemetry(float(second), 0.01, **tail), SAFE, SAFE, Verdict(SAFE, SAFE), SAFE, "ppo", **also)
 
 
 @pytest.fixture
@@ -109,4 +110,38 @@ def test_clock_going_back_and_unreadable_proc_are_borne(usages, caplog):
     check = SelfCheck(MOST, lambda: usages[0])
     for second in (1000, 10, 80, float("nan"), 90):
         check.write(tick(second))
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(("waited", "fallback", "warned"), [(0.6, "no tick completed for 1.9 s", 1), (0.6, "", 0),
+                                                            (0.1, "no tick completed for 1.9 s", 0)])  # fmt: skip
+def test_lease_lost_for_want_of_cpu_is_told(caplog, waited, fallback, warned):
+    """Three leases were lost in 40 s, and all that was said is that a tick was late."""
+    waits = [waited * second for second in range(9)]
+    check = SelfCheck(MOST, lambda: SelfUsage(0.0, 60 << 20, 10), lambda: waits.pop(0))
+    for second in range(5):
+        check.write(tick(second, fallback=fallback if second == 3 else ""))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == warned
+    assert all("short of CPU: it waited 0.6 of 1.0 s for one" in line and "CPUWeight" in line for line in said)
+
+
+def test_waiting_of_this_process_is_read():
+    assert 0.0 <= waited_seconds() < 1e6
+
+
+def test_tail_far_below_its_target_is_told(caplog):
+    """`kind: redis` once said 0.02 ms where clients saw 1.6 to 3.0."""
+    check = TailCheck()
+    for second in range(200):
+        check.write(tick(second, tail_seconds=0.0001 if second > 20 else 0.005))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "0.1 ms, 1 % of its target of 10 ms" in said
+    assert "kind: tcp" in said
+
+
+def test_tail_that_is_low_for_seconds_is_not_told(caplog):
+    check = TailCheck()
+    for second in range(200):
+        check.write(tick(second, tail_seconds=0.0001 if second % 50 else 0.005))
     assert not caplog.records
