@@ -98,11 +98,14 @@ class LivePlan:
             if adapted
             else ""
         )
+        own = [f"{name}: {self.weight(name)}" for name in catalogue.OF_KERNEL if name in self.managers]
+        others = f" ({', '.join(own)})" if own else ""
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
             f"p{scenario.slo.quantile_percent:g} <= {scenario.slo.target_milliseconds:g} ms over "
             f"{scenario.tick_seconds:g}-s windows; {load}; "
-            f"BE weight {scenario.be.weight}; shield {self.profile.name} ({self.profile.digest}) for those shielded: "
+            f"BE weight {scenario.be.weight}{others}; "
+            f"shield {self.profile.name} ({self.profile.digest}) for those shielded: "
             f"{', '.join(name for name in self.managers if self.policy(name).shielded) or 'none'}; "
             f"{before}published periods / {scenario.time_scale:g}; a published core is {scenario.core_cpus:g} CPU. "
             "Intervals: Wilson over windows (which are not independent), Student's t over repeats."

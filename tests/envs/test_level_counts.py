@@ -46,32 +46,29 @@ class OneHost:
         return tuple(int(one[0, 0]) for one in self.evidence.look_up(np.array([[load]])))
 
 
-made = OneHost
-
-
 def test_nothing_is_known_at_first():
-    assert made().look_up(0.5) == (-1, TOP)
+    assert OneHost().look_up(0.5) == (-1, TOP)
 
 
 def test_what_held_at_more_load_holds_at_less():
-    evidence = made(held=[(0.6, 4)] * 2)
+    evidence = OneHost(held=[(0.6, 4)] * 2)
     assert evidence.look_up(0.3) == (4, TOP)
     assert evidence.look_up(0.6) == (4, TOP)
     assert evidence.look_up(0.9) == (-1, TOP), "says nothing of more load"
 
 
 def test_one_window_is_not_enough():
-    assert made(held=[(0.6, 4)]).look_up(0.6)[0] == -1
+    assert OneHost(held=[(0.6, 4)]).look_up(0.6)[0] == -1
 
 
 def test_missed_at_less_is_not_tried_at_more():
-    evidence = made(held=[(0.6, 4)] * 2, missed=[(0.4, 5)])
+    evidence = OneHost(held=[(0.6, 4)] * 2, missed=[(0.4, 5)])
     assert evidence.look_up(0.6) == (4, 4)
     assert evidence.look_up(0.2) == (4, TOP), "says nothing of less load"
 
 
 def test_miss_is_tried_again_after_a_while():
-    evidence = made(held=[(0.6, 4)] * 2, missed=[(0.6, 5)])
+    evidence = OneHost(held=[(0.6, 4)] * 2, missed=[(0.6, 5)])
     evidence.age(0.9 * MISSED_HALF_LIFE_SECONDS)
     assert evidence.look_up(0.6) == (4, 4)
     evidence.age(0.2 * MISSED_HALF_LIFE_SECONDS)
@@ -86,10 +83,10 @@ def test_far_misses_are_tried_again_later():
     """Behind a link that somebody capped each try costs some windows in a row."""
 
     def barred(seconds, badly, level=5):
-        host = made(held=[(0.6, 4)] * 2)
+        host = OneHost(held=[(0.6, 4)] * 2)
         host.evidence.add_missed(FIRST, np.array([0.6]), np.array([level]), badly)
         host.age(seconds)
-        kept = made()
+        kept = OneHost()
         kept.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))
         assert kept.look_up(0.6) == host.look_up(0.6)
         return host.look_up(0.6)[1] < 10
@@ -100,7 +97,7 @@ def test_far_misses_are_tried_again_later():
 
 
 def test_evidence_ages_the_same_in_small_steps():
-    once, often = made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)]), made(held=[(0.6, 4)] * 5, missed=[(0.6, 5)])
+    once, often = OneHost(held=[(0.6, 4)] * 5, missed=[(0.6, 5)]), OneHost(held=[(0.6, 4)] * 5, missed=[(0.6, 5)])
     once.age(600.0)
     for _ in range(600):
         often.age(1.0)
@@ -110,7 +107,7 @@ def test_evidence_ages_the_same_in_small_steps():
 
 @pytest.mark.slow
 def test_changed_host_is_found_out_within_misses():
-    evidence = made(held=[(0.6, 4)] * 100_000)
+    evidence = OneHost(held=[(0.6, 4)] * 100_000)
     assert evidence.evidence.held.max() == MOST_COUNT
     misses = 0
     while evidence.look_up(0.6)[0] == 4:
@@ -120,7 +117,7 @@ def test_changed_host_is_found_out_within_misses():
 
 
 def test_bad_misses_under_quota_count_no_more():
-    host = made()
+    host = OneHost()
     for _ in range(1000):
         host.evidence.add_missed(FIRST, np.array([0.5]), np.array([4]), badly=True)
     assert host.evidence.missed[0, :, TOP].sum() <= 2.0
@@ -128,7 +125,7 @@ def test_bad_misses_under_quota_count_no_more():
 
 
 def test_a_miss_in_a_hundred_windows_changes_nothing():
-    evidence = made()
+    evidence = OneHost()
     for _ in range(20):
         for _ in range(100):
             evidence.add_held(0.6, 4)
@@ -159,7 +156,7 @@ def miss_beside_everything(host):
 
 @pytest.mark.parametrize(("every", "share"), [(50, 1.0), (20, 0.0)])
 def test_level_holds_up_to_three_percent_missed(every, share):
-    assert share_known(every, miss_under_a_quota, lambda host: host.known(0.5)[0] == 8) == share
+    assert share_known(every, miss_under_a_quota, lambda host: host.look_up(0.5)[0] == 8) == share
 
 
 @pytest.mark.parametrize(("every", "share"), [(25, 1.0), (10, 0.0)])
@@ -173,7 +170,7 @@ windows = st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, TOP)), max_size
 
 @given(windows, windows, st.floats(0.0, 2.0), st.floats(0.0, 2.0))
 def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
-    evidence = made(held, missed)
+    evidence = OneHost(held, missed)
     less, more = sorted((one, other))
     assert all(np.less_equal(evidence.look_up(more), evidence.look_up(less)))
 
@@ -181,7 +178,7 @@ def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
 @given(windows, windows)
 @example(held=[(0.6, 4)] * 3, missed=[(0.1, 0)] * 8)  # 3 / 2^8: so little is as good as nothing
 def test_what_is_kept_is_recalled(held, missed):
-    evidence, again = made(held, missed).evidence, LevelCounts()
+    evidence, again = OneHost(held, missed).evidence, LevelCounts()
     plain = json.loads(json.dumps(evidence.plain(), allow_nan=False))
     again.restore_state(plain)
     assert again.plain() == plain
@@ -197,7 +194,7 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
             together.add_held(np.array([place]), np.array([load]), np.array([level]))
         for load, level in missed:
             together.add_missed(np.array([place]), np.array([load]), np.array([level]))
-    alone = made(one, other).evidence, made(other, one).evidence
+    alone = OneHost(one, other).evidence, OneHost(other, one).evidence
     loads = np.array([[0.2, 0.9], [0.5, 1.5]])
     for place, single in enumerate(alone):
         assert together.plain(place) == single.plain()
@@ -229,7 +226,7 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
     ],
 )
 def test_no_memory_is_refused_and_changes_nothing(plain):
-    evidence = made(held=[(0.6, 4)] * 2)
+    evidence = OneHost(held=[(0.6, 4)] * 2)
     with pytest.raises(ValueError, match=r"."):
         evidence.evidence.restore_state(plain)
     assert evidence.look_up(0.6)[0] == 4

@@ -472,5 +472,5 @@ def test_of_several_lcs_the_strictest_counts(serve_yaml):
     path.write_text(f"lc:\n  - {web}\n  - {cache}\nbe:\n" + path.read_text().partition("be:\n")[2])
     given = {"policies": "frozen", "log": [Path("x")], "config": path}
     unasked = dict.fromkeys(("shield", "quantile", "allowed", "own_cpus"))
-    _, found = advise._asked(argparse.Namespace(**given, **unasked))
+    _, found = advise._parse_request(argparse.Namespace(**given, **unasked))
     assert (found.allowed_percent, found.quantile_ratio) == (0.1, 0.99)
