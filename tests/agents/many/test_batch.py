@@ -12,7 +12,7 @@ from rlctl.safety.many.shield import BatchShield
 from rlctl.safety.profile import load_profile
 from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 
-HOSTS, TICKS = 8, 160
+HOSTS, TICKS = 5, 120
 
 
 class Bed:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.train
 HOSTS = load_hosts()
 
 
-def run_of(folder, algorithm="ppo", timesteps=512, **changes):
+def run_of(folder, algorithm="ppo", timesteps=256, **changes):
     """A run of a second or two: few hosts, small batches, one short course."""
     recipe, _ = load_recipe(algorithm).fitted(timesteps, None)
     recipe = recipe.model_copy(update={"batch_size": 64})
@@ -114,7 +114,7 @@ def test_checkpoint_cut_short_does_not_count(finished, tmp_path):
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "checkpoints" / "000000999999").mkdir()
     (run / "checkpoints" / "000000999999" / "model.zip.part").write_bytes(b"half")
-    assert learn(run_of(run, timesteps=512, resume=True)).timesteps == 512
+    assert learn(run_of(run, resume=True)).timesteps == 256
 
 
 def test_folder_with_run_is_not_written_over(finished, tmp_path):
@@ -183,7 +183,7 @@ def test_bundle_of_run_acts_and_says_origin(tmp_path):
     }
     assert yaml.safe_load((tmp_path / "versions.yml").read_text())["torch"] == torch.__version__
     assert load_hosts(tmp_path / "hosts.yml") == HOSTS
-    assert load_recipe("maskable-ppo", tmp_path / "config.yml").n_timesteps == 512
+    assert load_recipe("maskable-ppo", tmp_path / "config.yml").n_timesteps == 256
 
 
 def test_curves_have_the_names_that_users_look_for(tmp_path):
@@ -247,7 +247,7 @@ def test_model_a_run_began_with_may_move(tmp_path):
     learn(run_of(tmp_path / "second", init=init))
     init.unlink()
     resumed = learn(run_of(tmp_path / "second", init=init, resume=True, export=True))
-    assert load(resumed.bundle).card.training.total_timesteps == 512
+    assert load(resumed.bundle).card.training.total_timesteps == 256
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_card_has_what_first_model_learned_from(tmp_path):
     before = load(learn(run_of(tmp_path / "first", hosts=one, export=True)).bundle).card
     init = tmp_path / "first" / "best_model.zip"
     card = load(learn(run_of(tmp_path / "second", hosts=other, init=init, export=True)).bundle).card
-    assert card.training.total_timesteps == 1024
+    assert card.training.total_timesteps == 512
     assert card.training.hyperparameters["init"] == hashlib.sha256(init.read_bytes()).hexdigest()
     assert [*before.plants] == [*card.plants][1:]
     assert len(card.plants) == 2

@@ -26,7 +26,7 @@ from rlctl.safety.profile import load_profile
 from tests.waiting import PATIENCE_SECONDS
 
 
-def plan(*managers, scenario="noisy", seeds=5, seconds=60.0, **changes):
+def plan(*managers, scenario="noisy", seeds=3, seconds=40.0, **changes):
     one = load_scenario(scenario).model_copy(update={"duration_seconds": seconds, **changes})
     return SimPlan(one, one.host(), managers, seeds, load_profile("responsive").scale_time(one.time_scale))
 
@@ -114,7 +114,7 @@ def test_bound_behind_guards_tells_their_leavings():
 
 
 def test_what_is_reported_comes_from_evaluation_seeds():
-    tasks = plan("frozen").tasks(chunk=2)
+    tasks = plan("frozen", seeds=5).tasks(chunk=2)
     assert [len(task.seeds) for task in tasks] == [2, 2, 1]
     assert {kind_of(seed) for task in tasks for seed in task.seeds} == {SeedKind.EVALUATION}
 
