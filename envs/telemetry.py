@@ -169,6 +169,16 @@ class Telemetry:
         return silent and none_outstanding and number(self.counters.get(LC_IDLE, _UNSET)) == 1.0
 
     @property
+    def latency_in_words(self) -> str:
+        """The latency that counts, or what stands in its place, for people."""
+        latency, waiting = self.latency_seconds, number(self.counters.get(LC_WAITING, _UNSET))
+        if waiting is not None:
+            return f"not known; the LC waited {waiting:.2%} of the time"
+        if self.idle:
+            return "none, as the LC is idle"
+        return f"missing ({latency.why})" if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
+
+    @property
     def slack_ratio(self) -> float | None:
         """(target - latency) / target, at most 1.0; None when the latency is missing, or the target is not above 0."""
         latency = self.latency_seconds
@@ -214,6 +224,9 @@ GROWN_SECONDS = 10.0
 LC_IDLE = "lc_idle"
 """The counter that is 1 where nothing is outstanding at the LC and nothing came in the window, else 0."""
 
+LC_WAITING = "lc_waiting_ratio"
+"""The counter with the share of the time in which the LC waited, where that stands in the latency's place."""
+
 FEW_IN_LONG = "few_in_long"
 """The counter that is 1 where the tail is the worst of few requests, and no others came in `GROWN_SECONDS`."""
 
@@ -240,7 +253,7 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
-    LC_IDLE, FEW_IN_LONG, "lc_saturated_ratio",
+    LC_IDLE, FEW_IN_LONG, LC_WAITING, "lc_saturated_ratio",
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio", BUSIEST_THREAD,
 )  # fmt: skip
 """Counters that each LC has of its own."""

@@ -184,11 +184,22 @@ class TcpLatency(Described):
     cpu_percent: float = Field(default=2.0, ge=0.1, le=100.0)
 
 
+class WaitingLatency(Described):
+    """No latency: the time that the LC waits for CPUs, disks and memory is held below a bound, a weaker promise.
+
+    Attributes:
+        bound_percent: Of the time, with a task of the LC waiting (PSI, or the run delay): more counts as a miss.
+    """
+
+    kind: Literal["waiting"]
+    bound_percent: float = Field(default=10.0, gt=0.0, le=100.0)
+
+
 TextLatency = JsonlLatency | PatternLatency | NginxLogLatency | CyclictestLatency | PostgresLatency
 """A text log: by a JSON path or a regular expression, or by a program's preset."""
 
 Latency = Annotated[
-    TcpLatency | PrometheusLatency | HttpLatency | TextLatency,
+    TcpLatency | WaitingLatency | PrometheusLatency | HttpLatency | TextLatency,
     Field(discriminator="kind"),
 ]
 """Where the LC's tail latency and load come from."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlctl.envs.errors import printable
 from rlctl.envs.replay import usual_gap
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Value
+from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, reason_code
 from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words
@@ -138,8 +138,9 @@ def _slack(last: Tick) -> ScreenRow:
     if slack is None or isinstance(latency, Missing):
         why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"
         return ScreenRow("slack", f"{whose}unknown, {target}; latency {why}", Mood.BAD)
-    samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) else ""
-    measured = f"latency {latency.value * 1e3:.2f} ms{samples}, {latency.age_seconds:.1f} s old"
+    waiting = LC_WAITING in last.telemetry.counters
+    samples = f" of {latency.samples} requests" if isinstance(latency, Quantile) and not waiting else ""
+    measured = f"latency {last.telemetry.latency_in_words}{samples}, {latency.age_seconds:.1f} s old"
     return ScreenRow(
         "slack",
         f"{whose}{slack * 100.0:.1f} %, {target}; {measured}",

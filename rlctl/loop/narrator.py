@@ -201,16 +201,14 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
 
 
 def _change(tick: Tick) -> Event:
-    latency = tick.telemetry.latency_seconds
-    shown_latency = f"missing ({latency.why})" if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
-    shown_latency = "none, as the LC is idle" if tick.telemetry.idle else shown_latency
     cause = None if tick.why_safe or tick.be_vanished else tick.verdict.cause()
     code = f" ({reason_code(cause)})" if cause else ""
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
-        f"{change_sentence(tick.before, tick.applied)}: {decision_sentence(tick)}{code}; latency {shown_latency}",
+        f"{change_sentence(tick.before, tick.applied)}: {decision_sentence(tick)}{code}; "
+        f"latency {tick.telemetry.latency_in_words}",
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rlctl.config.serve import LcSection, ServeConfig
+from rlctl.config.sources import WaitingLatency
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupGone, HostError
+from rlctl.envs.errors import CgroupGone, ConfigError, HostError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
@@ -226,17 +227,27 @@ def _sensors(found: Workloads, lc_cpus: Sequence[int]) -> list[Sensor]:
     """Readers of the first LC, of BE and of the host."""
     config, section = found.config, next(iter(found.config.lcs.values()))
     of_groups = group_sensors(found.lc, found.be)
-    sensors = [_latency(section, of_groups), *of_groups]
+    sensors = [_latency(section, of_groups, found.lc), *of_groups]
     if config.perf:
         sensors += perf_sensors(found.lc, found.be, config.tick_seconds)
     return sensors + resource_sensors(config.resources, lc_cpus)
 
 
-def _latency(section: LcSection, of_groups: Iterable[Sensor]) -> Sensor:
-    """The source of an LC's latency, told of its processes by the sensor that lists them."""
+def _latency(section: LcSection, of_groups: Iterable[Sensor], lc: Group) -> Sensor:
+    """The source of an LC's latency, told of its processes by the sensor that lists them.
+
+    Where none is configured it is `tcp`, and `waiting` where that does not fit.
+    """
     alive = next(one for one in of_groups if isinstance(one, LcAlive))
     alive.read(time.monotonic())
-    return latency_source(section.latency, section.slo.slo, alive.pids)
+    try:
+        return latency_source(section.latency, section.slo.slo, alive.pids, lc)
+    except (ConfigError, HostError) as error:
+        if "latency" in section.model_fields_set:
+            raise
+        waiting = latency_source(WaitingLatency(kind="waiting"), section.slo.slo, alive.pids, lc)
+        log.warning("LC %s has no latency by `kind: tcp` (%s): held is %s", lc.name, error, waiting.name)
+        return waiting
 
 
 def _max_load(lc: str, found: Workloads) -> MaxLoad:
@@ -246,7 +257,7 @@ def _max_load(lc: str, found: Workloads) -> MaxLoad:
 
 def _further_lc(name: str, section: LcSection, found: Workloads) -> Lc:
     own = [sensor for sensor in group_sensors(found.lcs[name], ()) if not isinstance(sensor, HostCpus)]
-    sensors = (_latency(section, own), *own)
+    sensors = (_latency(section, own, found.lcs[name]), *own)
     return Lc(name, section.slo.slo, sensors, _max_load(name, found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlctl.config import sources as source
+from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.latency.json_object import JsonDigest
 from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, cyclictest_lines, nginx_lines
 from rlctl.envs.host.latency.polled import Digest, PolledSource
@@ -10,15 +11,17 @@ from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
 from rlctl.envs.host.latency.tcp import Pids, TcpSource
 from rlctl.envs.host.latency.text_log import TextLog
+from rlctl.envs.host.latency.waiting import WaitingSource
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 
 
-def latency_source(latency: source.Latency, slo: SLO, pids: Pids) -> Sensor:
+def latency_source(latency: source.Latency, slo: SLO, pids: Pids, lc: Group | None = None) -> Sensor:
     """Open the source; one that asks an endpoint begins to at once.
 
     Args:
         pids: The LC's processes now.
+        lc: The LC's group, for `waiting`.
 
     Raises:
         ConfigError: The source does not fit the target.
@@ -30,6 +33,9 @@ def latency_source(latency: source.Latency, slo: SLO, pids: Pids) -> Sensor:
                 slo, pids, ports=latency.ports, window_seconds=latency.window_seconds,
                 cpu_ratio=latency.cpu_percent / 100.0,
             )  # fmt: skip
+        case source.WaitingLatency():
+            assert lc is not None
+            return WaitingSource(slo, lc, pids, latency.bound_percent / 100.0)
         case source.PrometheusLatency():
             return _poll_source("prometheus", latency, PrometheusDigest(latency, slo), slo)
         case source.HttpLatency():

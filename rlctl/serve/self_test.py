@@ -105,7 +105,7 @@ def _latency(host: LiveHost) -> Lines:
         yield logging.INFO, "the LC is idle"
         return
     if isinstance(latency, Value):
-        yield logging.INFO, f"latency {1e3 * latency.value:.3g} ms"
+        yield logging.INFO, f"latency {telemetry.latency_in_words}"
         return
     why = f"no latency yet: {latency.detail or latency.why}"
     # NO_DATA is usual at a start: a window has to pass first.
