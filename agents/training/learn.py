@@ -34,7 +34,6 @@ from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_bundle import write_bundle
 from rlctl.agents.training.run_folder import Checkpoint, State
 from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
-from rlctl.agents.training.warm_start import clone, pairs_of
 from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.observations import EXPERIENCE
 
@@ -337,7 +336,6 @@ class _Session(BaseCallback):
         if checkpoint is None:
             if self._run.init:
                 take_weights(model, self._run.init, policy_only=True)
-            self._warm_start()
             return
         take_weights(model, checkpoint.folder / files.MODEL)
         state = checkpoint.state
@@ -352,12 +350,3 @@ class _Session(BaseCallback):
             if not kept:
                 self._remarks.append("the replay buffer was not kept, or does not fit: it is filled anew")
                 self._tell(self._remarks[-1])
-
-    def _warm_start(self) -> None:
-        wanted = getattr(self._run.recipe, "warm_start", None)
-        if wanted is None:
-            return
-        self._tell(f"imitating {wanted.manager}")
-        pairs = pairs_of(self._run.hosts, wanted.manager, wanted.samples, self._run.seed, self._run.recipe.lags)
-        agreed = clone(self.model, pairs, wanted.epochs)
-        self._remarks.append(f"begun like {wanted.manager}: the same move in {agreed:.0%} of {len(pairs.moves)} states")

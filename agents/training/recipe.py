@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
@@ -67,18 +67,16 @@ Positive = Annotated[float, Field(gt=0.0)]
 Activation = Literal["tanh", "relu", "elu"]
 
 
-class WarmStart(Strict):
-    """Behaviour cloning before learning; see `rlctl.agents.training.warm_start`.
+def _refuse_warm_start(value: object) -> None:
+    if value is not None:
+        raise ValueError(
+            "was removed: record its manager with `rlctl dataset record`, clone it with `rlctl train --offline DATASET "
+            "--algo bc`, and begin with that model (--init)"
+        )
 
-    Attributes:
-        manager: Who is imitated, a name of `rlctl managers`.
-        samples: Pairs of an observation and its move.
-        epochs: Passes over them.
-    """
 
-    manager: str
-    samples: Count = 20_000
-    epochs: Count = 4
+NoWarmStart = Annotated[None, BeforeValidator(_refuse_warm_start)]
+"""A key that older recipes have, as null."""
 
 
 class Arms(Strict):
@@ -183,7 +181,7 @@ class OnPolicy(Recipe):
     vf_coef: float = Field(0.5, ge=0.0)
     max_grad_norm: Positive = 0.5
     target_kl: Positive | None = None
-    warm_start: WarmStart | None = None
+    warm_start: NoWarmStart = None
 
     def _few(self, timesteps: int) -> int:
         return timesteps // (ROLLOUTS * self.n_steps)
@@ -211,7 +209,7 @@ class OffPolicy(Recipe):
     exploration_initial_eps: Share = 1.0
     exploration_final_eps: Share
     max_grad_norm: Positive = 10.0
-    warm_start: WarmStart | None = None
+    warm_start: NoWarmStart = None
 
     def _few(self, timesteps: int) -> int:
         return timesteps // 100

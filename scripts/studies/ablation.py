@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlctl.agents.training.host_kinds import Hosts, Kind
-from rlctl.agents.training.recipe import OnPolicy, WarmStart
+from rlctl.agents.training.recipe import OnPolicy
 from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.reward import WORK
 
@@ -26,6 +26,7 @@ class Variant:
         name: Of its folder and its row.
         told: What is different about it.
         algorithm, recipe, hosts: What it is trained by and on.
+        teacher: Manager that it begins like; empty for none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Variant:
     algorithm: str
     recipe: OnPolicy
     hosts: Hosts
+    teacher: str = ""
 
 
 def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
@@ -43,7 +45,6 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
         hosts: The kinds of hosts that the full training learns on.
     """
     now_only = recipe.model_copy(update={"lags": (0,)})
-    warm = recipe.model_copy(update={"warm_start": WarmStart(manager=TEACHER)})
     return (
         Variant(FULL, "as it ships", SHIPPED, recipe, hosts),
         Variant("no-shield", "no shield while it learns", SHIPPED, recipe, unshielded(hosts)),
@@ -51,7 +52,7 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
         Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
         Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
         Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),
-        Variant("warm-start", f"begins like {TEACHER} (behaviour cloning)", SHIPPED, warm, hosts),
+        Variant("warm-start", f"begins like {TEACHER} (behaviour cloning)", SHIPPED, recipe, hosts, TEACHER),
         Variant(
             "one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", SHIPPED, recipe, one_work(hosts)
         ),

@@ -44,6 +44,7 @@ class TrainingJob:
         shield: Safety profile under which policies are compared while they learn.
         timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
         recipe, hosts: What it learns by and on; None for what ships.
+        teacher: Manager that it begins like; empty for none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TrainingJob:
     seconds: float | None = None
     recipe: Recipe | None = None
     hosts: Hosts | None = None
+    teacher: str = ""
 
     def plan(self) -> dict[str, Any]:
         """Everything that decides what it learns but the code, as JSON has it."""
@@ -62,7 +64,7 @@ class TrainingJob:
         # The hosts have their profiles by name or file, and what stands in those may change.
         seen = [[kind.host().digest, shield.digest if (shield := kind.shield()) else None] for kind in hosts.kinds]
         documents = {"recipe": recipe.model_dump(mode="json"), "hosts": hosts.model_dump(mode="json")}
-        return {**given, **documents, "profiles": seen}
+        return {**given, **documents, "profiles": seen} | ({"teacher": self.teacher} if self.teacher else {})
 
     def inputs(self, out: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Files of its own by the option that takes them: where each is, and what it holds."""
@@ -72,6 +74,10 @@ class TrainingJob:
         }
         folder = out / "inputs"
         return {option: (folder / f"{self.name}-{option}.yaml", data) for option, data in documents.items() if data}
+
+
+def _init_of(job: TrainingJob, out: Path) -> Path:
+    return out / "inputs" / f"{job.name}-init.zip"
 
 
 def finished(job: TrainingJob, out: Path) -> Result | None:
@@ -92,6 +98,7 @@ def command(job: TrainingJob, out: Path) -> list[str]:
         words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)] if value is not None else []
     for option, (file, _) in job.inputs(out).items():
         words += [f"--{option}", str(file)]
+    words += ["--init", str(_init_of(job, out))] if job.teacher else []
     return [*rlctl, *words, "--out", str(folder), *result]
 
 
@@ -199,3 +206,9 @@ def _prepare(job: TrainingJob, out: Path) -> None:
     for file, data in job.inputs(out).values():
         file.parent.mkdir(exist_ok=True)
         file.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
+    if job.teacher and not _init_of(job, out).is_file():
+        from scripts.studies.warm_start import save_like  # torch takes seconds
+
+        recipe, hosts = job.recipe or load_recipe(job.algorithm), job.hosts or load_hosts()
+        _init_of(job, out).parent.mkdir(exist_ok=True)
+        save_like(job.teacher, job.algorithm, recipe, hosts, job.seed, _init_of(job, out))

@@ -15,12 +15,11 @@ import yaml
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
-from rlctl.agents.training import warm_start
 from rlctl.agents.training.algorithms import make, take_weights
 from rlctl.agents.training.evaluations import History
 from rlctl.agents.training.host_kinds import build, load_hosts, present
 from rlctl.agents.training.learn import Budget, learn
-from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
+from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.run_folder import is_run
 from rlctl.agents.training.training_run import Ending, TrainingRun
 from rlctl.agents.training.trial import Course
@@ -260,25 +259,6 @@ def test_card_has_what_first_model_learned_from(tmp_path):
     assert card.training.hyperparameters["init"] == hashlib.sha256(init.read_bytes()).hexdigest()
     assert [*before.plants] == [*card.plants][1:]
     assert len(card.plants) == 2
-
-
-@pytest.fixture(scope="module")
-def pairs():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm_start, "HOSTS", 6)
-        patch.setattr(warm_start, "TICKS", 150)
-        return warm_start.pairs_of(
-            HOSTS.model_copy(update={"kinds": HOSTS.kinds[:1]}), "feedforward", 1, 0, load_recipe("ppo").lags
-        )
-
-
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS])
-def test_warm_start_makes_policy_agree_with_its_teacher(algorithm, pairs):
-    recipe, _ = load_recipe(algorithm).fitted(512, None)
-    model = make(algorithm, recipe, build(HOSTS, 8, 0, recipe.lags), lambda: 1.0)
-    before = warm_start.clone(model, pairs, 0)
-    assert len(set(pairs.moves.tolist())) > 3
-    assert warm_start.clone(model, pairs, 30) > max(0.6, before)
 
 
 def test_schedules_follow_what_is_left_of_the_budget():

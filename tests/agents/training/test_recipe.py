@@ -65,7 +65,13 @@ def test_forbidden_in_a_file_is_one_line(old, new, said, tmp_path):
     assert said in str(refused.value)
 
 
-def test_a_recurrent_learner_is_refused_with_the_way_out():
+def test_a_warm_start_is_refused_but_null(tmp_path):
+    assert load_recipe("ppo", written(tmp_path, PPO + "  warm_start: null\n"))
+    with pytest.raises(ConfigError, match=r"warm_start: was removed: record its manager"):
+        load_recipe("ppo", written(tmp_path, PPO + "  warm_start: {manager: feedforward}\n"))
+
+
+def test_a_recurrent_learner_is_refused():
     with pytest.raises(ConfigError, match="recurrent-ppo was removed"):
         load_recipe("recurrent-ppo")
 

@@ -1,4 +1,4 @@
-"""Behaviour cloning: a heuristic manager drives the training hosts, and the network learns the moves it would make.
+"""A model to begin with that acts like a manager: behaviour cloning of the manager on the training hosts.
 
 The manager asks for an allocation, the network has moves: the hosts follow the nearest one (`nearest_move`), so the
 pairs are of states that the network will get into.
@@ -10,6 +10,7 @@ rewards.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,13 +18,15 @@ import torch
 from numpy.typing import NDArray
 from sb3_contrib import QRDQN
 from stable_baselines3 import DQN
+from stable_baselines3.common.utils import set_random_seed
 from torch.nn.functional import cross_entropy
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy_runner import PolicyRunner
-from rlctl.agents.training.algorithms import tensor_logits
-from rlctl.agents.training.host_kinds import Hosts, Kind, first_seed, present, readings_without
+from rlctl.agents.training.algorithms import make, save, tensor_logits
+from rlctl.agents.training.host_kinds import Hosts, Kind, build, first_seed, present, readings_without
 from rlctl.agents.training.nearest_move import InMoves
+from rlctl.agents.training.recipe import Recipe
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
@@ -33,6 +36,9 @@ HOSTS, TICKS = 24, 300
 """Hosts that the manager drives at a time, and for how long."""
 
 MARGIN = WORK / 2.0
+SAMPLES, EPOCHS = 20_000, 4
+"""Pairs of an observation and its move, and passes over them."""
+
 BATCH, LEARNING_RATE = 256, 1e-3
 SEEDS = 1 << 19
 """Run seed whose hosts the manager drives; runs of that seed and it share hosts."""
@@ -43,6 +49,15 @@ class Pairs(NamedTuple):
 
     observations: NDArray[np.float32]
     moves: NDArray[np.int64]
+
+
+def save_like(manager: str, algorithm: str, recipe: Recipe, hosts: Hosts, seed: int, file: Path) -> float:
+    """Write a model that does what a manager would do; returns the share in which it then does the same."""
+    set_random_seed(seed)
+    model = make(algorithm, recipe, build(hosts, 8, seed, recipe.lags), lambda: 1.0)
+    agreed = clone(model, pairs_of(hosts, manager, SAMPLES, seed, recipe.lags), EPOCHS)
+    save(model, file)
+    return agreed
 
 
 def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:
