@@ -38,10 +38,12 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
     match policy:
         case LearnedPolicy():
             card, logits = policy.bundle.card, policy.bundle.logits
-            return BatchLearned(
+            learned = BatchLearned(
                 logits, card.lags, limits, tick_seconds, shielded=policy.shielded, masked=policy.masked,
-                price=policy.price, remarks=policy.remarks,
+                price=policy.price,
             )  # fmt: skip
+            learned.remarks = policy.remarks
+            return learned
         case PrmHybrid(literal_listing=False):
             return BatchPrmHybrid(policy, limits)
         case Fixed():

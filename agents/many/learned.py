@@ -30,6 +30,9 @@ class BatchLearned:
         masked: Whether it chooses among the moves that the shield and each host's experience leave; else among all.
         price: What a violation costs, see `Observation.price`.
         absent: What it does not see, as in `VectorObserver`.
+
+    Attributes:
+        remarks: What a reader of its results must know.
     """
 
     def __init__(
@@ -43,9 +46,9 @@ class BatchLearned:
         masked: bool = True,
         price: float = 1.0,
         absent: Collection[str] = (),
-        remarks: tuple[str, ...] = (),
     ) -> None:
-        self.shielded, self.masked, self.remarks = shielded, masked, remarks
+        self.shielded, self.masked = shielded, masked
+        self.remarks: tuple[str, ...] = ()
         self._logits, self._limits = logits, limits
         self._observer = VectorObserver(limits, tick_seconds, lags, absent)
         self._observer.prices = price

@@ -41,7 +41,7 @@ from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
-from rlctl.serve.metrics import Metrics
+from rlctl.serve.metrics import Metrics, ServiceFigures
 from rlctl_docs.blocks import ROOT
 from rlctl_docs.models import Key, keys, member_texts, section_text
 
@@ -186,7 +186,7 @@ def _tick() -> Tick:
 def metric_families() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Every metric as a scraper sees it: name, type, text, labels."""
     budgets = (ErrorBudget("lc", 0.01, 1.0),)
-    metrics = Metrics("ppo", ("responsive", "0a1b"), Limits(2), 1.0, budgets=budgets)
+    metrics = Metrics("ppo", ("responsive", "0a1b"), Limits(2), 1.0, ServiceFigures(budgets=budgets))
     metrics.write(_tick())
     found = []
     for family in metrics.collect():

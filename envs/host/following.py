@@ -7,6 +7,7 @@ import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from rlctl.envs.errors import RlctlError, SensorError
@@ -41,6 +42,23 @@ _NO_GROUPS = _PERF, _LC = "perf", "the LC"
 Selects = Callable[[str], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupRoles:
+    """What of the host's groups is the LC's, and what BE's.
+
+    Attributes:
+        lc: The LC's group at the start.
+        be_selects: Tell whether a path is BE's.
+        lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
+        others: Groups of further LCs, none of which BE may have a part of. They are not followed.
+    """
+
+    lc: Group
+    be_selects: Sequence[Selects]
+    lc_selects: Selects | None = None
+    others: Sequence[Group] = ()
+
+
 class Follower:
     """Keeps actuator and sensors on the groups that there are now.
 
@@ -49,9 +67,7 @@ class Follower:
     notices by itself.
 
     Args:
-        lc_selects: Tells whether a path is the LC's; None if nothing but the group of the start can be.
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.
-        others: Groups of further LCs, none of which BE may have a part of. They are not followed.
 
     Attributes:
         lc: The LC's group as it is now.
@@ -61,24 +77,21 @@ class Follower:
         self,
         layout: Layout,
         knobs: Knobs,
-        lc: Group,
-        lc_selects: Selects | None,
-        be_selects: Sequence[Selects],
+        roles: GroupRoles,
         actuator: BeActuator,
         sensors: Sequence[Sensor],
         events: Events,
         claims: Claims | None = None,
-        others: Sequence[Group] = (),
     ) -> None:
         self._layout = layout
         self._knobs = knobs
-        self.lc = lc
-        self._lc_selects = lc_selects or (lambda _: False)
-        self._be_selects = tuple(be_selects)
+        self.lc = roles.lc
+        self._lc_selects = roles.lc_selects or (lambda _: False)
+        self._be_selects = tuple(roles.be_selects)
         self._actuator = actuator
         self._sensors = tuple(sensors)
         self._events = events
-        self._claims, self._others = claims, tuple(others)
+        self._claims, self._others = claims, tuple(roles.others)
         self._roots = tuple(dict.fromkeys(layout.mounts[one].path for one in _RESTRICTING if one in layout.mounts))
         self._looks = 0
         self._walk: Iterator[tuple[str, int] | None] | None = None
@@ -88,7 +101,7 @@ class Follower:
         self._inodes: dict[str, int] = {}
         self._found: list[str] = []
         self._refused: dict[str, str] = {}
-        self._lc_inode = _inode(str(lc.directories[0]))
+        self._lc_inode = _inode(str(self.lc.directories[0]))
         self._comings: deque[float] = deque(maxlen=CHURN_GROUPS)
         self._learn(self._known)
 

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rlctl.envs.allocation import Allocation
@@ -87,14 +87,13 @@ class Lc:
     max_load: MaxLoad | None = None
 
 
-class LiveHost:
-    """One or several LCs and the BE groups of this host.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveParts:
+    """What a live host may have beside its LCs and its BE.
 
-    The telemetry is that of the first LC; of several, that of the one that is worst off, see `worst_of`.
-
-    Args:
-        close: Called once by `close`: restores what was touched and stops what was started.
+    Attributes:
         absent: Why there are no readings of some names; see `rlctl.envs.host.sensors.of_groups.absent_readings`.
+        events: What happens to BE's groups; None is a queue of its own.
         follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
             to do.
         be_returns: It may find groups of BE, which may be without any for a while; else the end of the last one is the
@@ -103,6 +102,25 @@ class LiveHost:
         sleep: Spends so many seconds of `wait`; may return early.
         watch: Spends them in its place, and looks at the host meanwhile.
         replan: Takes a new emergency plan whenever BE's groups are others; the lease's `replan`.
+    """
+
+    absent: Mapping[str, str] = field(default_factory=dict)
+    events: Events | None = None
+    follow: Callable[[float], bool] | None = None
+    sharing: Divider | None = None
+    sleep: Callable[[float], object] = time.sleep
+    watch: Poller | None = None
+    replan: Callable[[EmergencyPlan], object] | None = None
+    be_returns: bool = True
+
+
+class LiveHost:
+    """One or several LCs and the BE groups of this host.
+
+    The telemetry is that of the first LC; of several, that of the one that is worst off, see `worst_of`.
+
+    Args:
+        close: Called once by `close`: restores what was touched and stops what was started.
 
     Attributes:
         actuator: As given, for who asks what it can do or would write.
@@ -116,25 +134,19 @@ class LiveHost:
         actuator: BeActuator,
         tick_seconds: float,
         close: Callable[[], None],
-        *,
-        absent: Mapping[str, str] | None = None,
-        events: Events | None = None,
-        follow: Callable[[float], bool] | None = None,
-        sharing: Divider | None = None,
-        sleep: Callable[[float], object] = time.sleep,
-        watch: Poller | None = None,
-        replan: Callable[[EmergencyPlan], object] | None = None,
-        be_returns: bool = True,
+        parts: LiveParts | None = None,
     ) -> None:
+        parts = parts or LiveParts()
         self._first, *self._others = lcs
         self.actuator = actuator
         self.limits, self.slo, self.tick_seconds = actuator.limits, self._first.slo, tick_seconds
-        self.absent = dict(absent or {})
-        self.sharing = sharing
-        self._events = events or Events()
-        self.watch = watch
-        self._be_returns = follow is not None and be_returns
-        self._follow, self._sleep, self._replan = follow, watch.sleep if watch else sleep, replan
+        self.absent = dict(parts.absent)
+        self.sharing = parts.sharing
+        self._events = parts.events or Events()
+        self.watch = parts.watch
+        self._be_returns = parts.follow is not None and parts.be_returns
+        self._follow, self._replan = parts.follow, parts.replan
+        self._sleep = parts.watch.sleep if parts.watch else parts.sleep
         self._close: Callable[[], None] | None = close
         self._unshared = ""
         self._plan_is_old = False

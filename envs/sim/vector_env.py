@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -55,6 +56,22 @@ class VectorShield(Protocol):
         """Moves that `rule` lets through unchanged, shape (n, len(MOVES))."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorOptions:
+    """Keywords of `SimHostVectorEnv` that have a default, see there."""
+
+    vary: bool = True
+    tick_seconds: float = 1.0
+    ticks: int = LOAD_TICKS
+    lags: Sequence[int] = LAGS
+    absent: Collection[str] = ()
+    weight: Weight | str = Weight.EQUAL
+    shield: VectorShield | None = None
+    true_rewards: bool = False
+    work: float = WORK
+    priced: bool = False
+
+
 class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
     """The vector twin of `rlctl/SimHost-v0`: the same spaces, rewards and numbers.
 
@@ -90,40 +107,32 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         load: LoadModel | Mapping[str, Any] = training_load,
         *,
         max_episode_steps: int = EPISODE_STEPS,
-        vary: bool = True,
-        tick_seconds: float = 1.0,
-        ticks: int = LOAD_TICKS,
-        lags: Sequence[int] = LAGS,
-        absent: Collection[str] = (),
-        weight: Weight | str = Weight.EQUAL,
-        shield: VectorShield | None = None,
-        true_rewards: bool = False,
-        work: float = WORK,
-        priced: bool = False,
         autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         render_mode: str | None = None,
+        **options: Any,
     ) -> None:
+        given = VectorOptions(**options)
         if num_envs < 1 or max_episode_steps < 1:
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
         if render_mode is not None:
             raise ConfigError(f"render_mode {render_mode!r}: many hosts are not drawn; make one with gymnasium.make")
         self.render_mode = None
         self.metadata = self.metadata | {"autoreset_mode": _autoreset_mode(autoreset_mode)}
-        made, load, weight = as_profile(profile), as_load(load), as_weight(weight)
+        made, load, weight = as_profile(profile), as_load(load), as_weight(given.weight)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
-        self.limits, self.tick_seconds, self.shield = made.limits(weight), tick_seconds, shield
+        self.limits, self.tick_seconds, self.shield = made.limits(weight), given.tick_seconds, given.shield
         # A training load begins alike whatever its length, so no more of it is made than an episode needs.
         # One period passes within a reset, before the first step.
-        made_ticks = min(ticks, max_episode_steps + 1) if load is training_load else ticks
+        made_ticks = min(given.ticks, max_episode_steps + 1) if load is training_load else given.ticks
         self._hosts = partial(
-            SimBatch, made, load=load, ticks=made_ticks, tick_seconds=tick_seconds, vary=vary, weight=weight
+            SimBatch, made, load=load, ticks=made_ticks, tick_seconds=given.tick_seconds, vary=given.vary, weight=weight
         )
-        self._observer = VectorObserver(self.limits, tick_seconds, lags, absent)
+        self._observer = VectorObserver(self.limits, given.tick_seconds, given.lags, given.absent)
         self.single_observation_space = self._observer.space
         self.single_action_space = discrete_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._true_rewards, self.work, self._priced = true_rewards, work, priced
+        self._true_rewards, self.work, self._priced = given.true_rewards, given.work, given.priced
         self._observer.prices = np.ones(num_envs)
         self._safe = Allocations.same(self.limits.safe, num_envs)
         self._all = np.ones(num_envs, np.bool_)

@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import exclusive_cpus, require_online
@@ -384,7 +384,8 @@ class Testbed:
         of_link = [LinkUse(self._link)] if self._link else []
         watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link])
         watch = Poller({watched.name: LcSources(self.slo, watched.sensors)}, None, self._sleep)
-        self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, close=lambda: None, watch=watch)
+        parts = LiveParts(watch=watch)
+        self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, lambda: None, parts)
         self._plants.callback(self.plant.close)
         self.searched_seconds = time.monotonic()
 

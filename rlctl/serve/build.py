@@ -27,8 +27,8 @@ from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import put_back, restore
 from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.following import Follower
-from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.following import Follower, GroupRoles
+from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
@@ -103,17 +103,18 @@ def build_live(
             config, found.best_effort, found.be[0], actuator.order, knobs, events
         )  # fmt: skip
         be_selects, lc_selects = found.be_selects(), found.lc_selects()
-        follower = Follower(
-            layout, knobs, found.lc, lc_selects, be_selects, actuator, sensors, events, claims, others
-        )  # fmt: skip
+        roles = GroupRoles(found.lc, be_selects, lc_selects, others)
+        follower = Follower(layout, knobs, roles, actuator, sensors, events, claims)
         # The protection of the LC's memory comes before BE's first tick.
         caretaker.begin()
         watch = Poller({lc.name: LcSources(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
         stack.callback(watch.close)
         host = LiveHost(
-            lcs, actuator, config.tick_seconds, lambda: opened.close(), absent=absent, events=events,
-            follow=follower.follow if be_selects or lc_selects else None, sharing=sharing, watch=watch, replan=replan,
-            be_returns=bool(be_selects),
+            lcs, actuator, config.tick_seconds, lambda: opened.close(),
+            LiveParts(
+                absent=absent, events=events, follow=follower.follow if be_selects or lc_selects else None,
+                sharing=sharing, watch=watch, replan=replan, be_returns=bool(be_selects),
+            ),
         )  # fmt: skip
         host.lc_cpus_known = known
         if originals:

@@ -95,15 +95,28 @@ class _Counts:
     write_errors: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceFigures:
+    """What others than the recorder know of the service; asked for each scrape.
+
+    Attributes:
+        counted: Counts since the start, by the ending of the metric's name.
+        budgets: Error budgets of the LCs that have one.
+        starved: Whether BE has had too little for too long.
+        heeded: Signs that the guard between the ticks answers now.
+    """
+
+    counted: Callable[[], Mapping[str, int]] = dict
+    budgets: Sequence[ErrorBudget] = ()
+    starved: Callable[[], bool] = lambda: False
+    heeded: Callable[[], Collection[Sign]] = tuple
+
+
 class Metrics(Collector):
     """A recorder that `prometheus_client.generate_latest` takes for a registry.
 
     Args:
         limits: The host's range of allocations: a lifted quota is shown as all of its CPUs.
-        counted: Counts since the start that others keep, by the ending of the metric's name; asked for each scrape.
-        budgets: Error budgets of the LCs that have one.
-        starved: Whether BE has had too little for too long.
-        heeded: Signs that the guard between the ticks answers now.
     """
 
     def __init__(
@@ -112,14 +125,11 @@ class Metrics(Collector):
         shield: tuple[str, str],
         limits: Limits,
         tick_seconds: float,
-        counted: Callable[[], Mapping[str, int]] = dict,
-        budgets: Sequence[ErrorBudget] = (),
-        starved: Callable[[], bool] = lambda: False,
-        heeded: Callable[[], Collection[Sign]] = tuple,
+        service: ServiceFigures | None = None,
         measure: Callable[[], SelfUsage] = self_usage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._counted, self._budgets, self._starved, self._heeded = counted, budgets, starved, heeded
+        self._service = service or ServiceFigures()
         self._policy, self._shield = policy, shield
         self._limits = limits
         self._tick_seconds = tick_seconds
@@ -178,19 +188,21 @@ class Metrics(Collector):
         yield self._read.family("rlctl_read_duration_seconds", "Time to read the sensors.")
         yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
         yield from self._own()
-        yield from _spent(self._budgets)
+        yield from _spent(self._service.budgets)
         text = "1 while the inner guard heeds a sign of every LC; 0 without it, and after too many false alarms."
         active = GaugeMetricFamily("rlctl_inner_sign_active", text, labels=["sign"])
         for sign in Sign:
-            active.add_metric([sign], float(sign in self._heeded()))
+            active.add_metric([sign], float(sign in self._service.heeded()))
         yield active
         if self._last is not None:
             yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
-            yield _gauge("rlctl_be_starved", "1 while BE has had too little for too long.", float(self._starved()))
+            yield _gauge(
+                "rlctl_be_starved", "1 while BE has had too little for too long.", float(self._service.starved())
+            )
             yield from self._of(self._last[0])
 
     def _growing(self) -> Iterator[Metric]:
-        counts, counted = self._counts, self._counted()
+        counts, counted = self._counts, self._service.counted()
         missed = 0 if self._last is None else self._last[0].missed_deadlines
         yield _by("rlctl_ticks", "Completed ticks, by whether the LC met its target.", ("slo",), counts.slo)
         yield _by("rlctl_acting_policy_ticks", "Completed ticks, by who decided.", ("policy",), counts.acting)

@@ -202,15 +202,16 @@ class Service:
     def _open_metrics(self, section: MetricsSection, opened: contextlib.ExitStack) -> None:
         """Metrics and their endpoint."""
         # They need libraries that nothing else does: imported only where they are wanted.
-        from rlctl.serve.metrics import Metrics
+        from rlctl.serve.metrics import Metrics, ServiceFigures
         from rlctl.serve.metrics_server import MetricsServer
 
         controller, shield, plant = self._controller, self._shield, self._controller.plant
-        self._metrics = Metrics(
-            controller.runner.policy.name, (shield.profile.name, shield.digest), plant.limits, plant.tick_seconds,
+        figures = ServiceFigures(
             self._counts, self._budgets.each, lambda: self._starvation.starved,
             lambda: controller.inner.heeded if controller.inner else (),
         )  # fmt: skip
+        described = controller.runner.policy.name, (shield.profile.name, shield.digest)
+        self._metrics = Metrics(*described, plant.limits, plant.tick_seconds, figures)
         # /healthz allows three missed ticks: kubelet then restarts a loop that hangs.
         server = MetricsServer(self._metrics, section, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
         opened.callback(server.close)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rlctl.agents.allocator import allocate, stretch_placements
 from rlctl.envs.allocation import Allocation
@@ -32,6 +32,21 @@ WORTH_WRITING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharingRules:
+    """How a budget is shared.
+
+    Attributes:
+        leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
+        period_seconds: They are placed anew at least so often, though nothing has changed.
+        quota_period_us: Period of the quotas that are written, in microseconds.
+    """
+
+    leftover: str = "share"
+    period_seconds: float = PERIOD_SECONDS
+    quota_period_us: int = PERIOD_US
+
+
 class Sharing:
     """The applications below one group, and their shares of its budget.
 
@@ -44,8 +59,6 @@ class Sharing:
             between them; else they all live in the group itself and are told apart by their cpusets.
         parent: BE's group. Its quota and CPUs bound all shares, whatever `share` is told.
         knobs: Reads and writes. With a journal, `restore` puts back every child group's originals.
-        leftover: `share` gives what the allocator leaves to those that are placed, `idle` leaves it.
-        period_seconds: They are placed anew at least so often, though nothing has changed.
         clock: Monotonic seconds, for periods and for how long an application has run.
 
     Raises:
@@ -59,9 +72,7 @@ class Sharing:
         knobs: Knobs,
         *,
         registry: Registry | None = None,
-        leftover: str = "share",
-        period_seconds: float = PERIOD_SECONDS,
-        quota_period_us: int = PERIOD_US,
+        rules: SharingRules | None = None,
         events: Events | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,7 +88,7 @@ class Sharing:
         self._population = Population(
             self._parent, tuple(self._groups), self._registry, knobs, self._events, clock=clock
         )  # fmt: skip
-        self._leftover, self._period_seconds, self._quota_period_us = leftover, period_seconds, quota_period_us
+        self._rules = rules or SharingRules()
         self._clock = clock
         self._placed: dict[str, Placement] = {}
         # Time since which each application has run, or has been deferred.
@@ -157,12 +168,12 @@ class Sharing:
         placed: Mapping[str, Placement] = {}
         if clusters and applications:
             placed = allocate(applications, clusters, cpus)
-            if self._leftover == "share":
+            if self._rules.leftover == "share":
                 placed = stretch_placements(placed, applications, clusters, cpus)
         now = self._clock()
         self._since |= {one.name: now for one in applications if (one.name in placed) != (one.name in self._placed)}
         self._placed = dict(placed)
-        self._settled, self._next_seconds = question, now + self._period_seconds
+        self._settled, self._next_seconds = question, now + self._rules.period_seconds
 
     def _carry_out(self) -> None:
         """Write what differs: what restricts comes first, and nobody is thawed before all is as it should be."""
@@ -202,7 +213,7 @@ class Sharing:
             return [WriteStep(Turn.FREEZE, group, "frozen", True)] if group.freezer and not now.frozen else []
         steps = []
         if now.quota is not None:
-            quota = Quota.of_cpus(placement.cpus, self._quota_period_us)
+            quota = Quota.of_cpus(placement.cpus, self._rules.quota_period_us)
             self._regrouped |= not member.limited
             member.limited = True
             if now.quota != quota:

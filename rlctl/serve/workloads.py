@@ -23,7 +23,7 @@ from rlctl.envs.host.events import Events
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.view import missing
 from rlctl.envs.host.topology import cpu_order, isolated_cpus, read_topology
-from rlctl.serve.sharing import Sharing
+from rlctl.serve.sharing import Sharing, SharingRules
 
 log = logging.getLogger(__name__)
 
@@ -259,9 +259,7 @@ def build_sharing(
         parent,
         knobs,
         registry=Registry(section.directory),
-        leftover=section.leftover,
-        period_seconds=section.period_seconds,
-        quota_period_us=round(config.quota_period_milliseconds * 1e3),
+        rules=SharingRules(section.leftover, section.period_seconds, round(config.quota_period_milliseconds * 1e3)),
         events=events,
     )
 

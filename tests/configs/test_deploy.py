@@ -30,7 +30,7 @@ from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
-from rlctl.serve.metrics import Metrics
+from rlctl.serve.metrics import Metrics, ServiceFigures
 from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,9 @@ EVERYTHING = Telemetry(1.0, 0.01, **dict.fromkeys(READINGS, Value(0.5)))
 
 def ticked():
     """Metrics of a controller that has seen all there is, and nothing."""
-    metrics = Metrics("ppo", ("responsive", "0a"), Limits(2), 1.0, budgets=(ErrorBudget("web", 0.01, 1.0),))
+    metrics = Metrics(
+        "ppo", ("responsive", "0a"), Limits(2), 1.0, service=ServiceFigures(budgets=(ErrorBudget("web", 0.01, 1.0),))
+    )
     verdict = Verdict(SAFE, Limits(2).full, (Bound("ceiling", Reason.CEILING, SAFE),))
     for telemetry in (Telemetry(1.0, 0.01), EVERYTHING):
         metrics.write(Tick(0, 1e9, telemetry, SAFE, verdict.proposed, verdict, SAFE, "ppo"))

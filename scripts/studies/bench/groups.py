@@ -33,7 +33,7 @@ from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.discovery import ByCgroup, selects
-from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.workload import SLO
 from rlctl.report.page import render
@@ -77,13 +77,13 @@ def live(number: int, later: int = 0) -> Iterator[LiveHost]:
         lc_selects, be_selects = (selects(ByCgroup(path=f"/{top}/{name}"), [], layout) for name in ("lc", "be-*"))
         assert be_selects is not None
         claims = stack.enter_context(Claims(state))
-        follower = following.Follower(
-            layout, knobs, lc, lc_selects, [be_selects], actuator, sensors, ownership.events, claims
-        )  # fmt: skip
+        roles = following.GroupRoles(lc, [be_selects], lc_selects)
+        follower = following.Follower(layout, knobs, roles, actuator, sensors, ownership.events, claims)
         for index in range(number, number + later):
             made(f"{top}/be-{index}")
         lcs = [Lc("lc", SLO(0.01, max_load_rps=1.0), sensors)]
-        yield LiveHost(lcs, actuator, 1.0, lambda: None, events=ownership.events, follow=follower.follow)
+        parts = LiveParts(events=ownership.events, follow=follower.follow)
+        yield LiveHost(lcs, actuator, 1.0, lambda: None, parts)
 
 
 def measure(host: LiveHost, ticks: int) -> dict[str, float]:

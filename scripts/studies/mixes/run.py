@@ -23,7 +23,7 @@ from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.session import ahead
-from rlctl.serve.sharing import Sharing
+from rlctl.serve.sharing import Sharing, SharingRules
 from scripts.studies.mixes.energy import EnergyMeter
 from scripts.studies.mixes.metrics import metrics_of
 from scripts.studies.mixes.perf_span import PerfSpan
@@ -130,8 +130,7 @@ class Arena:
             group,
             knobs,
             registry=place.registry,
-            leftover=self._leftover,
-            quota_period_us=self._quota_period_us,
+            rules=SharingRules(self._leftover, quota_period_us=self._quota_period_us),
         )
         with contextlib.closing(knobs):
             yield _Manager(sharing, place, Allocation(self._ground.quota_cpus, len(self._cpus)))

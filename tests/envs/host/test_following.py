@@ -22,9 +22,9 @@ from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.containers import ContainerPaths
 from rlctl.envs.host.discovery import ByCgroup, ByContainer, ByPid, selects
-from rlctl.envs.host.following import Follower
+from rlctl.envs.host.following import Follower, GroupRoles
 from rlctl.envs.host.groupsearch import outermost
-from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.sensors.of_groups import follow_groups, group_sensors
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.workload import SLO, Weight
@@ -56,12 +56,18 @@ class Run:
         assert batch is not None
         self.claims = Claims(bench.state_dir)
         self.follower = Follower(
-            bench.layout, self.knobs, self.lc, lc, [batch], self.actuator, sensors, events, self.claims, others
+            bench.layout,
+            self.knobs,
+            GroupRoles(self.lc, [batch], lc, others),
+            self.actuator,
+            sensors,
+            events,
+            self.claims,
         )
         self.plans: list[Any] = []
         self.host = LiveHost(
             [Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], self.actuator, 1.0, lambda: None,
-            events=events, follow=self.follower.follow, replan=self.plans.append,
+            LiveParts(events=events, follow=self.follower.follow, replan=self.plans.append),
         )  # fmt: skip
 
     def tick(self, allocation: Allocation = HALF) -> Allocation:

@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.live import Lc, LiveHost
+from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import UTILISATION, MaxLoad
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
@@ -56,7 +56,9 @@ def be(tmp_path):
 def host(be, *sensors, tick_seconds=0.001, closed=lambda: None, **options):
     group, knobs, _ = be
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)
-    return LiveHost([Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], actuator, tick_seconds, closed, **options)
+    return LiveHost(
+        [Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], actuator, tick_seconds, closed, LiveParts(**options)
+    )
 
 
 def test_fields_and_counters_are_told_apart(be):

@@ -19,7 +19,7 @@ from rlctl.log.record import Tick
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget
-from rlctl.serve.metrics import Metrics, _shares
+from rlctl.serve.metrics import Metrics, ServiceFigures, _shares
 from rlctl.serve.self_usage import SelfUsage
 from tests.doubles.clock import Clock
 
@@ -117,7 +117,11 @@ def test_fallback_is_seen_then_counted(metrics):
 def test_counts_of_others_are_asked_for_on_demand():
     dropped = iter(range(3, 9))
     metrics = Metrics(
-        "ppo", ("responsive", ""), LIMITS, 1.0, lambda: {"log_records_dropped": next(dropped), "watchdog_restarts": 2}
+        "ppo",
+        ("responsive", ""),
+        LIMITS,
+        1.0,
+        ServiceFigures(lambda: {"log_records_dropped": next(dropped), "watchdog_restarts": 2}),
     )
     assert samples(metrics)["rlctl_log_records_dropped_total"] == 3
     seen = samples(metrics)
@@ -129,7 +133,9 @@ def test_error_budget_is_remainder_and_two_rates():
     budget = ErrorBudget("web", 0.01, 1.0)
     for _ in range(216):
         budget.count(missed=True)
-    seen = samples(Metrics("ppo", ("responsive", ""), LIMITS, 1.0, budgets=(budget,), measure=lambda: USED))
+    seen = samples(
+        Metrics("ppo", ("responsive", ""), LIMITS, 1.0, service=ServiceFigures(budgets=(budget,)), measure=lambda: USED)
+    )
     assert seen["rlctl_error_budget_remaining_ratio{lc=web}"] == 0.75
     assert seen["rlctl_error_budget_burn_rate{lc=web,window=1h}"] == 6.0
     assert seen["rlctl_error_budget_burn_rate{lc=web,window=24h}"] == 0.25
@@ -229,7 +235,15 @@ def test_after_the_last_application_none_run(metrics):
 
 def test_alarms_are_counted_by_sign_false_ones_again(clock):
     heeded = {Sign.LATE, Sign.OLDEST}
-    metrics = Metrics("ppo", ("responsive", ""), LIMITS, 1.0, heeded=lambda: heeded, measure=lambda: USED, clock=clock)
+    metrics = Metrics(
+        "ppo",
+        ("responsive", ""),
+        LIMITS,
+        1.0,
+        service=ServiceFigures(heeded=lambda: heeded),
+        measure=lambda: USED,
+        clock=clock,
+    )
     assert samples(metrics)["rlctl_inner_alarms_total{sign=cpu-pressure}"] == 0
     met, missed = (EVERYTHING.but(tail_latency_seconds=Quantile(seconds), oldest_request_seconds=Value(0.0))
                    for seconds in (0.005, 0.02))  # fmt: skip

@@ -21,7 +21,7 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.envs.telemetry import Telemetry
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
-from rlctl.serve.metrics import Metrics
+from rlctl.serve.metrics import Metrics, ServiceFigures
 from rlctl.serve.metrics_server import MOST_CONNECTIONS, MetricsServer
 from rlctl.serve.service import _check_metrics as look_at
 from tests.doubles.clock import Clock
@@ -211,7 +211,7 @@ def test_tls_handshake_that_never_comes_holds_up_nobody(serve, certificate, toke
 
 def test_bug_in_metric_costs_answer_and_nothing_else(serve, metrics, monkeypatch, caplog):
     server = serve()
-    monkeypatch.setattr(metrics, "_counted", lambda: {"log_records_dropped": 1 // 0})
+    monkeypatch.setattr(metrics, "_service", ServiceFigures(lambda: {"log_records_dropped": 1 // 0}))
     with caplog.at_level(logging.WARNING, "rlctl"):
         assert ask(server)[0] == 500
     assert "ZeroDivisionError" in caplog.text
