@@ -8,10 +8,9 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
@@ -80,7 +79,7 @@ def _watch(
     shadows: Shadows,
     record: ShadowLog,
     summary: _Summary,
-    last: _Place | None,
+    last: _Said | None,
     stop: Request,
     ends: float,
 ) -> None:
@@ -129,69 +128,46 @@ class _Summary:
         if not (last or now >= self._due):
             return
         self._due = now + SUMMARY_SECONDS
+        names = [one.policy.name for one in shadows.shadows]
+        counts = {"damaged": tail.damaged, "unruled": shadows.unruled, "dropped": record.dropped}
         if self.as_json:
-            print_json(self._as_json(shadows, record, tail))
+            answers = {name: {"equal": self.same[name], "failed": self.failed[name]} for name in names}
+            seen = {"ts": round(time.time(), 3), "ticks": self.ticks, "behind_seconds": round(self.behind_seconds, 3)}
+            print_json({**seen, **counts, "shadows": answers})
         elif self.ticks or last:
-            log.info("%s", "; ".join(self._in_words(shadows, record, tail)))
-
-    def _as_json(self, shadows: Shadows, record: ShadowLog, tail: LogTail) -> dict[str, object]:
-        return {
-            "ts": round(time.time(), 3),
-            "ticks": self.ticks,
-            "behind_seconds": round(self.behind_seconds, 3),
-            "damaged": tail.damaged,
-            "unruled": shadows.unruled,
-            "dropped": record.dropped,
-            "shadows": {
-                one.policy.name: {"equal": self.same[one.policy.name], "failed": self.failed[one.policy.name]}
-                for one in shadows.shadows
-            },
-        }
-
-    def _in_words(self, shadows: Shadows, record: ShadowLog, tail: LogTail) -> Iterator[str]:
-        yield f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind"
-        for one in shadows.shadows:
-            name, failed = one.policy.name, self.failed[one.policy.name]
-            share = f"{100.0 * self.same[name] / self.ticks:.1f} %" if self.ticks else "nothing"
-            yield f"{catalogue.label(name)} as in force in {share}" + (f", failed in {failed}" if failed else "")
-        for count, what in (
-            (tail.damaged, "damaged lines"),
-            (shadows.unruled, "ticks under no known shield"),
-            (record.dropped, "records dropped"),
-        ):
-            if count:
-                yield f"{count} {what}"
+            share = 100.0 / max(self.ticks, 1)
+            of_each = [
+                f"{catalogue.label(name)} as in force in {share * self.same[name]:.1f} %, failed in {self.failed[name]}"
+                for name in names
+            ]
+            problems = [f"{count} {what}" for what, count in counts.items() if count]
+            told = [f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind", *of_each, *problems]
+            log.info("%s", "; ".join(told))
 
 
 def _name_tick(shadows: Shadows) -> str:
     return ", ".join(catalogue.label(one.policy.name) for one in shadows.shadows)
 
 
-class _Place(NamedTuple):
-    """A tick of some run, and its Unix time."""
-
-    run: str
-    tick: int
-    wall_seconds: float
+_Said = tuple[str, int, float]
+"""Run and number of a tick, and its Unix time."""
 
 
-def _unsaid(seen: Sequence[Watched], last: _Place | None) -> Sequence[Watched]:
+def _unsaid(seen: Sequence[Watched], last: _Said | None) -> Sequence[Watched]:
     """What came after the last tick that was said; by the clock where that is no longer in sight."""
     if last is None:
         return ()
-    places = [place for place, one in enumerate(seen) if (one.run, one.index) == (last.run, last.tick)]
-    if places:
-        return seen[places[-1] + 1 :]
-    return [one for one in seen if one.wall_seconds > last.wall_seconds]
+    after = [number for number, one in enumerate(seen, 1) if (one.run, one.index) == last[:2]]
+    return seen[after[-1] :] if after else [one for one in seen if one.wall_seconds > last[2]]
 
 
-def _last_said(out: Path) -> _Place | None:
+def _last_said(out: Path) -> _Said | None:
     """The last tick that an earlier watch recorded, if there was one."""
     for path in (out, out.with_name(f"{out.name}.1")):
         for raw in reversed(_end_of(path).splitlines()):
             with contextlib.suppress(ValueError, KeyError, TypeError):  # torn, or a header
                 said = decode_line(raw)[0]
-                return _Place(str(said["run"]), int(said["tick"]), float(said["ts"]))
+                return str(said["run"]), int(said["tick"]), float(said["ts"])
     return None
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 240
+COLUMNS = 160
 """Points of a curve; more ticks are drawn as the band from their least to their most."""
 
 
