@@ -93,6 +93,8 @@ class LivePlan:
         """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
         adapted = [name for name in self.managers if self.adapts(name)]
+        of_kernel = [f"{name}: {self.weight(name)}" for name in catalogue.OF_KERNEL if name in self.managers]
+        others = f" ({', '.join(of_kernel)})" if of_kernel else ""
         before = (
             f"{', '.join(adapted)} had run for {self.adapt_runs} x {scenario.duration_seconds:g} s before; "
             if adapted

@@ -166,11 +166,13 @@ def _header(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _repeatable(result: Mapping[str, Any]) -> dict[str, Any]:
+    """All of the managers but their times; remarks and numbers before the many estimates, for those are shown first."""
     managers: Mapping[str, Mapping[str, Any]] = result["managers"]
-    return {
-        manager: {name: value for name, value in one.items() if name not in NOT_REPEATABLE}
-        for manager, one in managers.items()
-    }
+    repeatable: dict[str, Any] = {}
+    for manager, one in managers.items():
+        fixed = {name: value for name, value in one.items() if name not in NOT_REPEATABLE}
+        repeatable[manager] = dict(sorted(fixed.items(), key=lambda item: isinstance(item[1], dict)))
+    return repeatable
 
 
 def differences(claimed: object, found: object, where: str = "", tolerance: float = LAST_PLACE) -> Iterator[Difference]:

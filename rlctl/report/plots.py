@@ -34,7 +34,7 @@ class Panel:
     label: str
     curves: Mapping[str, tuple[str, Array]]
     target: float | None = None
-    top: float = 0.0
+    top: float = 0.1
 
 
 def draw_windows(title: str, run: Windows, tick_seconds: float) -> Figure:
