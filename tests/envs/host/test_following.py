@@ -39,7 +39,13 @@ class Run:
     """A host whose BE is every group `batch-*` (or `selected`) and whose LC is `web*`, below a group of its own."""
 
     def __init__(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch, *names: str, selected: str = "batch-*", other: str = ""
+        self,
+        bench: Bench,
+        monkeypatch: pytest.MonkeyPatch,
+        *names: str,
+        selected: str = "batch-*",
+        other: str = "",
+        tick_seconds: float = 1.0,
     ) -> None:
         monkeypatch.setattr("rlctl.envs.host.following.LOOK_SECONDS", 0.0)
         self.bench = bench
@@ -66,7 +72,7 @@ class Run:
         )
         self.plans: list[Any] = []
         self.host = LiveHost(
-            [Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], self.actuator, 1.0, lambda: None,
+            [Lc("web", SLO(0.01, max_load_rps=100.0), sensors)], self.actuator, tick_seconds, lambda: None,
             LiveParts(events=events, follow=self.follower.follow, replan=self.plans.append),
         )  # fmt: skip
 
@@ -194,7 +200,7 @@ def test_many_at_once_are_met_between_ticks(fake: Bench, monkeypatch: pytest.Mon
 
 
 def test_failure_between_ticks_is_next_ones(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(fake, monkeypatch, "batch-1")
+    run = Run(fake, monkeypatch, "batch-1", tick_seconds=0.1)
     with monkeypatch.context() as failing:
         failing.setattr("rlctl.envs.host.following.walk", lambda *_: 1 / 0)
         run.host.wait()
