@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO

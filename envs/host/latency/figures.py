@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rlctl.envs.host.decode import parse_quantity
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import MOST_LOAD_RATIO, Missing, Quantile, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -37,10 +38,6 @@ FIRST_ERROR_STATUS = 500
 """Of HTTP. Below, a request that failed is its client's fault, and was answered as it should be."""
 
 UNKNOWN = Missing(Why.NOT_SUPPORTED, "this source cannot tell")
-
-
-Window = tuple[float, float]
-"""Monotonic times, in seconds, between which what a source tells has happened."""
 
 
 class TimeUnit(StrEnum):

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from rlctl.envs.host.latency.figures import Window
-from rlctl.envs.host.sensors.sensor import Sensor
+from rlctl.envs.host.sensors.sensor import Sensor, Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 

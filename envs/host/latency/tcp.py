@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter, Window
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of, find_ports
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.host.latency.tcp_window import TcpWindow
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import LC_IDLE, Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.envs.host.latency.figures import PROVIDES, Reporter, Window
+from rlctl.envs.host.latency.figures import PROVIDES, Reporter
 from rlctl.envs.host.latency.growing_file import GrowingFile
 from rlctl.envs.host.latency.line_formats import LineFormat
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.window import Requests, SampleWindow
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 

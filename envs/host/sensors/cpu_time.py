@@ -6,8 +6,8 @@ import math
 from bisect import bisect_left
 from itertools import pairwise
 
-from rlctl.envs.host.latency.figures import Window
 from rlctl.envs.host.sensors.kernel_file import LATE_SECONDS
+from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 MOST_READINGS = 512

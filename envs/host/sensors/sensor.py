@@ -7,6 +7,9 @@ from typing import Protocol
 
 from rlctl.envs.telemetry import Reading
 
+Window = tuple[float, float]
+"""Monotonic times, in seconds, between which what a source tells has happened."""
+
 
 class Sensor(Protocol):
     """Reads some of a tick's telemetry."""
