@@ -82,12 +82,16 @@ class QuietTimes:
 
 
 def _idle(readings: dict[str, Reading]) -> Reading:
-    """1 for an LC without a request in the window, without CPU use, and that waits for nothing; 0 where it is not."""
+    """1 for an LC without a request in the window, none outstanding, without CPU use, and that waits for nothing."""
     tail, done, used = (readings.get(name) for name in ("tail_latency_seconds", "done_rps", "lc_cpus"))
     if not (isinstance(done, Value) and isinstance(used, Value)):
         return Missing(Why.NO_DATA, "neither requests nor CPU use of the LC are known")
+    oldest = readings.get("oldest_request_seconds")
+    if not isinstance(oldest, Value):
+        # A log of completed requests is as silent beside an LC that stands still, or waits for a disk without PSI.
+        return Missing(Why.NOT_SUPPORTED, "the source does not tell whether requests are outstanding")
     silent = isinstance(tail, Missing) and tail.why is Why.NO_DATA and done.value == 0.0 and used.value < IDLE_CPUS
     waits = max(number(readings.get(name, done)) or 0.0 for name in WAITS) > IDLE_WAIT_RATIO
-    outstanding = (number(readings.get("oldest_request_seconds", done)) or 0.0) > 0.0
+    outstanding = number(oldest) != 0.0
     offered = (number(readings.get("offered_rps", done)) or 0.0) > 0.0
     return Value(float(silent and not (waits or outstanding or offered)), max(done.age_seconds, used.age_seconds))

@@ -11,6 +11,7 @@ SILENT: dict[str, Reading] = {
     "tail_latency_seconds": Missing(Why.NO_DATA),
     "done_rps": Value(0.0),
     "lc_cpus": Value(0.001),
+    "oldest_request_seconds": Value(0.0),
 }
 
 
@@ -44,6 +45,7 @@ def test_no_request_and_no_use_is_idle() -> None:
     {"done_rps": Value(3.0)},
     {"done_rps": Missing(Why.NOT_SUPPORTED)},
     {"oldest_request_seconds": Value(0.2)},
+    {"oldest_request_seconds": Missing(Why.NOT_SUPPORTED)},  # a log, beside an LC that was stopped
     {"offered_rps": Value(2.0)},
     {"lc_io_pressure_ratio": Value(0.9)},
     {"lc_pressure_ratio": Value(0.2)},

@@ -140,7 +140,7 @@ def test_tail_far_below_its_target_is_told(caplog):
     assert "kind: tcp" in said
 
 
-def test_tail_that_is_low_for_seconds_is_not_told(caplog):
+def test_tail_low_for_seconds_is_not_told(caplog):
     check = TailCheck()
     for second in range(200):
         check.write(tick(second, tail_seconds=0.0001 if second % 50 else 0.005))
