@@ -1,12 +1,12 @@
 """The allocator: which application of BE runs in which working mode on which cluster, within BE's budget.
 
 BarbequeRTRM's order-and-select heuristic (ACM TECS 2015, section 4.2; derkling/barbeque, plugins/schedpol, 2012-2013).
-One priority level after the other: every (application, mode, cluster) gets a metric from four contributions, the list
-is sorted, and from its top each application gets the first that still fits. As in the source the metrics are computed
-once per level, not after each pick, and once more when all applications with a goal gap are placed. Equal metrics are
-told apart by goal gap, then mode value, then cluster, so that like applications fill one cluster before the next and
-leave the last idle (paper 5.3). Constants are those of the shipped configuration (config/bbque.conf.in); the source
-counts in integer percents and truncates fair parts, here they are floats.
+It takes one priority level after the other. Every (application, mode, cluster) gets a metric from four contributions.
+From the top of the sorted list each application gets the first that still fits. As in the source the metrics are
+computed once per level, not after each pick, and once more when all applications with a goal gap are placed. Equal
+metrics are told apart by goal gap, then mode value, then cluster, so that like applications fill one cluster before the
+next and leave the last idle (paper 5.3). Constants are those of the shipped configuration (config/bbque.conf.in); the
+source counts in integer percents and truncates fair parts, here they are floats.
 
 Ours are the budget over all clusters, turns among deferred applications, that BE's budget never lies wholly unused, and
 `stretch_placements`, which gives away what the chosen modes leave of it.

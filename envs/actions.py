@@ -25,8 +25,8 @@ MOVES_VERSION = 3
 
 
 RISE_RATIO = 0.10
-"""Most by which a move raises the quota in one tick, as a share of BE's CPUs: within what the shipped safety
-profiles let grow, so that a target far above is no reason for the shield to step in."""
+"""Most by which a move raises the quota in one tick, as a share of BE's CPUs. The shipped safety profiles allow this
+growth, so the shield need not step in for a target far above."""
 
 LEAP_RATIO = 0.50
 """The same of `leap`, and most by which that opens the cpuset: within what `measured` lets grow where all was well for

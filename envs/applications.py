@@ -1,8 +1,8 @@
 """Vocabulary of many best-effort applications on one host: working modes, clusters, and who runs how and where.
 
-The terms are BarbequeRTRM's: an application declares its working modes (AWMs), the platform its clusters, and an
-allocator picks one mode and one cluster for each application, within the budget that BE has. A placement is a share of
-that budget: it restricts one application further, and never widens what the shield left to BE as a whole.
+The terms are BarbequeRTRM's. An application declares its working modes (AWMs), the platform its clusters. An allocator
+picks one mode and one cluster for each application, within BE's budget. A placement is a share of that budget: it
+restricts one application further, and never widens what the shield left to BE as a whole.
 """
 
 from __future__ import annotations

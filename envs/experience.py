@@ -49,8 +49,8 @@ IDLE_RATIO = 0.25
 """BE that uses a smaller share of what it may use has little to do: that the window held says nothing of its level."""
 
 EXPLORE_RATIO, EXPLORE_WINDOWS = 0.1, 20.0
-"""Below so small a latency by the target a host is far from its knee; and so many windows that held at a level are
-enough, while a violation costs the usual, to go on to the next."""
+"""Below so small a latency by the target a host is far from its knee. So many windows that held at a level are enough
+to try the next, at the usual price of a violation."""
 
 AHEAD_RATIO = 1.4
 """What a load may have become before the next look at it, by what it is."""

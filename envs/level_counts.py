@@ -26,16 +26,16 @@ TOP = len(LADDER) - 1
 HALF = int(np.searchsorted(LADDER, 0.5))
 
 DISCOUNT = 0.5
-"""What a miss leaves of the evidence for and against what was missed: so a host that has changed is found out within
-a few misses, however long the other one was known, and chance misses of one window in a hundred change nothing."""
+"""What a miss leaves of the evidence for and against what was missed. A few misses then reveal a host that has changed,
+however long the old one was known. Chance misses of one window in a hundred change nothing."""
 
 MOST_COUNT = 100.0
 """Windows that a cell counts at most: more of the same say nothing new, and would have to be outweighed."""
 
 MISSED_HALF_LIFE_SECONDS, BADLY_HALF_LIFE_SECONDS, HELD_HALF_LIFE_SECONDS = 600.0, 3600.0, 86400.0
-"""After so long a window counts half. What was missed is tried again, for hosts change; but where something queues that
-costs some windows in a row, which a budget of one window in a thousand pays once an hour. What held is given up when it
-is missed, not because the load was another one for some hours."""
+"""After so long a window counts half. What was missed is tried again, for hosts change. Where requests queue that costs
+some windows in a row, which a budget of one window in a thousand pays once an hour. What held is given up when it is
+missed, not because the load was another one for some hours."""
 
 AGED_SECONDS = 10.0
 """Evidence is aged in steps of so long: all of it is touched for that."""
@@ -50,8 +50,8 @@ BUDGET_RATIO = 0.03
 """Share of missed windows up to which a level still counts as one that holds."""
 
 FREE_BUDGET_RATIO, FREE_FORGIVEN = 0.06, 1.0
-"""By how much the share of missed windows beside a BE of the least weight without a quota may be above that under one
-or beside a frozen BE, before it counts as too much; and misses at one load that are put up with."""
+"""By how much the share of missed windows beside a BE of the least weight without a quota may exceed that under one, or
+beside a frozen BE. The second number is the misses at one load that are tolerated."""
 
 FEW = 10.0
 """Windows of that kind that count as held before any was seen: a few misses are no share."""

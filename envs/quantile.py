@@ -14,8 +14,8 @@ def weighted_quantile(
 ) -> float:
     """The value at rank ceil(q (n - 1)), 0 the smallest, of the n that there are if each stands as often as it weighs.
 
-    It is what `numpy.quantile(..., method="higher")` gives of that sample, which is not made: always a latency that
-    some request really had, never an average of two; of few it is the worse one, which is the safe side of an SLO.
+    It equals `numpy.quantile(..., method="higher")` of that sample, which is not made. It is always a latency that some
+    request really had, never an average of two. Of few it is the worse one, the safe side of an SLO.
 
     Args:
         values: Latencies in seconds, in any order, infinite ones too, shape (n,).

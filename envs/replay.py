@@ -46,8 +46,8 @@ class ReplayPlant:
     """A recorded run, one tick per control period.
 
     The telemetry comes as it was recorded, whatever is applied: what another allocation would have done to the LC and
-    to BE is not modelled. So a replay tests how a policy reacts to real readings, not how well it would have done; and
-    a reward over it pays for the BE work that was done then.
+    to BE is not modelled. So a replay tests how a policy reacts to real readings, not how well it would have done. A
+    reward over it pays for the BE work that was done then.
 
     Args:
         log: A tick log, JSON lines as `rlctl serve` writes them: a file, or the directory of all its files.

@@ -25,7 +25,7 @@ violation for as much BE work as that buys, so it sets how near to the knee poli
 of host, `work` in `configs/training/hosts.yaml`."""
 
 NEAR, NEAR_COST = 0.5, 0.04
-"""Beyond this share of the target latency costs, by the square, up to NEAR_COST at the target: near the knee the next
+"""Beyond this share of the target latency costs, by the square, up to NEAR_COST at the target. Near the knee the next
 window's latency is chance, and a slope teaches sooner than a cliff."""
 
 RECONFIGURATION_COST = 0.0002

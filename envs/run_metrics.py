@@ -1,8 +1,8 @@
 """What a run is worth: one definition for simulated and live runs, in benchmarks and in training.
 
-A window is one control period. It held the target when its latency, the larger of the tail latency and the age of the
-oldest outstanding request, was at most the target; a window without a latency did not. Simulated runs are judged on the
-truth, not on what their sensors reported.
+A window is one control period. It held the target when its latency was at most the target: the larger of the tail
+latency and the age of the oldest outstanding request. A window without a latency did not. Simulated runs are judged on
+the truth, not on what their sensors reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The YAML edge: text becomes a checked model here, or one line that says what is wrong, where, and the way out.
 
-Beyond `yaml.safe_load` it refuses duplicate keys (PyYAML keeps the last one in silence) and aliases (a document
-that expands without end is no configuration), reads `1e6` as a number, and knows the line of every key.
+Beyond `yaml.safe_load` it refuses duplicate keys, of which PyYAML keeps the last in silence, and aliases, which may
+expand without end. It reads `1e6` as a number, and knows the line of every key.
 """
 
 from __future__ import annotations

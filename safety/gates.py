@@ -34,8 +34,8 @@ class GateMemory:
 
 
 NOISE_WEIGHT, NOISE_TIMES = 0.05, 2.0
-"""Weight of a judgement in the noise of the load; and the gap between the thresholds by the noise: of a load that
-wavers around the middle of it few judgements are beyond both."""
+"""Weight of a judgement in the noise of the load, and the gap between the thresholds by that noise. Few judgements of a
+load that wavers around its middle are beyond both."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class Pace:
 
 
 SAVED = 5.0
-"""Most time without a miss that is saved, in multiples of what a miss costs of it: so one miss in a long while changes
+"""Most time without a miss that is saved, in multiples of what a miss costs of it. So one miss in a long while changes
 nothing, and some close together do."""
 
 
@@ -132,8 +132,8 @@ nothing, and some close together do."""
 class GrowthRate:
     """BE grows by so much per second and no more; a suspended BE resumes from the minimum.
 
-    Where the target is seldom missed it may grow faster: with a BE that is not what the LC waits for a slow rise
-    protects nobody, and who misses soon after each rise has the slow one.
+    Where the target is seldom missed it may grow faster. A slow rise protects no LC that does not wait for BE; an LC
+    that misses soon after each rise has the slow one.
 
     The rate holds as long as one verdict per telemetry is applied. A time scale does not affect it: the host does not
     react faster because the periods of a controller were divided.

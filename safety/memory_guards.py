@@ -59,8 +59,8 @@ class Stalls:
 class MemoryPressureGuard:
     """An LC that waits for memory: first nothing grows, then BE shrinks, then it is suspended, until all is calm.
 
-    Less CPU makes BE touch and dirty less memory, and frozen it takes none; what it holds stays with it until the
-    kernel reclaims it for the LC, for which `resources.be_memory_high_bytes` is the better tool.
+    Less CPU makes BE touch and dirty less memory, and frozen it takes none. What it holds stays with it until the
+    kernel reclaims it for the LC; `resources.be_memory_high_bytes` is the better tool for that.
 
     Attributes:
         hold_ratio: Share of the time in which a task of the LC waits for memory, above which nothing grows.

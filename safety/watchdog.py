@@ -60,8 +60,8 @@ class PlannedWrite:
 class Plan:
     """What to write, in stages, with the groups' directories held open.
 
-    A held directory is the very group that the plan was made for: where it was removed, and be it that another took its
-    name, opening a file below it fails, and nothing is written to a group that is not known to be BE's.
+    A held directory is the very group that the plan was made for. If it was removed, opening a file below it fails,
+    even if another group took its name. So nothing is written to a group that is not known to be BE's.
 
     Args:
         data: One step per line, its fields between NULs; an empty line between stages.

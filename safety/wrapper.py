@@ -24,8 +24,8 @@ class ShieldedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], Any
     learner can store the executed action.
 
     A live host goes on while a learner computes. When more than a control period passed since the last step, the shield
-    rules on the host as it is now; the deadlines that went by count as missed, and the action's own period ends at the
-    next one. The learner still chose by what it saw.
+    rules on the host as it is now. The deadlines that went by count as missed; the action's own period ends at the next
+    one. The learner still chose by what it saw.
 
     Args:
         env: A HostEnv, wrapped or not.

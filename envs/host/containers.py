@@ -1,9 +1,9 @@
 """Containers by name or id: Docker, Podman, runc and crun; by id: containerd and CRI-O; under both cgroup drivers.
 
 An id is found among the control groups, where it is part of the name: `docker/ID` (cgroupfs driver),
-`system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. A name is
-known to the runtime only, so its command line tool has to answer: with the id, or with the first process where the
-group may have any name (runc with its own `cgroupsPath`).
+`system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. Only the
+runtime knows a name, so its command line tool has to answer. It gives the id, or the first process where the group may
+have any name (runc with its own `cgroupsPath`).
 """
 
 from __future__ import annotations

@@ -62,9 +62,8 @@ class GroupRoles:
 class Follower:
     """Keeps actuator and sensors on the groups that there are now.
 
-    A look lists one of the hierarchies that BE is restricted by, another one each time; a group is made in all of them
-    within milliseconds, and one that is not yet complete at one look is there at the next. What is gone the actuator
-    notices by itself.
+    A look lists one of the hierarchies that restrict BE, another one each time. A group is made in all of them within
+    milliseconds; one that is incomplete at one look is there at the next. What is gone the actuator notices by itself.
 
     Args:
         claims: Keep other controllers off BE's groups; those of the start are claimed. None where nothing is written.

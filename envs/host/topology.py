@@ -11,11 +11,11 @@ What two CPUs share decides how much one feels the other. From the most intimate
 | the SMT sibling of an LC CPU | the core's execution units and private caches | last but one |
 | an LC CPU | the CPU time itself | last |
 
-Sources: Heracles (ISCA 2015) never lets BE share a core with the LC; on a two-core machine we measured a p95 of 0.2 to
-0.6 ms with BE on the other CPU and of hundreds of milliseconds on the LC's own.
+Source: Heracles (ISCA 2015) never lets BE share a core with the LC. On a two-core machine p95 was 0.2 to 0.6 ms with BE
+on the other CPU, and hundreds of milliseconds on the LC's own.
 
-Within a rank, nodes, caches and cores are filled one after the other, and both threads of a core before the next core,
-so that whole cores stay free for whoever else needs them.
+Within a rank, nodes, caches and cores are filled one after the other, and both threads of a core before the next core.
+So whole cores stay free for others.
 """
 
 from __future__ import annotations

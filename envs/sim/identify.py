@@ -1,9 +1,8 @@
 """Which simulated hosts explain a recorded log: hosts drawn at random, weighed by how near they come to its readings.
 
 A sequential Monte Carlo sampler (Del Moral, Doucet and Jasra 2006, Journal of the Royal Statistical Society B 68,
-411-436) with a bounded error, so that single windows which nothing explains decide nothing. What a log says nothing of,
-as what BE would do to an LC that it never ran beside, stays as wide as it was drawn: the hosts that are left differ
-in it.
+411-436). Its error is bounded, so that single unexplained windows decide nothing. What a log does not show stays as
+wide as it was drawn, such as the effect of a BE that never ran. The hosts that are left differ in it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ LEAST_STEP = 1e-3
 """Of the weight, so that a record which hosts explain badly takes no longer than a thousand steps."""
 
 MOVE_RATIO = 0.4
-"""A move's size by the spread of the hosts: 2.4 by the root of the dimensions accepts a quarter (Gelman, Roberts and
-Gilks 1996, Bayesian Statistics 5, 599-607), and a record says nothing of some of these."""
+"""A move's size by the spread of the hosts. 2.4 by the root of the dimensions accepts a quarter (Gelman, Roberts and
+Gilks 1996, Bayesian Statistics 5, 599-607). A record says nothing of some of these dimensions."""
 
 MOST_TICKS, PIECES = 480, 8
 """Of a longer log so many ticks are compared, and in how many pieces these lie."""

@@ -1,9 +1,9 @@
 """A network link or disk with a provisioned rate that LC and BE share: it lies behind the CPU, where no weight reaches.
 
-Both write into one queue that a server of constant rate empties. Below saturation it is an M/M/1 queue; at saturation
-the flow control of BE (TCP's, or a bounded queue depth) keeps the utilisation at 1, and the queue wanders over all of
-its buffer, so that its delay is bounded. What has no bound is the LC's own backlog (`Backlog`), where its part of the
-full link is less than it asks for.
+Both write into one queue that a server of constant rate empties. Below saturation it is an M/M/1 queue. At saturation
+the flow control of BE (TCP's, or a bounded queue depth) keeps the utilisation at 1. The queue then wanders over all of
+its buffer, so its delay is bounded. What has no bound is the LC's own backlog (`Backlog`), where its part of the full
+link is less than it asks for.
 """
 
 from __future__ import annotations

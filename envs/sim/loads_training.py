@@ -1,7 +1,7 @@
 """The load that policies are trained under: a random mixture of waves, steps and bursts, another one for every seed.
 
-It depends on the seed and the time only: a longer run begins with the same load as a shorter one, and a host has the
-same load alone or among others.
+It depends on the seed and the time only. A longer run begins with the same load as a shorter one; a host has the same
+load alone or among others.
 """
 
 from __future__ import annotations

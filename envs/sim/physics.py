@@ -1,7 +1,7 @@
 """The physics of any number of simulated hosts in arrays, one control period per step; no loop over hosts.
 
-Within a period the LC's queue is in steady state, plus a fluid backlog that is carried from one period to the next:
-below capacity the tail latency follows the utilisation, beyond it requests pile up and have to be worked off.
+Within a period the LC's queue is in steady state, plus a fluid backlog that is carried to the next period. Below
+capacity the tail latency follows the utilisation; beyond it requests pile up and have to be worked off.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Hosts:
         """Arrivals per second in the window: the configured rate with slow noise, and the chance of a finite window.
 
         The number of arrivals of a renewal process has a variance of its mean times the squared coefficient of
-        variation of the gaps (1 for Poisson), and is normal for many (Cox 1962, Renewal Theory, chapter 3).
+        variation of the gaps (1 for Poisson). For many it is normal (Cox 1962, Renewal Theory, chapter 3).
         """
         mean = rate_rps * np.maximum(1.0 + self.constants.rate_cv * self._rate, 0.0)
         offered: Array = np.maximum(mean + np.sqrt(mean * self.constants.arrival_scv / self.tick_seconds) * z, 0.0)

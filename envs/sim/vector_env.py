@@ -311,8 +311,8 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
 def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
     """The price of a violation in each episode, by its key.
 
-    It is 1, at which most policies serve, in half of them; the others are spread evenly over the logarithm of what is
-    trained, up to MOST_PRICE and down to its inverse.
+    It is 1, at which most policies serve, in half of them. The others are spread evenly over its logarithm, up to
+    MOST_PRICE and down to its inverse.
     """
     # A stream of its own, so that prices change no host's noise.
     share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])

@@ -1,7 +1,7 @@
 """The load generator as a Python object: compile `loadgen.c` once, start it, change its rate, read its figures.
 
 The program keeps time, this wrapper only talks to it. All reads and writes are non-blocking under a deadline, and the
-program's stderr goes to a file: a generator that hangs is an error after the timeout, never a hang of the controller.
+program's stderr goes to a file. A generator that hangs is an error after the timeout, never a hang of the controller.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The LC's maximum load: the largest that meets the target with BE absent; load 1.0 from then on.
 
-As in the thesis (section 5.1.3): raise the load in equal steps until the tail crosses the target, then look closer
-between the last load that met it and the first that did not. There by a second row of smaller steps, here by
-bisection, which takes fewer measurements for the same resolution. What was found so has then to be borne for longer.
+As in the thesis (section 5.1.3), raise the load in equal steps until the tail crosses the target. Then look closer
+between the last load that met it and the first that did not. There by a second row of smaller steps, here by bisection,
+which takes fewer measurements for the same resolution. What was found so has then to be borne for longer.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def probe_with(
 ) -> Callable[[float], float]:
     """A measurement for `find_knee` on the live service.
 
-    Each one offers the load, lets it settle, measures, and then lets the backlog drain at no load, so that a load
-    beyond the knee does not spoil the next measurement.
+    Each one offers the load, lets it settle, and measures. Then the backlog drains at no load, so that a load beyond
+    the knee does not spoil the next measurement.
 
     Args:
         generator: Sends the load; left at rate 0.

@@ -1,9 +1,9 @@
 """The shield of n hosts at once: the very guards of `Shield`, without a loop over hosts.
 
 For training, fleets and trials. Host by host it answers as `Shield` does, to the last bit, over any history of
-readings; `tests/safety/many/test_shield.py` holds the two together. It takes no guards of your own, and leaves out the
-two of `rlctl.safety.memory_guards` and `rlctl.safety.overrun`, which have no objection on a simulated host since it has
-none of their readings.
+readings; `tests/safety/many/test_shield.py` holds the two together. It takes no guards of your own. It leaves out the
+two of `rlctl.safety.memory_guards` and `rlctl.safety.overrun`: a simulated host has none of their readings, so they
+never object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The journal: what every kernel file held before our first write to it, safe on disk before that write.
 
-One JSON object per line in STATE/journal.jsonl, sealed with its checksum as the lines of a tick log are: a header with
-the boot id, then one entry per file and group. What follows the last whole line is ignored: a line that was torn by a
-crash, since its file cannot have been written yet, and the space that is reserved for entries to come, so that a full
-disk leaves no new group unrestricted. `restore` puts it all back.
+One JSON object per line in STATE/journal.jsonl, with a checksum like the lines of a tick log. A header has the boot id;
+then comes one entry per file and group. What follows the last whole line is ignored. That is a line torn by a crash,
+whose file cannot have been written yet. It is also the space reserved for later entries, so that a full disk leaves no
+new group unrestricted. `restore` puts it all back.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Locks that keep a second rlctl off BE's groups, and off files that several services share.
 
 Two controllers, each with a state directory of its own, would fight over a group's knobs. A flock on one of them ends
-with the process. What outlives a crash is a mark on the group's directory, an extended attribute: it names the state
-directory that has the originals, lest who begins with another one takes the settings of the crashed controller for
-them. The mark goes with the group and with the boot, and is seen from every mount. It is believed only while that
-directory, which must be nobody else's to write, has an original of that very group: so it keeps nobody out for nothing,
-and nobody can forge one who could not forge a journal.
+with the process. A mark on the group's directory, an extended attribute, outlives a crash. It names the state directory
+with the originals. Otherwise a start with another one would take the crashed controller's settings for originals. The
+mark goes with the group and with the boot, and is seen from every mount. It counts only while that directory has an
+original of that very group and no other user may write to it. So a stale mark blocks no start, and forging one takes
+the right to forge a journal.
 """
 
 from __future__ import annotations

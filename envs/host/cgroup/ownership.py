@@ -1,9 +1,9 @@
 """One owner per knob: other writers are noticed, named by their place, and answered without a fight.
 
 Some programs put their own value back again and again; operators want edits by hand to last (koordinator #2591). One
-rule serves both: what another program wrote is a *further bound* on that knob, beside the
-verdict. It can only restrict. A value that is freer than the verdict binds nothing and is corrected in the same tick,
-in every mode, however often it comes; one that is tighter binds for a while, by mode:
+rule serves both: what another program wrote is a *further bound* on that knob, beside the verdict. It can only
+restrict. A value freer than the verdict is corrected in the same tick, in every mode, however often it comes. A tighter
+one binds for a while, by mode:
 
 `reassert`: not at all the first time, then 2, 4, 8 ... ticks, up to a limit; it starts over after a quiet time.
 `yield`: until the other program writes something else.

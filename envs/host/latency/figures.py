@@ -1,8 +1,8 @@
 """What a latency source knows, unchecked, and the one place that checks it and makes readings of it.
 
-The rule: a stalled client or a dead LC is not good latency. No completed request gives no tail latency, whatever the
-source says, nor do more failures than may lie above the quantile; outstanding requests then speak through their age;
-and figures that grow old become missing.
+The rule: a stalled client or a dead LC is not good latency. Without a completed request there is no tail latency,
+whatever the source says, nor with more failures than may lie above the quantile. The age of outstanding requests counts
+then. Figures that grow old become missing.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ TORN_SECONDS, LOOKS = 0.010, 3
 class GrowingFile:
     """Whole lines that are added to a file from now on.
 
-    Survives rotation (the name leads to another file: the old one is read to its end first), truncation in place,
-    a file that does not exist yet, and writers that stop in the middle of a line. What is in a file into which nobody
-    has written since the last call is of the past: it was moved here.
+    Survives rotation (the name leads to another file; the old one is read to its end first) and truncation in place. It
+    also survives a file that does not exist yet, and writers that stop in the middle of a line. What is in a file into
+    which nobody has written since the last call is of the past: it was moved here.
 
     Args:
         clock: Of `read_seconds`, monotonic.

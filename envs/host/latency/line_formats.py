@@ -177,9 +177,9 @@ def nginx_lines(pattern: str | None = None, wall_clock: Callable[[], float] = ti
     """Nginx's access log, by `$request_time`.
 
     It runs from the first byte of the request to the last byte of the answer, in steps of 1 ms: a slow client counts as
-    a slow server. Both ends are read from a clock that nginx sets once per round of its event loop: what a worker
-    serves by itself (static files, its own CPU) is often 0 ms, however long it waited. It tells of what nginx waits
-    for, such as an upstream; for the rest take a client's figures.
+    a slow server. nginx sets the clock of both ends once per round of its event loop. What a worker serves by itself
+    (static files, its own CPU) is often 0 ms, however long it waited. It tells of what nginx waits for, such as an
+    upstream; for the rest take a client's figures.
     """
     lines = PatternLines(pattern or NGINX_PATTERN, wall_clock=wall_clock)
     lines.kind, lines.unfit = "nginx", "the pattern fits none of its lines; set log_format, or lc.latency.pattern"

@@ -21,8 +21,9 @@ from rlctl.envs.telemetry import Why
 _DURATION = re.compile(r"duration: (\d+\.\d{3}) ms(?:  (parse|bind|execute|statement|fastpath function call)\b)?")
 
 SERVER_FAULTS = ("08", "25P03", "40", "53", "55P03", "57", "58", "F0", "XX")
-"""Beginnings of SQLSTATEs with which the server, not the statement, is why there is no answer: time-outs and shutdowns
-(57), too little of something (53), deadlocks (40), locks not had (55P03). Others are the client's, as HTTP's 400 is."""
+"""Beginnings of SQLSTATEs that blame the server, not the statement, for a missing answer. They are time-outs and
+shutdowns (57), too few resources (53), deadlocks (40), locks not available (55P03). Others are the client's, as HTTP's
+400 is."""
 
 _TRANSLATED = re.compile(r"[^:]{1,40}: \d+[.,]\d{3} \S+")
 
@@ -35,9 +36,9 @@ MOST_SESSIONS = 10_000
 class PostgresLines(LineFormat):
     """Statements, as the server has measured them.
 
-    From when a server process has read the statement to when its answer is on the way: how long that process waited
-    for its CPU before it read is not in it. A statement that a time-out or a shutdown has ended has no duration, and
-    is the slowest of all.
+    The time from when a server process has read the statement to when its answer is on the way. The wait of that
+    process for a CPU before it reads is not included. A statement that a time-out or a shutdown has ended has no
+    duration, and is the slowest of all.
 
     Args:
         one_in: Statements that each logged one stands for: 1 / log_transaction_sample_rate.

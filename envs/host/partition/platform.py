@@ -1,7 +1,7 @@
 """The platform description: which CPUs the host keeps, which are managed, and the clusters among the managed ones.
 
-BarbequeRTRM's terms: the *host* partition runs everything that is not managed, the *managed device* (mdev) only what
-rlctl places there, and clusters divide the managed device along its caches and memory. A description is a YAML file
+The terms are BarbequeRTRM's. The *host* partition runs everything that is not managed, the *managed device* (mdev) only
+what rlctl places there. Clusters divide the managed device along its caches and memory. A description is a YAML file
 (`configs/platform/*.yaml`) or is discovered from /sys; `rlctl partition apply` turns it into control groups.
 
     host:

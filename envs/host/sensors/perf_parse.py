@@ -95,8 +95,8 @@ def _plain(event: str) -> str:
 class FrameAssembler:
     """Puts lines together to frames, however the pipe cuts them.
 
-    A frame is complete when every expected event has been seen, or when the next interval begins: the counts of one
-    frame, and so its CPI, are always of the same interval.
+    A frame is complete when every expected event has been seen, or when the next interval begins. So the counts of one
+    frame, and its CPI, are always of the same interval.
     """
 
     def __init__(self, expected: Collection[tuple[str, str]]) -> None:

@@ -50,8 +50,8 @@ def start_perf(command: Sequence[str], stderr: IO[bytes], pass_fds: Collection[i
 class PerfChild:
     """A running perf, which writes its intervals to a pipe that is read without ever waiting.
 
-    The kernel ends it when the *thread* that started it ends (PDEATHSIG); should it have lost that (a perf with file
-    capabilities does), its next line into the closed pipe ends it by SIGPIPE.
+    The kernel ends it when the *thread* that started it ends (PDEATHSIG). A perf with file capabilities loses that; its
+    next line into the closed pipe ends it by SIGPIPE.
 
     Raises:
         OSError: No process can be started at all.

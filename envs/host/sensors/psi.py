@@ -15,8 +15,8 @@ _NAMES = {"cpu": "{}_pressure_ratio", "memory": "{}_memory_pressure_ratio", "io"
 
 
 IN_TURN = 25
-"""Of more BE groups than that, memory and io are read in turn, so many of them at each call: no guard goes by them, and
-three files of each of a hundred groups are a fifth of a tick."""
+"""With more BE groups than that, memory and io are read in turn, so many at each call. No guard uses them, and three
+files of each of a hundred groups take a fifth of a tick."""
 
 
 def some_seconds(content: bytes) -> float | Missing:

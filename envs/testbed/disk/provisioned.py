@@ -60,8 +60,8 @@ _CONFIG = struct.Struct("=2I 5Q4I 64s64s32s2Q 64x")
 class ProvisionedDisk:
     """The disk, throttled from entry until its group is removed.
 
-    Nothing of it outlives its users: its file system is mounted in a namespace of its own, which ends with the last
-    process in it; the kernel frees a loop device when the last that has it open ends, and with it the memory; and the
+    Nothing of it outlives its users. Its file system is mounted in a namespace of its own, which ends with the last
+    process in it. The kernel frees a loop device, and its memory, when the last process that has it open ends. The
     throttle goes with the group. The janitor has recorded the processes and the group.
 
     Args:

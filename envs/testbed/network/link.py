@@ -6,7 +6,7 @@ namespace of LC and BE                                                  namespac
 ```
 
 What a provider shapes lies beyond the host, and tells nobody its rate. So the host's own queueing has an interface of
-its own, in front of the bucket: a class there helps only as far as the rate that it was given is right.
+its own, in front of the bucket. A class there helps only as far as the rate that it was given is right.
 """
 
 from __future__ import annotations
