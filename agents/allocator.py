@@ -45,7 +45,7 @@ FAIRNESS_PENALTY, FAIRNESS_BASE = 0.10, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class ContributionWeights:
     """As BarbequeRTRM's shipped configuration has them; in its source all four default to 0. Only ratios matter.
 
     Attributes:
@@ -76,7 +76,7 @@ class Weights:
         return self.value / total, self.reconfiguration / total, self.congestion / total, self.fairness / total
 
 
-AS_PUBLISHED = Weights()
+AS_PUBLISHED = ContributionWeights()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Room:
             yield mode.memory_bytes, self.memory
 
 
-def metric(application: Application, index: int, room: Room, weights: Weights) -> float:
+def metric(application: Application, index: int, room: Room, weights: ContributionWeights) -> float:
     """How good a choice for an application is, from 0 to 1: the four contributions, weighted."""
     mode = application.modes[index]
     of_value, of_reconfiguration, of_congestion, of_fairness = weights.normalised
@@ -245,7 +245,7 @@ def allocate(
     applications: Sequence[Application],
     clusters: Sequence[CpuCluster],
     budget_cpus: float,
-    weights: Weights = AS_PUBLISHED,
+    weights: ContributionWeights = AS_PUBLISHED,
 ) -> dict[str, Placement]:
     """Place applications in working modes on clusters; the order of neither matters.
 
@@ -298,7 +298,7 @@ def _ranked(
     waiting: Iterable[Application],
     ledger: Ledger,
     shares: tuple[float, float],
-    weights: Weights,
+    weights: ContributionWeights,
     turn_of: Mapping[str, Turn],
 ) -> list[Candidate]:
     """The ordering step: all that would fit now, the best first."""

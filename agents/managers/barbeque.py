@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from rlctl.agents.allocator import AS_PUBLISHED, Weights, allocate
+from rlctl.agents.allocator import AS_PUBLISHED, ContributionWeights, allocate
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, PositiveShare, Share, TimeScale
 from rlctl.envs.allocation import Allocation
@@ -52,7 +52,7 @@ class Barbeque(Manager):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._weights = Weights(
+        self._weights = ContributionWeights(
             value=self.value_weight,
             reconfiguration=self.reconfiguration_weight,
             congestion=self.congestion_weight,

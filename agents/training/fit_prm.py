@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 
 from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin
-from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, Row
+from rlctl.agents.training.prm_records import LOWER, METRICS, UPPER, PrmRow
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError, require_installed
 
@@ -30,7 +30,7 @@ LEAST_ROWS = 10
 
 
 def fit(
-    rows: Iterable[Row],
+    rows: Iterable[PrmRow],
     *,
     lc_cpus: float,
     method: Method = "gmm-strict",
@@ -88,8 +88,8 @@ def fence(values: Sequence[float], method: Method, span_sigmas: float, *, above:
     return max(float(choose(signed / scale, span_sigmas)) * scale * (1.0 if above else -1.0), 0.0)
 
 
-def _averaged(rows: Sequence[Row], interval_seconds: float) -> list[Row]:
-    def interval(row: Row) -> int:
+def _averaged(rows: Sequence[PrmRow], interval_seconds: float) -> list[PrmRow]:
+    def interval(row: PrmRow) -> int:
         return int((row.time_seconds or 0.0) // interval_seconds)
 
     timed = [row for row in rows if row.time_seconds is not None]
@@ -97,16 +97,16 @@ def _averaged(rows: Sequence[Row], interval_seconds: float) -> list[Row]:
     return [row for row in rows if row.time_seconds is None] + [_mean(group) for group in groups]
 
 
-def _mean(rows: Sequence[Row]) -> Row:
+def _mean(rows: Sequence[PrmRow]) -> PrmRow:
     metrics = {name: [row.metrics[name] for row in rows if name in row.metrics] for name in METRICS}
-    return Row(
+    return PrmRow(
         float(np.mean([row.util_percent for row in rows])),
         {name: float(np.mean(values)) for name, values in metrics.items() if values},
         rows[-1].time_seconds,
     )
 
 
-def _bin(low: float, high: float, rows: Sequence[Row], method: Method, span_sigmas: float) -> ThresholdBin | None:
+def _bin(low: float, high: float, rows: Sequence[PrmRow], method: Method, span_sigmas: float) -> ThresholdBin | None:
     members = [row for row in rows if low <= row.util_percent < high]
 
     def fences(names: Sequence[str], *, above: bool) -> dict[str, float]:

@@ -210,14 +210,14 @@ def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: in
     """
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
-    groups = [Group.of(kind, number, hosts) for kind, number in present(hosts, count)]
+    groups = [HostShare.of(kind, number, hosts) for kind, number in present(hosts, count)]
     env = SimVecEnv(*(one.simulated(lags) for one in groups))
     env.seed(first_seed(seed, count, block))
     return env
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HostShare:
     """Hosts of one kind as they are simulated, with no file left to read: it can be sent to another machine."""
 
     kind: Kind
@@ -228,7 +228,7 @@ class Group:
     shield: Profile | None
 
     @classmethod
-    def of(cls, kind: Kind, count: int, hosts: Hosts) -> Group:
+    def of(cls, kind: Kind, count: int, hosts: Hosts) -> HostShare:
         """So many hosts of a kind among others; ConfigError where its profile is wrong."""
         return cls(kind, count, hosts.episode_steps, hosts.priced, kind.host(), kind.shield())
 

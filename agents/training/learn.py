@@ -94,7 +94,7 @@ def export_best(run: TrainingRun, ending: Ending) -> TrainingResult:
         return session.result()
 
 
-class Budget:
+class TrainingBudget:
     """What a run may spend, and what it has; `max_seconds` None is no limit.
 
     Attributes:
@@ -142,7 +142,7 @@ class _Session(BaseCallback):
         self._run, self._watch, self._stopped, self._evaluated = run, watch, stopped, evaluated
         state = checkpoint.state if checkpoint else None
         self._block = state.block + 1 if state else 0
-        self._budget = Budget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
+        self._budget = TrainingBudget(run.recipe.n_timesteps, run.max_seconds, state.seconds if state else 0.0)
         self._remarks: list[str] = []
         # Who learns without memory is judged without; all other sensors are there in every course.
         absent = [EXPERIENCE] if all(EXPERIENCE in kind.absent for kind in run.hosts.kinds) else []

@@ -25,7 +25,7 @@ IDLE_BE_CPUS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PrmRow:
     """One record of the LC.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row:
     time_seconds: float | None = None
 
 
-def read_rows(path: Path, damaged: Callable[[Damage], None] = lambda _: None) -> list[Row]:
+def read_rows(path: Path, damaged: Callable[[Damage], None] = lambda _: None) -> list[PrmRow]:
     """The records of a CSV file, or of a tick log the ticks in which BE did not run; ConfigError names a wrong line.
 
     Args:
@@ -57,7 +57,7 @@ def _holds_json(path: Path) -> bool:
         return next((line for line in file if line.strip()), b"").lstrip().startswith(b"{")
 
 
-def _from_csv(path: Path) -> Iterator[Row]:
+def _from_csv(path: Path) -> Iterator[PrmRow]:
     try:
         with reading(path):
             reader = csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines())
@@ -71,7 +71,7 @@ def _from_csv(path: Path) -> Iterator[Row]:
             cells = {key: _cell(path, reader.line_num, key, text) for key, text in record.items() if key and text}
             util = cells["util_percent"] if "util_percent" in cells else cells.get("lc_cpus", math.nan) * 100.0
             if math.isfinite(util):
-                yield Row(util, _metrics(cells), cells.get("time_seconds"))
+                yield PrmRow(util, _metrics(cells), cells.get("time_seconds"))
     except csv.Error as error:
         raise ConfigError(f"is no CSV: {error}", path, reader.line_num) from error
 
@@ -88,7 +88,7 @@ def _cell(path: Path, line: int, column: str, text: str) -> float:
     return value
 
 
-def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[Row]:
+def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[PrmRow]:
     for line in read_lines(log_files(path), damaged):
         if line.is_header:
             continue
@@ -104,7 +104,7 @@ def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[Row]:
         if alone and math.isfinite(values.get("lc_cpus", math.nan)):
             if (instructions := values.get("instructions", math.nan)) > 0.0:
                 values["mpki"] = values.get("llc_misses", math.nan) * 1000.0 / instructions
-            yield Row(values["lc_cpus"] * 100.0, _metrics(values), time_seconds)
+            yield PrmRow(values["lc_cpus"] * 100.0, _metrics(values), time_seconds)
 
 
 def _metrics(values: Mapping[str, float]) -> dict[str, float]:

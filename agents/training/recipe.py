@@ -86,7 +86,7 @@ class Arms(Strict):
     vf: tuple[Count, ...]
 
 
-class Network(Strict):
+class NetworkRecipe(Strict):
     """`policy_kwargs` of PPO and MaskablePPO; PPO may have `{pi: [...], vf: [...]}` as its layers."""
 
     net_arch: tuple[Count, ...] | Arms = (64, 64)
@@ -171,7 +171,7 @@ def small(timesteps: int, seconds: float | None) -> bool:
 class OnPolicy(Recipe):
     """PPO and MaskablePPO; `clip_range` falls as the learning rate does when it is written `lin_0.2`."""
 
-    policy_kwargs: Network = Network()
+    policy_kwargs: NetworkRecipe = NetworkRecipe()
     n_steps: Count
     n_epochs: Count
     gae_lambda: Share = 0.95

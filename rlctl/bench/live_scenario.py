@@ -35,7 +35,7 @@ MOST_WORKERS = {"upload": CONNECTIONS, "write": DEPTH}
 """Of BE's kinds that divide what is under way among their workers."""
 
 
-class LcSection(Strict):
+class ScenarioLc(Strict):
     """The latency-critical service that the testbed starts.
 
     Attributes:
@@ -55,7 +55,7 @@ class LcSection(Strict):
         return Nginx(workers=len(self.cpus), address=address) if self.kind == "nginx" else Postgres(address=address)
 
 
-class BeSection(Strict):
+class ScenarioBe(Strict):
     """The best-effort job that the testbed starts.
 
     Attributes:
@@ -83,7 +83,7 @@ class DiskSection(Strict):
     megabytes: float = Field(ge=1.0, le=MOST_MEGABYTES)
 
 
-class SloSection(Strict):
+class ScenarioSlo(Strict):
     """The objective; the largest load that meets it with BE absent is searched before each repeat.
 
     Attributes:
@@ -140,9 +140,9 @@ class LiveScenario(Strict):
     name: str
     description: str
     plant: Literal["host"]
-    lc: LcSection
-    be: BeSection
-    slo: SloSection
+    lc: ScenarioLc
+    be: ScenarioBe
+    slo: ScenarioSlo
     knee: KneeSection
     link: LinkConfig | None = None
     disk: DiskSection | None = None

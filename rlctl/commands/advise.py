@@ -31,7 +31,7 @@ from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
 from rlctl.log.progress import progress
 from rlctl.report.advice import Advice, Unanswered, advise
-from rlctl.report.advice_log import Watched, watched
+from rlctl.report.advice_log import AdviceData, watched
 from rlctl.report.advice_page import Answers, page_of, plain_of
 from rlctl.report.page import html_page, markdown
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
@@ -79,7 +79,7 @@ class Question:
     """What is asked about one log: plain data, so that a worker on another machine needs no file of this one."""
 
     log: Path
-    watched: Watched
+    watched: AdviceData
     policies: tuple[str, ...]
     shields: tuple[Profile, ...]
     allowed_percent: float

@@ -19,7 +19,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import progress, say
 from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.training.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
 
 EXAMPLES = """examples:
@@ -99,7 +99,7 @@ def _open_recorded(args: argparse.Namespace) -> Iterator[Recording]:
             done(ground.name)
 
 
-def _grounds(args: argparse.Namespace) -> Iterator[Ground]:
+def _grounds(args: argparse.Namespace) -> Iterator[RecordingPlan]:
     if not (args.scenario or args.hosts):
         raise ConfigError("nothing to record on: give --hosts N, --scenario all, or both")
     if not args.hosts:

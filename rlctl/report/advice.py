@@ -20,7 +20,7 @@ from rlctl.envs.sim.identify import identify_hosts
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.workload import Weight
-from rlctl.report.advice_log import Watched
+from rlctl.report.advice_log import AdviceData
 from rlctl.safety.profile import Profile
 
 HOSTS = 60
@@ -99,7 +99,7 @@ class Advice:
         within_twice_percent: Of the windows compared, those whose tail the hosts that explain the log are within 2x of.
     """
 
-    watched: Watched
+    watched: AdviceData
     within_twice_percent: float
     options: tuple[Option, ...]
     allowed_percent: float
@@ -119,7 +119,7 @@ class Unanswered:
 
 
 def advise(
-    watched: Watched,
+    watched: AdviceData,
     policies: Sequence[str],
     shields: Sequence[Profile],
     allowed_percent: float,
@@ -157,7 +157,7 @@ class _Again(SimHosts):
         return np.full(self.count, self._load[tick])
 
 
-def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -> Option:
+def _lived(watched: AdviceData, constants: Constants, name: str, shield: Profile) -> Option:
     record, ticks, counted = watched.record, watched.lived, watched.counted
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
@@ -184,7 +184,7 @@ def _lived(watched: Watched, constants: Constants, name: str, shield: Profile) -
     )
 
 
-def _worst(watched: Watched, missed: Array) -> tuple[Stretch, ...]:
+def _worst(watched: AdviceData, missed: Array) -> tuple[Stretch, ...]:
     """The stretches with the most misses.
 
     Args:

@@ -37,7 +37,7 @@ SETTLE_TICKS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class AdviceData:
     """A log of one host; arrays of shape (ticks,), NaN where something is not known.
 
     Attributes:
@@ -91,7 +91,7 @@ def watched(
     *,
     own_cpus: float | None,
     quantile_ratio: float,
-) -> Watched:
+) -> AdviceData:
     """Read the ticks under the log's last host and target.
 
     Args:
@@ -150,7 +150,7 @@ def watched(
         cpuset_cpus=cpuset,
         frozen=frozen > 0.0,
     )
-    return Watched(record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier)
+    return AdviceData(record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier)
 
 
 def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
 from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
-from rlctl.report.advice_log import SETTLE_TICKS, Watched
+from rlctl.report.advice_log import SETTLE_TICKS, AdviceData
 from rlctl.report.page import Grid, Heading, Part
 
 SCHEMA = 1
@@ -127,7 +127,7 @@ def as_json(source: str, answer: Advice | Unanswered) -> dict[str, object]:
     }
 
 
-def _max_load(watched: Watched) -> dict[str, object]:
+def _max_load(watched: AdviceData) -> dict[str, object]:
     """What is known of the only LC's maximum load, or of each LC's by its name."""
     plain: dict[str, object] = {
         load.lc: {"at_least": load.cautious_rps, "at_most": load.highest_rps, "borne_out": load.borne_out}
@@ -136,7 +136,7 @@ def _max_load(watched: Watched) -> dict[str, object]:
     return cast("dict[str, object]", plain.get(ONLY, plain))
 
 
-def _lived(watched: Watched) -> dict[str, object]:
+def _lived(watched: AdviceData) -> dict[str, object]:
     """What was lived through again, with the pieces in which it lies in the log."""
     ticks = watched.lived
     pieces = np.split(ticks, np.flatnonzero(np.diff(ticks) > 1) + 1)
@@ -148,7 +148,7 @@ def _lived(watched: Watched) -> dict[str, object]:
     }
 
 
-def _seen(watched: Watched) -> Iterator[str]:
+def _seen(watched: AdviceData) -> Iterator[str]:
     record = watched.record
     limits, quantile = record.limits, 100.0 * record.quantile_ratio
     yield (
@@ -208,7 +208,7 @@ def _rows(options: Sequence[Option]) -> Iterator[tuple[str, ...]]:
         yield (one.policy, one.shield, *(cell for pair in figures for cell in pair))
 
 
-def _lived_line(watched: Watched) -> str:
+def _lived_line(watched: AdviceData) -> str:
     count, ticks = len(watched.load_ratio), watched.lived
     if len(ticks) == count:
         return "lived through: all of the log"
@@ -243,7 +243,7 @@ def _wrong(advice: Advice) -> Iterator[str]:
         yield f"only the {100.0 * lived / count:.1f} % of the log that were lived through were looked at"
 
 
-def _alone(watched: Watched) -> dict[str, float] | None:
+def _alone(watched: AdviceData) -> dict[str, float] | None:
     """The LC's own tail and misses where BE had its minimum; None where that is too short to tell."""
     latency, missed = (one[watched.alone & np.isfinite(one)] for one in (watched.latency_ratio, watched.missed))
     if len(latency) < FEWEST_ALONE:
@@ -255,7 +255,7 @@ def _alone(watched: Watched) -> dict[str, float] | None:
     }
 
 
-def _supports(watched: Watched) -> Iterator[str]:
+def _supports(watched: AdviceData) -> Iterator[str]:
     if alone := _alone(watched):
         tail = alone["tail_seconds_99_percent"]
         yield (

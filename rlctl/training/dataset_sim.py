@@ -34,14 +34,14 @@ from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.training.transitions import Moment, Weaver, recording_of_weavers
+from rlctl.training.transitions import TransitionBuilder, TransitionStep, recording_of_builders
 
 RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground(Course):
+class RecordingPlan(Course):
     """One kind of host and load to record on.
 
     Attributes:
@@ -56,7 +56,7 @@ class Ground(Course):
 
 def grounds_of_scenarios(
     scenarios: list[SimScenario], seeds: int, safety: Profile, most_seconds: float | None = None
-) -> Iterator[Ground]:
+) -> Iterator[RecordingPlan]:
     """A ground for each scenario, `most_seconds` long at most, on the first training seeds and its time scale."""
     for one in scenarios:
         seconds = min(one.duration_seconds, most_seconds or one.duration_seconds)
@@ -64,7 +64,7 @@ def grounds_of_scenarios(
         def policy(name: str, scenario: SimScenario = one) -> Policy:
             return policy_for(name, scenario)
 
-        yield Ground(
+        yield RecordingPlan(
             name=one.name,
             host=one.host(),
             load=one.load_model,
@@ -78,11 +78,11 @@ def grounds_of_scenarios(
         )
 
 
-def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
+def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[RecordingPlan]:
     """A ground for each kind, `count` hosts in all, spread by the shares; another seed meets other hosts."""
     first = first_seed(RUN_SEED + seed % RUN_SEED, count)
     for kind, number in present(hosts, count):
-        yield Ground(
+        yield RecordingPlan(
             name=kind.name,
             host=kind.host(),
             load=training_load,
@@ -97,7 +97,7 @@ def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[Ground]:
         )
 
 
-def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -> Recording:
+def record(ground: RecordingPlan, managers: Sequence[str], explore: float, seed: int) -> Recording:
     """Let each manager drive hosts of a ground, taking a neighbouring move in a share `explore` of the ticks."""
     told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": ground.ticks}
     digest = _digest(ground, told)
@@ -111,8 +111,8 @@ def record(ground: Ground, managers: Sequence[str], explore: float, seed: int) -
         batch.step()
         each = zip(recorded, batch.telemetry(), batch.allocations, strict=True)
         batch.apply([one.step(telemetry, current) for one, telemetry, current in each])
-    return recording_of_weavers(
-        [one.weaver for one in recorded],
+    return recording_of_builders(
+        [one.builder for one in recorded],
         ground.tick_seconds,
         kind="simulator",
         name=ground.name,
@@ -155,8 +155,10 @@ class _Exploring(InMoves):
 class _Recorded:
     """A manager on one host, recorded."""
 
-    def __init__(self, ground: Ground, manager: str, limits: Limits, explore: float, dice: np.random.Generator) -> None:
-        self.weaver = Weaver(limits)
+    def __init__(
+        self, ground: RecordingPlan, manager: str, limits: Limits, explore: float, dice: np.random.Generator
+    ) -> None:
+        self.builder = TransitionBuilder(limits)
         self._name, self._limits = manager, limits
         self._absent = readings_without(ground.absent)
         self._policy = _Exploring(ground.policy(manager), explore, dice)
@@ -172,8 +174,8 @@ class _Recorded:
         verdict, observation = decision.verdict, policy.observation
         applied = self._limits.clip(verdict.allocation)
         assert observation.mask is not None
-        self.weaver.add(
-            Moment(
+        self.builder.add(
+            TransitionStep(
                 observation=observation.vector,
                 mask=observation.mask,
                 telemetry=telemetry,
@@ -191,7 +193,7 @@ class _Recorded:
         return applied
 
 
-def _digest(ground: Ground, told: Mapping[str, object]) -> str:
+def _digest(ground: RecordingPlan, told: Mapping[str, object]) -> str:
     """Over everything that a run follows from but the code."""
     of_ground = {
         "name": ground.name,

@@ -25,7 +25,7 @@ from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.replay import begins_anew, digest_in, period_in, prepare_shield
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.training.transitions import Cut, Moment, Weaver, recording_of_weavers
+from rlctl.training.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
 
 TRANSITIONS = "transitions.jsonl"
 """What `rlctl train --plant host` writes into the folder of its run."""
@@ -84,7 +84,7 @@ class _LogReader:
 
     def __init__(self, safety: Profile | None, path: Path) -> None:
         self._safety, self._path = safety, path
-        self._weavers: list[Weaver] = []
+        self._weavers: list[TransitionBuilder] = []
         self._shield: Shield
         self._tick_seconds: float | None = None
 
@@ -105,7 +105,7 @@ class _LogReader:
     def recording(self, sha256: str) -> Recording:
         """What was read of the whole log."""
         assert self._tick_seconds is not None
-        return recording_of_weavers(
+        return recording_of_builders(
             self._weavers,
             self._tick_seconds,
             kind="tick log",
@@ -134,7 +134,7 @@ class _LogReader:
         if cut is not None:
             self._weavers[-1].cut(cut)
         if cut in (None, Cut.RESTART, Cut.SETTINGS):
-            self._weavers.append(Weaver(limits, period))
+            self._weavers.append(TransitionBuilder(limits, period))
         self._tick_seconds, self._limits = period, limits
         self._observer, self._shield = Observer(limits, period), Shield(safety, limits)
 
@@ -148,7 +148,7 @@ class _LogReader:
         prepare_shield(self._shield, decision)
         proposed = nearest_move(limits.clip(tick.proposed), tick.before, limits)
         self._weavers[-1].add(
-            Moment(
+            TransitionStep(
                 observation=self._observer.observe(tick.telemetry, tick.before, cut=tick.cut).vector,
                 mask=self._shield.mask(tick.telemetry, tick.before),
                 telemetry=tick.telemetry,
@@ -177,7 +177,7 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
     """
     with reading(file):
         raw = file.read_bytes().split(b"\n")[:-1]  # what stands behind the last newline was cut off by a crash
-    steps: list[tuple[Mapping[str, Any], Moment] | None] = []
+    steps: list[tuple[Mapping[str, Any], TransitionStep] | None] = []
     for number, text in enumerate(raw, 1):
         try:
             line = json.loads(text)
@@ -189,30 +189,30 @@ def of_live_run(file: Path, damaged: Callable[[Damage], None]) -> Recording:
     if not read:
         raise ConfigError("holds no step of a training run", file)
     cpus = max(one.applied.cpuset_cpus for one in read)
-    weaver, last = Weaver(Limits(cpus)), None
+    builder, last = TransitionBuilder(Limits(cpus)), None
     for step in steps:
         if step is None:
-            weaver.cut(Cut.DAMAGE)
+            builder.cut(Cut.DAMAGE)
             last = None
             continue
         line, moment = step
         if last and (line["begins"] or line["phase"] != last[0]["phase"]):
-            weaver.cut(Cut.RESTART)
+            builder.cut(Cut.RESTART)
             last = None
         elif last and last[0]["missed_deadlines"] > 0:
-            weaver.cut(Cut.GAP)
+            builder.cut(Cut.GAP)
         # What was read before a phase's first step is not recorded: it counts as sound, and no reward is made of it.
-        weaver.add(replace(moment, telemetry=(last or step)[1].telemetry))
+        builder.add(replace(moment, telemetry=(last or step)[1].telemetry))
         last = step
     period = round(usual_gap([one.telemetry.time_seconds for one in read]), 3)
     origin = {"kind": "train-live", "name": str(file.parent), "sha256": _sha256((file,)), "host": f"{cpus} CPUs for BE"}
-    return recording_of_weavers([weaver], period, **origin)
+    return recording_of_builders([builder], period, **origin)
 
 
 _NUMBERS = {move.name: place for place, move in enumerate(MOVES)}
 
 
-def _moment(line: Mapping[str, Any]) -> Moment:
+def _moment(line: Mapping[str, Any]) -> TransitionStep:
     """A line of a live training run; the telemetry is what came of it."""
     slack, chosen = line["slack_ratio"], _NUMBERS[line["chosen"]]
     latency = Missing(Why.NO_DATA) if slack is None else Quantile(1.0 - float(slack), samples=1)
@@ -221,7 +221,7 @@ def _moment(line: Mapping[str, Any]) -> Moment:
     if observation.shape != (Observer(Limits(1), 1.0).size,):
         raise ValueError("observations of another history")
     before, asked, ruled, in_force = (allocation_of(line[name]) for name in ("before", "asked", "ruled", "in_force"))
-    return Moment(
+    return TransitionStep(
         observation=observation,
         mask=np.array([letter == "1" for letter in line["mask"]], np.bool_),
         telemetry=Telemetry(float(line["time_seconds"]), 1.0, latency, be_work_rate=work),

@@ -63,7 +63,7 @@ FAILED_RATIO = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TransitionStep:
     """One tick as a dataset needs it.
 
     Attributes:
@@ -111,7 +111,7 @@ def _client_saturated(telemetry: Telemetry) -> bool:
     return limit >= 0.5 or failed > FAILED_RATIO * max(offered, failed)
 
 
-class Weaver:
+class TransitionBuilder:
     """Makes episodes of moments that follow one another; `cuts` says why and how often one was cut."""
 
     def __init__(self, limits: Limits, tick_seconds: float = math.inf) -> None:
@@ -120,9 +120,9 @@ class Weaver:
         self.ticks = 0
         self.cuts: Counter[str] = Counter()
         self._limits = limits
-        self._open: list[Moment] = []
+        self._open: list[TransitionStep] = []
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: TransitionStep) -> None:
         """Take the next tick."""
         self.ticks += 1
         why = censored(moment.telemetry, moment.before, self._limits)
@@ -151,19 +151,19 @@ class Weaver:
         self._open = []
 
 
-def recording_of_weavers(weavers: Sequence[Weaver], tick_seconds: float, **origin: Any) -> Recording:
-    """What weavers, one for each host or run, have made and what is open in them; `origin` are fields of `Source`."""
+def recording_of_builders(builders: Sequence[TransitionBuilder], tick_seconds: float, **origin: Any) -> Recording:
+    """What builders, one for each host or run, have made and what is open in them; `origin` are fields of `Source`."""
     cuts: Counter[str] = Counter()
-    for weaver in weavers:
-        weaver.end()
-        cuts.update(weaver.cuts)
-    episodes = tuple(episode for weaver in weavers for episode in weaver.episodes)
-    ticks, transitions = sum(one.ticks for one in weavers), sum(map(len, episodes))
-    source = Source(hosts=len(weavers), ticks=ticks, transitions=transitions, **origin)
+    for builder in builders:
+        builder.end()
+        cuts.update(builder.cuts)
+    episodes = tuple(episode for builder in builders for episode in builder.episodes)
+    ticks, transitions = sum(one.ticks for one in builders), sum(map(len, episodes))
+    source = Source(hosts=len(builders), ticks=ticks, transitions=transitions, **origin)
     return Recording(source, tick_seconds, episodes, cuts)
 
 
-def _episode(moments: Sequence[Moment]) -> Episode:
+def _episode(moments: Sequence[TransitionStep]) -> Episode:
     steps = moments[:-1]
     terms = [
         reward(after.telemetry, one.before, one.applied, overridden=one.overridden)._asdict()

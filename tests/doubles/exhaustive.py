@@ -21,7 +21,18 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 
-from rlctl.agents.allocator import AS_PUBLISHED, DIGITS, HAIR, Ledger, Room, Stock, Weights, levels, metric, squeeze
+from rlctl.agents.allocator import (
+    AS_PUBLISHED,
+    DIGITS,
+    HAIR,
+    ContributionWeights,
+    Ledger,
+    Room,
+    Stock,
+    levels,
+    metric,
+    squeeze,
+)
 from rlctl.envs.applications import Application, CpuCluster, Placement
 
 
@@ -43,7 +54,7 @@ def totals(
     applications: Sequence[Application],
     clusters: Sequence[CpuCluster],
     budget_cpus: float,
-    weights: Weights = AS_PUBLISHED,
+    weights: ContributionWeights = AS_PUBLISHED,
 ) -> tuple[float, ...]:
     """The objective's value of an assignment: one total per priority level, the first served first; more is better."""
     ledger, result = Ledger(clusters, budget_cpus), []
@@ -72,7 +83,7 @@ def best(
     applications: Sequence[Application],
     clusters: Sequence[CpuCluster],
     budget_cpus: float,
-    weights: Weights = AS_PUBLISHED,
+    weights: ContributionWeights = AS_PUBLISHED,
 ) -> dict[str, Placement]:
     """An assignment that no other beats by `totals`. Time grows exponentially: for up to six applications or so.
 
@@ -95,7 +106,7 @@ def best(
 class _Stage:
     """One priority level, with the clusters as it finds them."""
 
-    def __init__(self, level: list[Application], ledger: Ledger, weights: Weights) -> None:
+    def __init__(self, level: list[Application], ledger: Ledger, weights: ContributionWeights) -> None:
         self._weights = weights
         self._rooms = {room.cluster: room for room in ledger.rooms(ledger.shares(len(level)))}
         alone = [(self._metric(one, self._rooms[one.cluster]), one) for one in self._open(level, ledger)]
@@ -144,7 +155,9 @@ def _less(stock: Stock, used: float) -> Stock:
 class _Search:
     """Depth first, level by level and application by application, the most promising choice first."""
 
-    def __init__(self, ranks: list[list[Application]], clusters: Sequence[CpuCluster], weights: Weights) -> None:
+    def __init__(
+        self, ranks: list[list[Application]], clusters: Sequence[CpuCluster], weights: ContributionWeights
+    ) -> None:
         self._ranks, self._clusters, self._weights = ranks, clusters, weights
         self._most: tuple[float, ...] = (-math.inf,) * len(ranks)
         self.placements: dict[str, Placement] = {}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rlctl.agents.training.host_kinds import Group, load_hosts
+from rlctl.agents.training.host_kinds import HostShare, load_hosts
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile
@@ -62,5 +62,5 @@ def test_without_randomisation_all_hosts_are_the_profiles_themselves(found):
     for kind in kinds:
         drawn, plain = Constants.drawn(kind.host(), seeds), load_profile(kind.profile).values()
         assert all(np.array_equal(getattr(drawn, name), np.full(5, value)) for name, value in plain.items()), kind.name
-        Group.of(kind, 2, found[FULL].hosts).simulated((0,)).close()
+        HostShare.of(kind, 2, found[FULL].hosts).simulated((0,)).close()
     assert len({(kind.profile, kind.safety) for kind in kinds}) == len(kinds)

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlctl.agents.training.recipe import Count, Network, Positive, QuantileNetwork, Schedule
+from rlctl.agents.training.recipe import Count, NetworkRecipe, Positive, QuantileNetwork, Schedule
 from rlctl.envs.yaml_edge import Strict
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -45,7 +45,7 @@ class OfflineRecipe(Strict):
 class Cloning(OfflineRecipe):
     """Behaviour cloning of one policy."""
 
-    policy_kwargs: Network = Network()
+    policy_kwargs: NetworkRecipe = NetworkRecipe()
 
 
 class Conservative(OfflineRecipe):

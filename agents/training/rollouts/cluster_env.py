@@ -20,7 +20,7 @@ import ray
 
 from rlctl.agents.training.cluster.nodes import LIVE, TESTBED, Cluster, Node
 from rlctl.agents.training.host_groups import Counts, Happened
-from rlctl.agents.training.host_kinds import BLOCK_BITS, Group, Hosts, dealt, first_seed, present
+from rlctl.agents.training.host_kinds import BLOCK_BITS, Hosts, HostShare, dealt, first_seed, present
 from rlctl.agents.training.rollouts.learners import SampledHosts
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
 from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
@@ -50,7 +50,7 @@ class Rollouts:
         share = -(-count // testbeds)
         if share > (most := 1 << BLOCK_BITS):
             raise ConfigError(f"{count} hosts are {share} on each of {testbeds} testbeds; {most} are the most")
-        parts = [[Group.of(kind, own, hosts) for kind, own in part] for part in dealt(hosts, share, testbeds)]
+        parts = [[HostShare.of(kind, own, hosts) for kind, own in part] for part in dealt(hosts, share, testbeds)]
         begun, part_of = itertools.count(), dict[tuple[str, int], int]()
         live = self.live
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rlctl.agents.many.learned import Logits
 from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.agents.training.host_groups import Counts, HostGroups, Stepped
-from rlctl.agents.training.host_kinds import Group
+from rlctl.agents.training.host_kinds import HostShare
 from rlctl.agents.training.rollouts.sample import ARRAYS, Orders, RolloutSample, choose
 from rlctl.envs.errors import BundleError, PolicyError
 
@@ -101,7 +101,7 @@ class Worker(ABC):
 class SimWorker(Worker):
     """Acts on simulated hosts of several kinds, each with the next seed from `first_seed` on."""
 
-    def __init__(self, groups: Sequence[Group], lags: Sequence[int], first_seed: int, dice_seed: int) -> None:
+    def __init__(self, groups: Sequence[HostShare], lags: Sequence[int], first_seed: int, dice_seed: int) -> None:
         super().__init__(dice_seed)
         self._hosts = HostGroups(*(one.simulated(lags) for one in groups))
         self.count, self.kinds = self._hosts.count, [one.kind.name for one in groups]

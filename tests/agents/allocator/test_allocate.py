@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.allocator import Weights, allocate, stretch_placements
+from rlctl.agents.allocator import ContributionWeights, allocate, stretch_placements
 from rlctl.envs.applications import Application, CpuCluster, Placement, WorkingMode
 from rlctl.envs.errors import ConfigError
 
@@ -196,8 +196,8 @@ def test_application_without_memory_anywhere_is_passed_over() -> None:
 
 def test_a_goal_gap_raises_the_mode() -> None:
     at_ease = [job(name, 0.5, 1.0, 2.0, current=Placement(0, "host", 0.5)) for name in ("a", "b")]
-    before = allocate(at_ease, HOST, 2.0, Weights(fairness=60))
-    after = allocate([at_ease[0], replace(at_ease[1], gap_percent=100.0)], HOST, 2.0, Weights(fairness=60))
+    before = allocate(at_ease, HOST, 2.0, ContributionWeights(fairness=60))
+    after = allocate([at_ease[0], replace(at_ease[1], gap_percent=100.0)], HOST, 2.0, ContributionWeights(fairness=60))
     assert after["b"].mode > before["b"].mode
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rlctl.agents.allocator import (
     CPU_SATURATION,
     MEMORY_SATURATION,
+    ContributionWeights,
     Room,
     Stock,
-    Weights,
     congestion,
     fair_part,
     fairness,
@@ -149,15 +149,15 @@ def test_fair_part_is_fewest_equal_parts_within_share(available: float, share: f
 
 
 def test_weights_are_as_published_and_normalised() -> None:
-    assert Weights().normalised == (0.5, 0.125, 0.125, 0.25)
+    assert ContributionWeights().normalised == (0.5, 0.125, 0.125, 0.25)
 
 
 @pytest.mark.parametrize("wrong", [{"value": -1.0}, {"fairness": inf}, {"congestion": float("nan")}, {"value": "much"}])
 def test_impossible_weights_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="weights"):
-        Weights(**wrong)
+        ContributionWeights(**wrong)
     with pytest.raises(ConfigError, match="not all 0"):
-        Weights(value=0, reconfiguration=0, congestion=0, fairness=0)
+        ContributionWeights(value=0, reconfiguration=0, congestion=0, fairness=0)
 
 
 AMOUNT = st.floats(0.001, 64.0)

@@ -6,7 +6,7 @@ import pytest
 
 from rlctl.agents.managers.prm_model import Method, PrmModel
 from rlctl.agents.training.fit_prm import fence, fit
-from rlctl.agents.training.prm_records import Row, read_rows
+from rlctl.agents.training.prm_records import PrmRow, read_rows
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 
@@ -62,8 +62,10 @@ def test_a_few_distinct_values_are_no_problem() -> None:
 
 
 def test_fit_is_reproducible_and_bins_by_use(normal: np.ndarray) -> None:
-    rows = [Row(60.0, {"cpi": value}) for value in normal[:60]] + [Row(120.0, {"cpi": 2 * v}) for v in normal[:60]]
-    rows += [Row(30.0, {"cpi": 9.0})] * 20 + [Row(170.0, {"cpi": 1.0})] * 3
+    rows = [PrmRow(60.0, {"cpi": value}) for value in normal[:60]] + [
+        PrmRow(120.0, {"cpi": 2 * v}) for v in normal[:60]
+    ]
+    rows += [PrmRow(30.0, {"cpi": 9.0})] * 20 + [PrmRow(170.0, {"cpi": 1.0})] * 3
     model = fit(rows, lc_cpus=1)
     assert model == fit(rows, lc_cpus=1)
     # 30 % is below the first bin (half of the LC's CPUs), 170 % has too few rows.
@@ -73,13 +75,13 @@ def test_fit_is_reproducible_and_bins_by_use(normal: np.ndarray) -> None:
 
 
 def test_bins_reach_half_to_one_beyond_all() -> None:
-    rows = [Row(float(util), {"cpi": 1.0}) for util in range(0, 2000, 2)]
+    rows = [PrmRow(float(util), {"cpi": 1.0}) for util in range(0, 2000, 2)]
     model = fit(rows, lc_cpus=17)
     assert (model.bins[0].low_percent, model.bins[-1].high_percent, len(model.bins)) == (850, 1800, 19)
 
 
 def test_timed_rows_are_averaged_but_the_maximum(normal: np.ndarray) -> None:
-    rows = [Row(60.0 + index % 2, {"cpi": float(v)}, float(index)) for index, v in enumerate(normal)]
+    rows = [PrmRow(60.0 + index % 2, {"cpi": float(v)}, float(index)) for index, v in enumerate(normal)]
     model = fit(rows, lc_cpus=1, interval_seconds=10.0)
     assert model.bins[0].rows == 20
     assert model.bins[0].upper["cpi"] < fence(normal.tolist(), "gmm-strict", 4.0)
@@ -89,7 +91,7 @@ def test_timed_rows_are_averaged_but_the_maximum(normal: np.ndarray) -> None:
 def test_csv_with_missing_cells(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("time_seconds,lc_cpus,cpi,comment\n1,0.6,1.1,x\n2,0.7,,y\n3,,1.2,z\n")
-    assert read_rows(path) == [Row(60.0, {"cpi": 1.1}, 1.0), Row(70.0, {}, 2.0)]
+    assert read_rows(path) == [PrmRow(60.0, {"cpi": 1.1}, 1.0), PrmRow(70.0, {}, 2.0)]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +129,8 @@ def test_only_lc_alone_counts_of_tick_log(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join([*lines, lines[0][:30]]))
     assert read_rows(path) == [
-        Row(50.0, {"lc_cpu_seconds_per_request": 4e-5, "mpki": 5.0}, 1.0),
-        Row(70.0, {"mpki": 5.0}, 3.0),
+        PrmRow(50.0, {"lc_cpu_seconds_per_request": 4e-5, "mpki": 5.0}, 1.0),
+        PrmRow(70.0, {"mpki": 5.0}, 3.0),
     ]
     told = []
     path.write_text("\n".join([lines[0], lines[0][:30], lines[2]]) + "\n")  # the service was killed, and began again
@@ -175,7 +177,7 @@ def test_no_rows_and_impossible_parameters_are_refused() -> None:
         fit([], lc_cpus=1)
     for wrong in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ConfigError, match="positive"):
-            fit([Row(50.0)], lc_cpus=1, span_sigmas=wrong)
+            fit([PrmRow(50.0)], lc_cpus=1, span_sigmas=wrong)
 
 
 def test_without_sklearn_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

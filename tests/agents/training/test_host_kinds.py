@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from rlctl.agents.training.host_kinds import Group, dealt, first_seed, load_hosts, present, spread, validation_seed
+from rlctl.agents.training.host_kinds import HostShare, dealt, first_seed, load_hosts, present, spread, validation_seed
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import load_profile
@@ -34,7 +34,7 @@ def written(tmp_path, text):
 def test_the_shipped_kinds_are_hosts():
     hosts = load_hosts()
     for kind in hosts.kinds:
-        env = Group.of(kind, 2, hosts).simulated((1, 0))
+        env = HostShare.of(kind, 2, hosts).simulated((1, 0))
         assert env.reset(seed=0)[0].shape[0] == 2
 
 
@@ -82,9 +82,9 @@ def test_what_cannot_be_is_one_line(old, new, said, tmp_path):
 
 def test_each_kind_learns_by_its_work(tmp_path):
     hosts = load_hosts(written(tmp_path, HOSTS + "  - {name: three, like: one, work: 0.2, share: 1}\n"))
-    assert [Group.of(kind, 1, hosts).simulated((0,)).work for kind in hosts.kinds] == [0.07, 0.07, 0.2]
+    assert [HostShare.of(kind, 1, hosts).simulated((0,)).work for kind in hosts.kinds] == [0.07, 0.07, 0.2]
     without = load_hosts(written(tmp_path, HOSTS.replace("    work: 0.07\n", "")))
-    assert Group.of(without.kinds[0], 1, without).simulated((0,)).work == WORK
+    assert HostShare.of(without.kinds[0], 1, without).simulated((0,)).work == WORK
 
 
 def test_a_profile_beside_the_file_is_found(tmp_path):

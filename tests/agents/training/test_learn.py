@@ -18,7 +18,7 @@ from rlctl.agents.served.bundle import load
 from rlctl.agents.training.algorithms import make, take_weights
 from rlctl.agents.training.evaluations import History
 from rlctl.agents.training.host_kinds import build, load_hosts, present
-from rlctl.agents.training.learn import Budget, learn
+from rlctl.agents.training.learn import TrainingBudget, learn
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.run_folder import is_run
 from rlctl.agents.training.training_run import Ending, TrainingRun
@@ -144,7 +144,7 @@ def test_time_is_a_budget_too(tmp_path):
 
 
 def test_the_budget_covers_what_follows_learning():
-    budget = Budget(10**6, 100.0, spent_seconds=80.0)
+    budget = TrainingBudget(10**6, 100.0, spent_seconds=80.0)
     assert not budget.is_time_up()
     budget.reserve_seconds = 15.0
     assert not budget.is_time_up()
@@ -152,7 +152,7 @@ def test_the_budget_covers_what_follows_learning():
     assert budget.left() == pytest.approx(0.05, abs=0.01)
     budget.reserve_seconds = 25.0
     assert budget.is_time_up()
-    assert not Budget(10**6, None, spent_seconds=1e9).is_time_up()
+    assert not TrainingBudget(10**6, None, spent_seconds=1e9).is_time_up()
 
 
 def test_the_point_before_learning_is_no_candidate(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.served.network import as_file, read_network
 from rlctl.agents.training.host_groups import HostGroups
-from rlctl.agents.training.host_kinds import Group, first_seed, load_hosts, present
+from rlctl.agents.training.host_kinds import HostShare, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.agents.training.rollouts.worker import SimWorker
 from rlctl.envs.actions import MOVES
@@ -18,7 +18,7 @@ SIZE = ObservationTable.here(LAGS).size
 
 def groups():
     hosts = load_hosts().model_copy(update={"episode_steps": EPISODE_STEPS})
-    return tuple(Group.of(kind, number, hosts) for kind, number in present(hosts, HOSTS))
+    return tuple(HostShare.of(kind, number, hosts) for kind, number in present(hosts, HOSTS))
 
 
 @pytest.fixture

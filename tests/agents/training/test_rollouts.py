@@ -18,7 +18,7 @@ from rlctl.agents.served.bundle import load
 from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.cluster.nodes import Node
-from rlctl.agents.training.host_kinds import Group, load_hosts, present
+from rlctl.agents.training.host_kinds import HostShare, load_hosts, present
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.rollouts import cluster_env, runners
@@ -81,7 +81,7 @@ NEVER = 10**6
 
 def groups(count):
     short = HOSTS.model_copy(update={"episode_steps": 10})
-    return tuple(Group.of(kind, number, short) for kind, number in present(HOSTS, count))
+    return tuple(HostShare.of(kind, number, short) for kind, number in present(HOSTS, count))
 
 
 @pytest.fixture

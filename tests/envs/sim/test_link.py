@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.agents.training.host_kinds import Group, load_hosts
+from rlctl.agents.training.host_kinds import HostShare, load_hosts
 from rlctl.bench.calibration import write_profile
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.errors import ConfigError
@@ -287,5 +287,5 @@ def test_training_hosts_draw_their_links_from_ranges() -> None:
         column = getattr(drawn, name)
         assert low <= column.min() < column.max() <= high
         assert len(np.unique(column)) > 150
-    env = Group.of(kind, 2, load_hosts()).simulated((1, 0))
+    env = HostShare.of(kind, 2, load_hosts()).simulated((1, 0))
     assert env.reset(seed=0)[0].shape[0] == 2

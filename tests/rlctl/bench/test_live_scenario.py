@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
-from rlctl.bench.live_scenario import LcSection, LiveScenario
+from rlctl.bench.live_scenario import LiveScenario, ScenarioLc
 from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
@@ -92,7 +92,7 @@ def test_live_memorys_lc_exceeds_a_cores_caches():
 def test_lc_has_a_worker_for_each_cpu():
     assert load_scenario("live-memory-16").testbed().lc.threads == 2
     assert load_scenario("live-memory").testbed().lc.threads == 1
-    assert LcSection(kind="nginx", cpus=(0, 1, 2)).service(None).workers == 3
+    assert ScenarioLc(kind="nginx", cpus=(0, 1, 2)).service(None).workers == 3
 
 
 def test_disk_is_provisioned_and_written_to():

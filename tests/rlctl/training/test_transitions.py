@@ -23,9 +23,9 @@ from rlctl.log.record import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
-from rlctl.training.dataset_sim import Ground, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.training.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.training.dataset_sources import recording_of
-from rlctl.training.transitions import LONGEST, Cut, Moment, Weaver, censored
+from rlctl.training.transitions import LONGEST, Cut, TransitionBuilder, TransitionStep, censored
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import record_run
 
@@ -112,7 +112,7 @@ def test_misleading_tick_is_left_out(telemetry, before, why):
 
 
 def moment(number, telemetry=None, before=RUNNING, applied=RUNNING):
-    return Moment(
+    return TransitionStep(
         observation=np.full(3, number, np.float32),
         mask=np.ones(len(MOVES), np.bool_),
         telemetry=telemetry or sound(),
@@ -127,47 +127,47 @@ def moment(number, telemetry=None, before=RUNNING, applied=RUNNING):
 
 
 def test_censored_tick_begins_and_ends_no_transition():
-    weaver = Weaver(LIMITS)
+    builder = TransitionBuilder(LIMITS)
     lost = sound().but(tail_latency_seconds=Missing(Why.NO_DATA))
     for number in range(9):
-        weaver.add(moment(number, lost if number == 4 else None))
-    weaver.end()
-    assert [one.observations[:, 0].tolist() for one in weaver.episodes] == [[0, 1, 2, 3], [5, 6, 7, 8]]
-    assert weaver.cuts == {Cut.NO_LATENCY: 1}
-    assert weaver.ticks == 9
+        builder.add(moment(number, lost if number == 4 else None))
+    builder.end()
+    assert [one.observations[:, 0].tolist() for one in builder.episodes] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert builder.cuts == {Cut.NO_LATENCY: 1}
+    assert builder.ticks == 9
 
 
 def test_late_latency_teaches_nothing_of_last_move():
-    weaver = Weaver(LIMITS, tick_seconds=1.0)
+    builder = TransitionBuilder(LIMITS, tick_seconds=1.0)
     late = sound().but(tail_latency_seconds=Quantile(0.005, 2.0, samples=99))
     for number in range(6):
-        weaver.add(moment(number, late if number == 3 else None))
-    weaver.end()
-    assert [len(one) for one in weaver.episodes] == [2, 1]
-    assert weaver.cuts == {Cut.OLD: 1}
+        builder.add(moment(number, late if number == 3 else None))
+    builder.end()
+    assert [len(one) for one in builder.episodes] == [2, 1]
+    assert builder.cuts == {Cut.OLD: 1}
 
 
 def test_somebody_elses_change_is_no_effect():
-    weaver = Weaver(LIMITS)
+    builder = TransitionBuilder(LIMITS)
     for number in range(6):
-        weaver.add(moment(number, before=RUNNING.but(quota_cpus=0.5) if number == 3 else RUNNING))
-    weaver.end()
-    assert [len(one) for one in weaver.episodes] == [2, 2]
-    assert weaver.cuts == {Cut.OTHERS: 1}
-    rounded = Weaver(LIMITS)
+        builder.add(moment(number, before=RUNNING.but(quota_cpus=0.5) if number == 3 else RUNNING))
+    builder.end()
+    assert [len(one) for one in builder.episodes] == [2, 2]
+    assert builder.cuts == {Cut.OTHERS: 1}
+    rounded = TransitionBuilder(LIMITS)
     for number in range(4):
         rounded.add(moment(number, before=RUNNING.but(quota_cpus=1.0 + 1e-9)))
     assert not rounded.cuts
 
 
 def test_long_run_is_parted_without_loss():
-    weaver = Weaver(LIMITS)
+    builder = TransitionBuilder(LIMITS)
     for number in range(2 * LONGEST + 11):
-        weaver.add(moment(number))
-    weaver.end()
-    assert [len(one) for one in weaver.episodes] == [LONGEST, LONGEST, 10]
-    assert weaver.episodes[0].observations[-1, 0] == weaver.episodes[1].observations[0, 0] == LONGEST
-    assert not weaver.cuts
+        builder.add(moment(number))
+    builder.end()
+    assert [len(one) for one in builder.episodes] == [LONGEST, LONGEST, 10]
+    assert builder.episodes[0].observations[-1, 0] == builder.episodes[1].observations[0, 0] == LONGEST
+    assert not builder.cuts
 
 
 def lines_of(log):
@@ -267,7 +267,7 @@ def ground(**changes):
         "ticks": 60,
         "policy": catalogue.build,
     }
-    return Ground(**given | changes)
+    return RecordingPlan(**given | changes)
 
 
 def test_hosts_are_recorded_under_exploring_managers():
