@@ -77,9 +77,10 @@ def run(args: argparse.Namespace) -> int:
     given = _read_names(args)
     configuration = Configuration(args.config, args.policy, strict=args.strict, given=given)
     config = configuration.config
-    log_to_stderr(logging.INFO)
-    log.info("configuration in effect:")
-    print(describe(config).rstrip(), file=sys.stderr, flush=True)  # a log line has no second line
+    log_to_stderr(logging.DEBUG if args.verbose else logging.INFO)
+    if args.verbose:
+        log.info("configuration in effect:")
+        print(describe(config).rstrip(), file=sys.stderr, flush=True)  # a log line has no second line
     with bounded_memory(config.limits.memory_bytes), stop_on_signals(configuration.reload) as stop:
         serve(configuration, stop, dry_run=args.dry_run, seconds=args.duration, as_json=args.json)
     return 0

@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from pydantic import BaseModel
+
 from rlctl.agents.policy import Policy
+from rlctl.config.serve import ServeConfig
 from rlctl.envs.actions import RISE_RATIO
 from rlctl.envs.allocation import Limits
+from rlctl.envs.host.live import LiveHost
 from rlctl.safety.shield import Shield
 
 log = logging.getLogger("rlctl.serve")
@@ -58,6 +62,32 @@ def too_slow_a_rise(policy: Policy, shield: Shield, tick_seconds: float) -> str:
         f"policy {policy.name} rises by {100 * RISE_RATIO:g} % of BE's CPUs a tick, and shield {shield.profile.name} "
         f"allows {100 * grown:.2g}: BE stays small; take {longer}, or another policy"
     )
+
+
+def start_screen(config: ServeConfig, host: LiveHost) -> Iterator[str]:
+    """What is served, by which figures, and what may be written: a line each, for people."""
+    for name, lc in config.lcs.items():
+        slo, most = lc.slo, lc.slo.max_load_rps
+        load = "maximum load is learned" if most == "auto" else f"maximum load {most:g} requests a second"
+        goal = f"p{slo.quantile_percent:g} to stay below {slo.target_milliseconds:g} ms"
+        yield f"LC {name}: {_in_words(lc.workload)}; {goal}; latency from {_in_words(lc.latency)}; {load}"
+    groups, knobs = host.actuator.groups, host.actuator.controls
+    written = ", ".join(word for knob, word in KNOB_WORDS.items() if knob in knobs) or "nothing"
+    which = ", ".join(group.name for group in groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
+    share = host.actuator.effective_share()
+    weight = "" if share is None else f"; its weight gives it {share:.1%} of a CPU that both want"
+    yield f"BE: {which}; rlctl may write {written}{weight}"
+    yield f"state in {config.state_directory}, ticks in {config.log.directory}; `rlctl -v serve` says every setting"
+
+
+KNOB_WORDS = {"cpu": "its quota and weight", "cpuset": "its CPUs", "freezer": "its freezer"}
+
+
+def _in_words(section: BaseModel) -> str:
+    """A section that names something: its kind, and what the file says beside it."""
+    told = section.model_dump(mode="json", exclude_defaults=True, exclude={"kind"})
+    kind = getattr(section, "kind", "")
+    return " ".join([str(kind), *(str(value) for value in told.values() if isinstance(value, str | int | float))])
 
 
 def range_in_words(limits: Limits) -> str:

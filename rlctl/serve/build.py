@@ -178,7 +178,7 @@ class _Originals:
             held = [*self.journal.entries, *held]
         report = restore(self.journal.state_dir, force=True, held=held)
         for line in str(report).splitlines():
-            log.info("originals: %s", line)
+            log.info("BE's settings: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"

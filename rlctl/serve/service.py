@@ -28,7 +28,14 @@ from rlctl.loop.stopping import Request
 from rlctl.safety.lease import Lease
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
-from rlctl.serve.announce import lacking, range_in_words, tell_absent, too_slow_a_rise, untrained_shield
+from rlctl.serve.announce import (
+    lacking,
+    range_in_words,
+    start_screen,
+    tell_absent,
+    too_slow_a_rise,
+    untrained_shield,
+)
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
@@ -106,6 +113,8 @@ class Service:
     def run(self, seconds: float | None = None) -> Totals:
         """Control until a stop is requested or so many seconds have passed; HostError: it cannot go on."""
         controller = self._controller
+        for line in start_screen(self._config, self._host):
+            log.info("%s", line)
         self._announce(controller.runner.policy, self._shield)
         release_pages()
         try:

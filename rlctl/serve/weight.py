@@ -28,7 +28,7 @@ def set_weight(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
         if policy.weight is not Weight.EQUAL:
             log.warning("policy %s reckons with %s CPU weight for BE", policy.name, policy.weight)
         return
-    log.info("BE's CPU weight: %s, unless a group has less (be.weight: %s)", weight, wanted)
+    log.debug("BE's CPU weight: %s, unless a group has less (be.weight: %s)", weight, wanted)
     try:
         plant.set_weight(weight)
     except CgroupError as error:

@@ -28,6 +28,7 @@ class FakeHost(FakePlant):
     def __init__(self, *args, absent=None, **options):
         super().__init__(*args, **options)
         self.actuator, self.absent, self.shares = self, absent or {}, {}
+        self.groups, self.effective_share = (), lambda: None
 
     def apply(self, allocation):
         self.applied = True

@@ -73,12 +73,22 @@ class RestoreReport:
 
     def __str__(self) -> str:
         items = (*self.equivalent, *self.skipped, *self.failed)
-        counts = f"{len(self.restored)} restored, {len(self.unchanged)} unchanged, {len(self.equivalent)} equivalent, "
-        counts += f"{len(self.skipped)} skipped, {len(self.failed)} failed; {self.note}"
+        counts = [
+            f"{len(found)} {words}"
+            for found, words in (
+                (self.restored, "files put back"),
+                (self.unchanged, "had not changed"),
+                (self.equivalent, "put back to the same effect"),
+                (self.skipped, "of groups that are gone"),
+                (self.failed, "NOT put back"),
+            )
+            if found
+        ]
+        first = f"{', '.join(counts) or 'no file to put back'}; {self.note}"
         by_reason: dict[str, list[Path]] = {}
         for item in items:
             by_reason.setdefault(item.why, []).append(item.path)
-        lines = [counts]
+        lines = [first]
         for why, paths in by_reason.items():
             # One line for many: after months of groups that came and went there are hundreds.
             told = paths if len(paths) <= MOST_OF_A_REASON else paths[:1]

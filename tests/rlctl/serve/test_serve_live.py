@@ -148,7 +148,8 @@ def test_blind_controller_freezes_be_signal_restores_all(groups, tmp_path, numbe
     with served("--config", written(parent, tmp_path), "--json", number=number) as process:
         until(lambda: has_ticks(ticks, 3), process)
         during = knobs(folders)
-    assert '\npolicy:\n  name: "static"\n' in process.err, "the configuration in effect is there to be read"
+    assert f"LC lc: cgroup /{parent}/lc; p95 to stay below 10 ms; latency from jsonl" in process.err
+    assert "policy static under shield" in process.err
     assert ordered_frozen(during), "no latency was ever seen, so BE may not run"
     assert knobs(folders) == before
     assert json.loads(process.out.splitlines()[-1])["event"] == "end"
