@@ -7,11 +7,11 @@ backlog, and the few milliseconds that a freeze takes. (A link's burst credits a
 it takes them to be what the LC alone would have left, so there it is no bound.) Taking the most in every window is not
 optimal: a backlog of 1 ms costs nothing where it is made, but a next window with a long tail of its own must drain it
 within its first 5 % (the p95 of a draining queue), at twenty times the CPU time. Near the knee such greed loses BE work
-and windows alike. So the oracle runs a dynamic programme, backwards over a block of ticks: the state is the backlog
-above the yardstick's and whether BE was frozen, the value is the BE work still to be had with no window missed that the
+and windows alike. So the oracle runs a dynamic programme, backwards over a block of ticks. The state is the backlog
+above the yardstick's and whether BE was frozen. The value is the BE work still to be had with no window missed that the
 yardstick holds. Arrivals do not depend on the orders, so a number of requests is all there is to a backlog; the grid
 ends where the target's worth of work waits. A backlog between grid points counts as allowed only if the larger one is,
-so the error of the grid costs BE work, never a window; blocks overlap, and at their end the yardstick must be reached
+so the error of the grid costs BE work, never a window. Blocks overlap, and at their end the yardstick must be reached
 again. "Frozen with no backlog above the yardstick's" is the yardstick itself, so a plan always exists. What the grids
 lose against a finer search is tested (tests/agents/bounds/test_oracle.py).
 """

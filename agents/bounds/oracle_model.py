@@ -25,9 +25,9 @@ SHOCKS = np.arange(-1.5, 4.6, 0.5)
 class OracleModel(UpperBound):
     """Knows the model: the largest choice whose risk of a miss that BE-frozen would avoid stays below RISK_RATIO.
 
-    The states of drift, rate and phase at the end of the last window count as known, as does the backlog: all of them
-    show in what a perfect sensor reads. What is new in the next window is not known, nor are spikes, nor pauses of BE.
-    In a window that is lost either way, BE runs only where it leaves no larger backlog.
+    The states of drift, rate and phase at the end of the last window count as known, as does the backlog. A perfect
+    sensor would read all of them. What is new in the next window is not known, nor are spikes, nor pauses of BE. In a
+    window that is lost either way, BE runs only where it leaves no larger backlog.
     """
 
     def __init__(self, batch: SimBatch) -> None:

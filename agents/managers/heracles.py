@@ -1,11 +1,11 @@
 """Heracles (Lo et al., ISCA 2015): the top-level controller, the core and memory controller, and power where measured.
 
-An Allocation has no cache ways, no frequency and no traffic class: GROW_LLC is skipped, power is answered by taking
-cores, and BE's ceiling on the link is for whoever has one to set (`live-network`'s testbed has). A loop whose readings
-are missing is off, which the remarks say.
+An Allocation has no cache ways, no frequency and no traffic class. So GROW_LLC is skipped, and power is answered by
+taking cores. BE's ceiling on the link needs a testbed that can set one (`live-network`). A loop whose readings are
+missing is off, which the remarks say.
 
-As printed, algorithm 1 is one chain, in which a small slack is looked at between the two load gates only; the text,
-which is implemented, has it at any load.
+As printed, algorithm 1 is one chain that tests a small slack only between the two load gates. The text, which is
+implemented, tests it at any load.
 """
 
 from __future__ import annotations

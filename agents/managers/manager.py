@@ -118,10 +118,10 @@ LONGEST_GAP_SECONDS = 10.0
 class Every:
     """Counts how often a period has elapsed.
 
-    A published loop may be faster than the tick (Hybrid PRM's 2-s loop under `--time-scale`); it then fires several
+    A published loop may be faster than the tick (Hybrid PRM's 2-s loop under `--time-scale`). It then fires several
     times at once, so that its rate per second stays as published. After a gap that no tick explains (the daemon was
-    stopped, the host slept) it fires once: the published timers skip what they missed, and a growth loop that caught
-    up with a minute would give BE the host in one step.
+    stopped, the host slept) it fires once. The published timers skip what they missed. A growth loop that caught up
+    with a minute would give BE the host in one step.
 
     Args:
         period_seconds: Length of the period, already divided by the time scale.

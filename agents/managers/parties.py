@@ -30,9 +30,9 @@ class Parties(Manager):
     The LC begins with all cores, as a single service of the release does, and keeps one. The release draws the first
     resource at random; as only cores can move here, any draw decides the same.
 
-    A decision needs a fresh latency: a slower tick, or one in which several intervals elapsed, is one sample, and a
-    tick without a latency, or with the one before once more, is none (the release would judge the old one again). Nor
-    is a latency that is good while a shield held back what was asked for: with that it might not be.
+    A decision needs a fresh latency. A slower tick, or one in which several intervals elapsed, is one sample. A tick
+    without a latency, or with the previous one, is none (the release would judge the old one again). Nor is a latency
+    that is good while a shield held back what was asked for: with that it might not be.
 
     Args:
         time_scale: Divides all periods.

@@ -1,8 +1,8 @@
 """A deployable policy: a folder with `weights.npz` (the network) and `card.json` (what its numbers mean).
 
-Whatever does not fit is refused before the network runs: a file that is damaged or was changed, another observation
-or action table than this rlctl's, and where only signed bundles are wanted, one that is not. Each file is read once:
-what was verified is what runs. Nothing here unpickles, and nothing imports torch.
+Whatever does not fit is refused before the network runs. That is a file that is damaged or was changed, and another
+observation or action table than this rlctl's. Where only signed bundles are wanted, it is an unsigned one. Each file is
+read once: what was verified is what runs. Nothing here unpickles, and nothing imports torch.
 """
 
 from __future__ import annotations

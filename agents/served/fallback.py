@@ -1,6 +1,6 @@
 """Run-time assurance (Simplex): a learned policy, behind it a heuristic, behind that the safe allocation.
 
-Whatever the policy does, the tick goes on: it answers from a thread of its own within its budget, or the heuristic's
+Whatever the policy does, the tick goes on. It answers from a thread of its own within its budget. Else the heuristic's
 answer of the same tick is taken, or if there is none either, the safe allocation. An answer is good for its own tick
 only; a late one is never used. A policy that exceeds a budget of failures is demoted for a while; see
 `rlctl.agents.served.circuit_breaker`.

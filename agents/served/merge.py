@@ -1,6 +1,6 @@
 """Several policies as one: a network that answers the mean of their logits.
 
-Runs that differ in their seed alone differ in what they do near the knee: one is bold there, the next one timid, and
+Runs that differ in their seed alone differ in what they do near the knee. One is bold there, the next one timid, and
 evaluations on few seeds cannot tell which is right. Their mean is steadier than each of them.
 """
 

@@ -1,9 +1,9 @@
 """The network of a policy: a chain of dense layers, kept as `weights.npz` and run by NumPy.
 
-The file is a zip archive of `weight0.npy`, `bias0.npy` and so on, float32 in C order and stored uncompressed, and
-`activation.npy`, the name of the function between the layers in ASCII; a policy that learned on normalised
-observations has `input_mean`, `input_scale` and `input_clip` too. It is read here member by member, each against
-the size that it claims: no file, whoever wrote it, can run code, open another file, or fill the memory.
+The file is a zip archive of `weight0.npy`, `bias0.npy` and so on, float32 in C order and stored uncompressed.
+`activation.npy` is the name of the function between the layers in ASCII. A policy that learned on normalised
+observations has `input_mean`, `input_scale` and `input_clip` too. It is read here member by member, each against the
+size that it claims: no file, whoever wrote it, can run code, open another file, or fill the memory.
 """
 
 from __future__ import annotations

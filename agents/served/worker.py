@@ -1,7 +1,7 @@
 """Calls that hold nobody up: one thread, one call at a time, an answer in time or none.
 
-Python cannot stop a thread. A call that hangs is left to itself: until it returns there is no other one, so what is
-called need not bear two at a time, and its answer, when it comes after all, is thrown away.
+Python cannot stop a thread. A call that hangs is left to itself. Until it returns there is no other one, so what is
+called need not bear two at a time. Its answer, when it comes after all, is thrown away.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 SWITCH_SECONDS = sys.getswitchinterval()
 OVERDUE_SWITCH_SECONDS = 1e-4
-"""How long an endless loop in Python keeps the interpreter each time that the caller has let go of it, as every read
-and write may do: at the usual 5 ms a tick of a hundred system calls could last half a second."""
+"""How long an endless loop in Python keeps the interpreter each time that the caller lets go of it, as every read and
+write may. At the usual 5 ms a tick of a hundred system calls could last half a second."""
 
 
 class CallFailed(Exception):

@@ -104,7 +104,7 @@ def share_gradients(layer: torch.nn.Linear) -> None:
 
     Nothing tells the rows of weights that 36 % lies next to 43 %. Left alone a policy settles on the few targets that
     it happened to try early, and jumps between them. So the gradient of each row is shared with the rows of nearby
-    targets, which is what a layer over smooth functions of the target would do; layer and files stay what they are.
+    targets, as a layer over smooth functions of the target would do. Layer and files stay what they are.
     """
     repeats, rest = divmod(layer.out_features, len(MOVES))
     assert not rest, "a layer whose rows are not those of the moves"

@@ -1,10 +1,10 @@
 """Policies compared while they learn: QoS first, by a price that no BE work can pay.
 
-The merit of a policy is its BE throughput, mean over the courses, less PRICE for every percentage point by which it
-falls short of the QoS that must be held, summed over the courses. That is what `frozen` holds on the same seeds less
-ALLOWANCE_POINTS, the bar that managers are tuned to (`scripts.studies.tuning`). There QoS comes first outright. Here a
-policy is judged every minute on few seeds, where a hundredth of a point is chance: a price lets BE weigh that up, and a
-point of QoS still outweighs all BE there is.
+The merit of a policy is its BE throughput, mean over the courses, less a penalty. The penalty is PRICE for every
+percentage point short of the QoS that must be held, summed over the courses. That is what `frozen` holds on the same
+seeds less ALLOWANCE_POINTS, the bar that managers are tuned to (`scripts.studies.tuning`). There QoS comes first
+outright. Here a policy is judged every minute on few seeds, where a hundredth of a point is chance. A price lets BE
+weigh that up, and a point of QoS still outweighs all BE there is.
 
 The schedulers of a search compare trials by `search_score`. A trial's shortfall is counted in whole steps of
 ALLOWANCE_POINTS, rounded up: nothing short is step 0, anything short at least step 1. BE takes what lies between two

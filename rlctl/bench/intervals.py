@@ -61,10 +61,10 @@ def share_interval(hits: int, total: int) -> Estimate:
 def share_over_seeds(percent: NDArray[np.float64], windows_per_seed: int) -> Estimate:
     """A share of windows with Wilson's interval at the effective number of windows; shares have shape (seeds,).
 
-    Windows of a run depend on one another and seeds differ, so the effective number is that which explains the spread
-    between seeds, p (1 - p) / var, and never more than there were windows. As Korn and Graubard (1998) do for
-    surveys, it is scaled by the squared ratio of the t quantiles of windows and of seeds. The interval stays within
-    [0, 100], and no miss in n windows still leaves doubt.
+    Windows of a run depend on one another and seeds differ. So the effective number is that which explains the spread
+    between seeds, p (1 - p) / var, and never more than there were windows. As Korn and Graubard (1998) do for surveys,
+    it is scaled by the squared ratio of the t quantiles of windows and of seeds. The interval stays within [0, 100],
+    and no miss in n windows still leaves doubt.
 
     Raises:
         ValueError: No value, or no window.

@@ -1,7 +1,7 @@
 """Commands, one module for each family of them.
 
 A module with one command has `EXAMPLES`, which ends its help, `add_arguments(parser)`, which declares its options, and
-`run(args)`, which returns the exit code; `DESCRIPTION` begins the help where the line in `rlctl --help` does not say
+`run(args)`, which returns the exit code. `DESCRIPTION` begins the help where the line in `rlctl --help` does not say
 enough. A module with several has `FAMILY`: a `Command` with the same four parts for each name. What goes wrong is
 raised as an `rlctl.envs.errors.RlctlError`, of which `rlctl.cli` makes one line and the exit code.
 """

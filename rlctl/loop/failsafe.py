@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW, FAILURES_SECONDS = 10, 10.0
-"""Ticks in a row that could not be written, or in which reading or deciding failed, and the time that they take, after
-which the loop ends: what lasts for so long does not heal by itself."""
+"""Failed ticks in a row (reading, deciding or writing), and the time that they take, after which the loop ends. What
+lasts for so long does not heal by itself."""
 
 
 def raise_if_lease_lost(lease: Lease | None) -> None:

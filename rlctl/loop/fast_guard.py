@@ -1,8 +1,8 @@
 """The guard between two ticks: at a sign that an LC suffers BE is held at once, until the loop decides anew.
 
-It can only tighten. What it writes is the safe allocation, the most that people have just said BE may have, or the last
-verdict once more over what another program has written; the next tick then decides by its readings and by what people
-say, as ever. It runs in the loop's own thread, in the wait for the tick, so nothing is written beside a tick.
+It can only tighten. It writes the safe allocation, the most that an operator has just allowed, or the last verdict once
+more over what another program has written. The next tick then decides by its readings and the operator's bounds, as
+ever. It runs in the loop's own thread, in the wait for the tick, so nothing is written beside a tick.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Log lines on the loop for an operator: one when a decision changes, and one a minute; never one a tick.
 
-BE that grows step by step for one and the same reason is one decision, and a policy that goes a little up and down is
-too: the tick log has the steps.
+BE that grows step by step for one and the same reason is one decision, and so is a policy that goes a little up and
+down. The tick log has the steps.
 """
 
 from __future__ import annotations

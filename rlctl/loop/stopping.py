@@ -17,8 +17,8 @@ class Request:
 
     A handler runs in the main thread, amid whatever that does. Amid `Event.wait`, or amid the `Event.set` of another
     handler, `Event.set` could wait for ever for the lock that its own thread holds. A plain lock can be let go of at
-    any time by anybody. `SimpleQueue`, which is made for handlers as well, is no way out: its `get` with a timeout
-    waits for ever, before Python 3.13, where the time is up before the wait begins (Modules/_queuemodule.c).
+    any time by anybody. `SimpleQueue`, which is made for handlers as well, does not help. Before Python 3.13 its `get`
+    with a timeout waits for ever where the time is up before the wait begins (Modules/_queuemodule.c).
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What a learned policy does: the allocation that it settles at over load and slack, on two kinds of hosts.
 
-Nothing is simulated: load and slack are held at each point of a grid, the other readings follow from the load and from
-what BE has, and the policy moves under its shield until nothing changes any more.
+Nothing is simulated. Load and slack are held at each point of a grid; the other readings follow from the load and from
+what BE has. The policy moves under its shield until nothing changes any more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOADS: Array = np.round(np.arange(0.05, 1.101, 0.05), 2)
 SLACKS: Array = np.round(np.arange(-0.3, 0.951, 0.05), 2)
 
 MOST_TICKS = 60 + TOP * round(EXPLORE_WINDOWS)
-"""Control periods after which what still changes is a cycle: growth from nothing to all takes the shield 36 at most,
+"""Control periods after which what still changes is a cycle. Growth from nothing to all takes the shield 36 at most,
 and a policy that goes on level by level so many for each."""
 
 CYCLE_TICKS = 12

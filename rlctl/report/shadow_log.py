@@ -1,8 +1,8 @@
 """The answers of shadows as a log: a line a tick with the answers of all, rotated and bounded as the tick log.
 
-One line for all shadows rather than one for each: what the tick itself was stands there once, and a crash tears all of
-a tick or nothing, so that policies are compared on the same ticks. A line has what a report needs of the tick too:
-tick logs are rotated away within hours, and a promotion looks back on days.
+One line serves all shadows. The tick itself stands there once, and a crash tears all of a tick or nothing. So policies
+are compared on the same ticks. A line has what a report needs of the tick too: tick logs are rotated away within hours,
+and a promotion looks back on days.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """What a shadow log says of each shadow beside the policy that acted: figures, JSON, and lines for people.
 
 Ticks are autocorrelated: what held in one tick mostly holds in the next. So no interval here counts ticks. The log is
-cut into blocks, longer than what guards and managers remember, and the intervals come from the spread between blocks:
-Student's t over blocks for means, Wilson's interval at the effective number of ticks for shares. Beyond that, ticks
-within `APART_SECONDS` never count as more than one, so that a share of 0 or 100 % has an honest interval too. All of it
-holds for loads that the log has seen, and says nothing of others.
+cut into blocks, longer than what guards and managers remember. Intervals come from the spread between blocks: Student's
+t over blocks for means, Wilson's interval at the effective number of ticks for shares. Beyond that, ticks within
+`APART_SECONDS` never count as more than one, so that a share of 0 or 100 % has an honest interval too. All of it holds
+for loads that the log has seen, and says nothing of others.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ acts; whatever they do, BE is as that one left it.
 
 What a shadow sees is another's work. Readings and the history in its observations belong to the allocations that were
 in force, never to those that it asked for itself. A learned policy is asked what a fresh look at this host would make
-it do next, one step at a time; a manager with settings of its own goes on from these, though they were never in force.
-Its answers are ruled by the same guards, and the growth rate counts from what is in force: a shadow can ask for more,
-but get only a step more than BE has. What came of it is not in here; `rlctl.report.shadow_report` says what can be
-told anyway.
+it do next, one step at a time. A manager with settings of its own goes on from these, though they were never in force.
+Its answers are ruled by the same guards, and the growth rate counts from what is in force. A shadow can ask for more,
+but get only a step more than BE has. What came of it is not in here; `rlctl.report.shadow_report` says what can be told
+anyway.
 """
 
 from __future__ import annotations

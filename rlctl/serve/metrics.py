@@ -1,8 +1,8 @@
 """Ticks as Prometheus metrics.
 
 The loop only adds to plain integers and keeps the last tick; everything else is made when somebody asks, in the thread
-that asks. There is no lock between the two, so that no scrape can make a tick wait: a scrape may see a tick's counts
-before its histogram, and the next one has both.
+that asks. There is no lock between the two, so that no scrape can make a tick wait. A scrape may see a tick's counts
+before its histogram; the next one has both.
 
 Names follow https://prometheus.io/docs/practices/naming: base units, `_total` for what only grows, ratios from 0 to 1,
 and labels from closed sets only. A reading that is missing has no sample, rather than a 0 that nobody measured.

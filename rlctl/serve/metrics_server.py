@@ -1,8 +1,8 @@
 """/metrics and /healthz of a running rlctl, on the threading server of Python's library.
 
 A peer can ask for two pages and nothing else. It cannot make rlctl hold much, wait long, or spend CPU time that the
-control loop needs: a request that is not complete within seconds is left, the oldest connection makes room for the
-newest, and connections are taken at a bounded pace; what comes faster waits in the kernel.
+control loop needs. A request that is not complete within seconds is left, and the oldest connection makes room for the
+newest. Connections are taken at a bounded pace; what comes faster waits in the kernel.
 """
 
 from __future__ import annotations

@@ -52,8 +52,8 @@ def self_usage(process: Path = Path("/proc/self")) -> SelfUsage:
 def bounded_memory(most_bytes: int) -> Iterator[None]:
     """Have the kernel refuse this process, and children started within, memory beyond a bound; never raises a bound.
 
-    RLIMIT_DATA counts what is private and writable, touched or not: libraries that map a buffer for each CPU of a
-    large host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
+    RLIMIT_DATA counts what is private and writable, touched or not. Libraries that map a buffer for each CPU of a large
+    host may have taken more already, so `ROOM_BYTES` are left in any case. RLIMIT_AS would count every library.
     """
     # A leak ends in a MemoryError in this process, not in the OOM killer choosing the LC.
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

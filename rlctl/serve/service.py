@@ -62,7 +62,7 @@ PASSING = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.
 class Service:
     """One run on this host: `with` opens it, `run` controls until a stop is requested, the end of `with` closes it.
 
-    All that is opened is closed by one ExitStack, the last first: BE's originals go back when the loop is over, and the
+    All that is opened is closed by one ExitStack, the last first. BE's originals go back when the loop is over, and the
     claims on its groups end last of all.
 
     Args:

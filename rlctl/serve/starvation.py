@@ -30,8 +30,8 @@ DEATH_SECONDS = 0.1
 """So long the loop waits for one that was killed; one that sleeps in the kernel is reaped by a later look."""
 
 FED_RATIO = 2.0
-"""Of the share below which BE starves: at this mean it is fed again, so that one at the edge is not told in turns; but
-no further from it than halfway to everything."""
+"""Of the share below which BE starves: at this mean it is fed again, so that a BE at the edge is not reported in turns.
+It is no further from it than halfway to everything."""
 
 MEANT = frozenset({Reason.OPERATOR, Reason.SCHEDULE})
 """Reasons for which BE has little because somebody wants it so."""
@@ -60,7 +60,7 @@ class StarvationDetector:
     busy LC it may use everything and gets nothing. Without PSI of BE's groups nobody knows whether it wanted more, and
     only what it may use counts.
 
-    Ticks in which a pause, a limit or the schedule holds BE, or in which its groups are empty, do not count: the mean
+    Ticks in which a pause, a limit or the schedule holds BE, or in which its groups are empty, do not count. The mean
     is that of the others, as if no time had passed.
 
     A recorder; `events` are for the next tick.

@@ -1,6 +1,6 @@
 """From ticks to transitions: what a policy saw, what was executed, and what the next tick was worth.
 
-Observations, moves and rewards come from the functions that the environments use (`Observer`, `MOVES`, `reward`), so a
+Observations, moves and rewards come from the functions that the environments use (`Observer`, `MOVES`, `reward`). So a
 recorded transition is the one that a learner on that host would have had. A tick that teaches something wrong is left
 out, and the episode is cut there (`Cut`):
 

@@ -121,8 +121,8 @@ class Step:
 def around(chosen: int, current: Allocation, limits: Limits) -> Flags:
     """A move and its neighbours: the next targets up and down, and to keep what is in force.
 
-    A move that is no target has the targets on both sides of the quota that it leaves; one that leaves BE frozen has no
-    neighbour, since to thaw is no small step.
+    A move that names no target has the targets on both sides of the quota that it leaves. One that leaves BE frozen has
+    no neighbour, since to thaw is no small step.
 
     Returns:
         bool, shape (len(MOVES),), with the move itself.

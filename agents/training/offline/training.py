@@ -3,8 +3,8 @@
     outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
 
 `learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them. In rounds the
-policy is judged, and the best one is kept: by its value on episodes that were held out, or, where courses are given, by
-its merit on them in the simulator.
+policy is judged, and the best one is kept. The criterion is its value on episodes that were held out, or, where courses
+are given, its merit on them in the simulator.
 """
 
 from __future__ import annotations
