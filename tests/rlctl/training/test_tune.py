@@ -184,14 +184,16 @@ def test_failed_trial_says_what_failed():
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("timesteps", "stopped_by"), [(300, ""), (200, "asha")])
-def test_trial_with_spent_timesteps_was_not_stopped(timesteps, stopped_by):
+@pytest.mark.parametrize(
+    ("timesteps", "seconds", "stopped_by"), [(300, 20.0, ""), (200, 20.0, "asha"), (200, 55.0, "")]
+)
+def test_trial_with_spent_timesteps_was_not_stopped(timesteps, seconds, stopped_by):
     on_ray()
     import pandas
 
     from rlctl.agents.training.search.tuner import REPORTED_METRICS, _trial_end
 
-    frame = pandas.DataFrame([{**dict.fromkeys(REPORTED_METRICS, 1.0), "timesteps": timesteps, "seconds": 20.0}])
+    frame = pandas.DataFrame([{**dict.fromkeys(REPORTED_METRICS, 1.0), "timesteps": timesteps, "seconds": seconds}])
     result = SimpleNamespace(config=None, metrics_dataframe=frame, checkpoint=None, error=None, path="/x/t007")
     job = SimpleNamespace(clock=("seconds", 60.0), timesteps=300, scheduler="asha")
     end = _trial_end(job, result)
