@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -164,3 +165,36 @@ def test_the_looks_cost_no_more_than_they_may(slow: SLO, server: tuple[int, Call
         began = time.process_time()
         time.sleep(2.0)
         assert time.process_time() - began < 0.1
+
+
+IN_A_NETWORK_OF_ITS_OWN = """
+import fcntl, os, socket, struct, sys, time
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+fcntl.ioctl(sock, 0x8914, struct.pack("16sh", b"lo", 0x41))  # SIOCSIFFLAGS: up and running
+with socket.create_server(("127.0.0.1", 7)) as listener, socket.create_connection(("127.0.0.1", 7)) as client:
+    peer, _ = listener.accept()
+    print(flush=True)
+    while True:
+        client.send(b"?")
+        time.sleep(0.06)
+        peer.send(peer.recv(1))
+        client.recv(1)
+"""
+
+
+@pytest.mark.host
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="takes root and unshare")
+def test_another_network_namespace_is_entered(slow: SLO) -> None:
+    """A container's: its port 7 is not this host's, and this thread stays where it is."""
+    here = os.readlink("/proc/thread-self/ns/net")
+    command = ["unshare", "--net", sys.executable, "-c", IN_A_NETWORK_OF_ITS_OWN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as lc:
+        try:
+            assert lc.stdout is not None
+            lc.stdout.readline()
+            with contextlib.closing(TcpSource(slow, lambda: (lc.pid,), cpu_ratio=1.0)) as tcp:
+                assert "port 7:" in str(tcp)
+                assert reading(tcp, "tail_latency_seconds", Quantile).value > 0.0
+                assert os.readlink("/proc/thread-self/ns/net") == here
+        finally:
+            lc.kill()
