@@ -137,11 +137,14 @@ class TcpWindow:
         passing = np.concatenate([look.passing for look in looks])
         if passing.size:
             mean_interval = float(np.mean([look.interval_seconds for look in looks]))
-            waiting = np.bincount(self._jiffies(passing)) * mean_interval / self._jiffy_seconds
+            waiting = np.bincount(self._jiffies(passing), minlength=2) * mean_interval / self._jiffy_seconds
+            # An age of k jiffies is one of k - 1 to k + 1, and of none at all one of 0 to 1, which is half as much.
+            waiting[0] *= 2.0
             size = max(len(counts), len(waiting) + 1)
             late = np.pad(_from_above(counts), (0, size - len(counts)))
-            late[1:] += np.pad(waiting, (0, size - 1 - len(waiting)))
-            late[0] += max(waiting[0], float(passing.size))
+            late[1 : len(waiting) + 1] += 0.5 * (waiting + np.append(waiting[1:], 0.0))
+            # Ages of none at all stand at a third of a jiffy, those of one at one: from there to 0.
+            late[0] += max(waiting[0] + 0.5 * max(waiting[0] - waiting[1], 0.0), float(passing.size))
             return _monotone(late)
         return _from_above(counts)
 

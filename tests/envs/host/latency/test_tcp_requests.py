@@ -184,3 +184,21 @@ def test_the_tail_is_near_the_truth(kind: str, every_seconds: float) -> None:
     truth = np.quantile(latencies, 0.95)
     assert figures.tail_seconds == pytest.approx(truth, rel=0.2, abs=JIFFY)
     assert figures.samples == pytest.approx(1500, rel=0.1)
+
+
+@pytest.mark.parametrize("median_seconds", [0.004, 0.03])
+def test_connections_of_one_request_are_seen(median_seconds: float) -> None:
+    """A proxy without keep-alive: most of them come and end between two looks."""
+    random = np.random.default_rng(3)
+    arrivals = np.cumsum(random.exponential(1 / 300, 6000))
+    latencies = random.lognormal(np.log(median_seconds), 0.6, 6000)
+    tracker, window = RequestTracker(20.0), TcpWindow(60.0, 0.95, JIFFY)
+    for at in np.arange(0.02, arrivals[-1], 0.0201):  # a little late each time, so at any moment of a jiffy
+        rows = []
+        for cookie in np.flatnonzero((arrivals <= at) & (at < arrivals + latencies)).tolist():
+            age = 4 * (int(at / JIFFY) - int(arrivals[cookie] / JIFFY))
+            rows.append(connection(age, age, 1, 0, cookie=cookie + 1))
+        window.add(tracker.see(float(at), listing(*rows)))
+    figures = window.figures()
+    assert figures.tail_seconds == pytest.approx(np.quantile(latencies, 0.95), rel=0.25, abs=JIFFY)
+    assert figures.done_rps == pytest.approx(300, rel=0.3)
