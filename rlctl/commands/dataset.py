@@ -16,11 +16,11 @@ from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.commands.arguments import number, positive, positive_int, refuse_given, require_names
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
+from rlctl.learn.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.learn.dataset_sources import recording_of
 from rlctl.log.progress import progress, say
 from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
-from rlctl.training.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
-from rlctl.training.dataset_sources import recording_of
 
 EXAMPLES = """examples:
   rlctl dataset export /var/log/rlctl --out nginx-v0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.rollouts.cluster_env import Rollouts
     from rlctl.agents.training.training_run import TrainingResult
-    from rlctl.training.plan import TrainingOptions, TrainingPlan
+    from rlctl.learn.plan import TrainingOptions, TrainingPlan
 
 EXAMPLES = """examples:
   rlctl train --algo ppo --max-seconds 600
@@ -144,7 +144,7 @@ def run(args: argparse.Namespace) -> int:
         from rlctl.commands import train_offline
 
         return train_offline.run(args)
-    from rlctl.training.plan import require_libraries
+    from rlctl.learn.plan import require_libraries
 
     _check(args)
     plans = _check_plans(args, _plans(args))
@@ -205,7 +205,7 @@ def _cluster(args: argparse.Namespace) -> contextlib.AbstractContextManager[Clus
 
 
 def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
-    from rlctl.training.plan import TrainingOptions, new_plan, resumed_plan
+    from rlctl.learn.plan import TrainingOptions, new_plan, resumed_plan
 
     if args.resume:
         if given := [name for name in NEW_RUN_ONLY if getattr(args, name) is not None]:
@@ -222,7 +222,7 @@ def _plans(args: argparse.Namespace) -> list[TrainingPlan]:
 
 def _folder(args: argparse.Namespace, seed: int) -> Path:
     """The folder of a run with this seed; a default one is made, for the next run to have another."""
-    from rlctl.training.plan import new_folder
+    from rlctl.learn.plan import new_folder
 
     folder: Path = args.resume or args.out or new_folder(args.algo)
     return folder / f"seed-{seed}" if args.out and (args.seeds or 1) > 1 else folder
@@ -232,7 +232,7 @@ def _train(
     args: argparse.Namespace, plan: TrainingPlan, folder: Path, caught: list[int], cluster: Cluster | None
 ) -> TrainingResult:
     from rlctl.agents.training.learn import learn
-    from rlctl.training.progress import training_progress
+    from rlctl.learn.progress import training_progress
 
     say("\n".join(plan.lines()))
     say(f"folder: {folder}" + (" (goes on)" if args.resume else ""))
@@ -255,7 +255,7 @@ def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | N
     if cluster is None:
         return None
     from rlctl.agents.training.rollouts.cluster_env import WAIT_SECONDS, Rollouts
-    from rlctl.training.live_plan import live_testbed
+    from rlctl.learn.live_plan import live_testbed
 
     return Rollouts(cluster, live_testbed(plan.options, plan.run.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 
@@ -271,8 +271,8 @@ def _command(args: argparse.Namespace, options: TrainingOptions, folder: Path) -
 
 
 def _show(args: argparse.Namespace, results: Sequence[TrainingResult]) -> None:
+    from rlctl.learn.progress import result_rows
     from rlctl.report.page import render
-    from rlctl.training.progress import result_rows
 
     runs = [one.as_json() for one in results]
     write_json(args.json, {"schema": 1, "algorithm": results[0].run.algorithm, "runs": runs})

@@ -11,9 +11,9 @@ from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
+from rlctl.learn.live_plan import TIMESTEPS, fine_tune, live_testbed
+from rlctl.learn.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
 from rlctl.log.progress import progress, say
-from rlctl.training.live_plan import TIMESTEPS, fine_tune, live_testbed
-from rlctl.training.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome

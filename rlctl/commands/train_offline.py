@@ -14,10 +14,10 @@ from rlctl.agents.training.recipe import recipe_file
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
+from rlctl.learn.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
 from rlctl.log.progress import say
 from rlctl.loop.stopping import signals_noted
 from rlctl.report.page import render
-from rlctl.training.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
 
 if TYPE_CHECKING:
     from rlctl.agents.training.offline.training import OfflineOutcome, OfflineRun, Round

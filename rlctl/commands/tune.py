@@ -18,7 +18,7 @@ from rlctl.log.progress import say
 if TYPE_CHECKING:
     from rlctl.agents.training.cluster.nodes import Cluster
     from rlctl.agents.training.search.job import Job
-    from rlctl.training.search import SearchOptions, SearchOutcome
+    from rlctl.learn.search import SearchOptions, SearchOutcome
 
 EXAMPLES = """examples:
   rlctl tune --algo ppo --trials 24 --max-seconds 600
@@ -84,8 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that no trial came to a policy. Tables go to stdout, all else to stderr."""
     from rlctl.agents.training.cluster.connection import LOCAL, connected, require_ray
-    from rlctl.training.plan import new_folder, require_libraries
-    from rlctl.training.search import begin, check_new
+    from rlctl.learn.plan import new_folder, require_libraries
+    from rlctl.learn.search import begin, check_new
 
     _check(args, LOCAL)
     options, job = _search_of(args)
@@ -142,7 +142,7 @@ def _search_of(args: argparse.Namespace) -> tuple[SearchOptions, Job]:
     """The search that goes on, or a new one, which has no folder yet."""
     from pydantic import ValidationError
 
-    from rlctl.training.search import SearchOptions, new_search, resumed_search
+    from rlctl.learn.search import SearchOptions, new_search, resumed_search
 
     if args.resume:
         return resumed_search(args.out)
@@ -174,8 +174,8 @@ def _print_space(job: Job) -> None:
 def _search(args: argparse.Namespace, options: SearchOptions, job: Job, cluster: Cluster) -> SearchOutcome:
     """Search, choose, export, write."""
     from rlctl.agents.training.search.tuner import WINNER, export_winner, judge, search
+    from rlctl.learn.search import HISTORY, SearchOutcome, ranked
     from rlctl.log.progress import progress
-    from rlctl.training.search import HISTORY, SearchOutcome, ranked
 
     say(
         f"Ray at {args.ray}: nodes: {len(cluster.nodes)}, CPUs: {cluster.cpus}; each of {job.trials} trials "

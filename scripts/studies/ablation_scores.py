@@ -23,9 +23,9 @@ from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.observations import EXPERIENCE
 from rlctl.envs.sim.seeds import evaluation
+from rlctl.learn.plan import course_of
 from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT
-from rlctl.training.plan import course_of
 
 Array = NDArray[np.float64]
 

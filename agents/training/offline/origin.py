@@ -85,7 +85,7 @@ class Origin(Strict):
         observation_version, moves_version, lags: What its numbers mean.
         sha256: Digest over all episodes: the dataset's own identity, wherever it is copied to.
         ticks: Control periods of the recordings, more than there are transitions.
-        censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.training.transitions`.
+        censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.learn.transitions`.
         policies: Who decided, in the order of the numbers in `policy`.
         guards: Who overruled, in the order of the numbers in `guard`.
     """

@@ -29,10 +29,10 @@ from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
+from rlctl.learn.plan import require_libraries
 from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
-from rlctl.training.plan import require_libraries
 
 HOST, TICKS = "thesis-host", 600
 BLOCK = 250

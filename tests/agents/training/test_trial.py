@@ -13,8 +13,8 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.seeds import evaluation, training
 from rlctl.envs.workload import Weight
+from rlctl.learn.plan import course_of
 from rlctl.safety.profile import load_profile
-from rlctl.training.plan import course_of
 
 PREFERENCES = np.random.default_rng(3).normal(size=(400, len(MOVES))).astype(np.float32)
 SEEDS = tuple(evaluation(number) for number in range(3))

@@ -16,7 +16,7 @@ from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
-from rlctl.training.live_plan import fine_tune
+from rlctl.learn.live_plan import fine_tune
 from tests.doubles.bed import Bed
 from tests.doubles.command import refused
 from tests.doubles.plant import BreakingPlant, FakePlant

@@ -19,13 +19,13 @@ from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import encode_line
 from rlctl.envs.workload import Weight
+from rlctl.learn.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
+from rlctl.learn.dataset_sources import recording_of
+from rlctl.learn.transitions import LONGEST, Cut, TransitionBuilder, TransitionStep, censored
 from rlctl.log.record import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
-from rlctl.training.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
-from rlctl.training.dataset_sources import recording_of
-from rlctl.training.transitions import LONGEST, Cut, TransitionBuilder, TransitionStep, censored
 from tests.doubles.plant import FakePlant
 from tests.doubles.tick_logs import record_run
 

@@ -14,8 +14,8 @@ from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.learn.plan import TrainingOptions, new_folder, new_plan, resumed_plan
 from rlctl.safety.profile import load_profile
-from rlctl.training.plan import TrainingOptions, new_folder, new_plan, resumed_plan
 from tests.doubles.command import refused
 
 needs_training = pytest.mark.skipif(
@@ -169,7 +169,7 @@ def test_runs_that_begin_together_have_each_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert new_folder("ppo") == Path("runs/ppo/1")
     stale = iter([Path("runs/ppo/1"), Path("runs/ppo/2")])  # as the other one, which looked before it was made
-    monkeypatch.setattr("rlctl.training.plan.next_folder", lambda _: next(stale))
+    monkeypatch.setattr("rlctl.learn.plan.next_folder", lambda _: next(stale))
     assert new_folder("ppo") == Path("runs/ppo/2")
     assert Path("runs/ppo/2").is_dir()
 

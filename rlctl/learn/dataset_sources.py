@@ -20,12 +20,12 @@ from rlctl.envs.observation import Observer
 from rlctl.envs.replay import allocation_of, limits_of, usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.ticklog import Damage, log_files
+from rlctl.learn.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
 from rlctl.log.header import limits_in, profile_in
 from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.replay import begins_anew, digest_in, period_in, prepare_shield
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.training.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
 
 TRANSITIONS = "transitions.jsonl"
 """What `rlctl train --plant host` writes into the folder of its run."""

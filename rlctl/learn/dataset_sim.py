@@ -32,9 +32,9 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
+from rlctl.learn.transitions import TransitionBuilder, TransitionStep, recording_of_builders
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
-from rlctl.training.transitions import TransitionBuilder, TransitionStep, recording_of_builders
 
 RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""

@@ -17,7 +17,7 @@ from rlctl.safety.profile import load_profile
 
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
-    from rlctl.training.plan import TrainingOptions
+    from rlctl.learn.plan import TrainingOptions
 
 TIMESTEPS = 600
 """Ten minutes, where no number is given."""

@@ -252,7 +252,7 @@ def test_live_trainings_steps_are_transitions(tmp_path):
 
     from rlctl.agents.training.rollouts.fine_tuning import FineTuning, FineTuningTask
     from rlctl.envs.host_env import HostEnv
-    from rlctl.training.dataset_sources import recording_of
+    from rlctl.learn.dataset_sources import recording_of
     from tests.doubles.bed import Bed, running_on
     from tests.doubles.plant import FakePlant
 

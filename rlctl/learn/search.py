@@ -26,8 +26,8 @@ from rlctl.bench.sim_scenario import CAPPED, SUITE
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model
+from rlctl.learn.plan import TrainingOptions, new_plan
 from rlctl.report.page import render
-from rlctl.training.plan import TrainingOptions, new_plan
 
 if TYPE_CHECKING:
     from rlctl.agents.training.search.tuner import TrialEnd

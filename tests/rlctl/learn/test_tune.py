@@ -18,7 +18,7 @@ from rlctl.agents.training.search.space import load_space
 from rlctl.agents.training.trial import Trial
 from rlctl.cli import main
 from rlctl.envs.errors import HostError
-from rlctl.training.search import SearchOptions, SearchOutcome, begin, new_search, ranked, resumed_search
+from rlctl.learn.search import SearchOptions, SearchOutcome, begin, new_search, ranked, resumed_search
 
 SPACE = """algorithm: ppo
 recipe:
@@ -103,7 +103,7 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.require_ray", lambda: None)
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.connected", nobody)
     monkeypatch.setattr("rlctl.commands.tune.require_installed", lambda *_: None)
-    monkeypatch.setattr("rlctl.training.plan.require_libraries", lambda **_: None)
+    monkeypatch.setattr("rlctl.learn.plan.require_libraries", lambda **_: None)
     words = ["tune", *TINY, "--space", str(space), "--ray", "127.0.0.1:1", "--out", str(tmp_path / "search")]
     assert main(words) == 75
     assert "nobody answers there" in capsys.readouterr().err
