@@ -23,7 +23,7 @@ from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, SafeLevelMemory, levels_reached, periods_of
 from rlctl.envs.features import FRAME_SIZE, Sensed, frames
-from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, SeveralTelemetry, Telemetry, Value, number
+from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -202,7 +202,7 @@ class Observer:
 
     def _rate(self, telemetry: Telemetry) -> None:
         """Have what is known go along with a maximum load that is learned."""
-        if not isinstance(telemetry, SeveralTelemetry):
+        if not telemetry.ruling:
             if isinstance(most := telemetry.counters.get(MAX_LOAD), Value):
                 self.experience.rescale_load(most.value)
             return

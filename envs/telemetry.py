@@ -193,14 +193,26 @@ class Telemetry:
         return None if slack is None else 1.0 - slack
 
     @property
+    def lcs(self) -> Mapping[str, Telemetry]:
+        """Each LC's own readings by its name; of one alone by no name."""
+        return {"": self}
+
+    @property
+    def ruling(self) -> str:
+        """Name of the LC whose latency and target these are, where there are several; else empty."""
+        return ""
+
+    @property
     def targets_seconds(self) -> Mapping[str, float]:
-        """The target of each LC by its name, whichever of them rules; of one alone by no name."""
-        return {"": self.target_seconds}
+        """The target of each LC by its name, whichever of them rules."""
+        return {name: lc.target_seconds for name, lc in self.lcs.items()}
 
     @property
     def missed(self) -> bool | None:
         """Whether an LC missed its target; None where none is known to, and of one it is not known."""
-        return _is_missed(self)
+        # Of the ruling one alone it may not be known, while another one misses its target.
+        missed = [_is_missed(lc) for lc in self.lcs.values()]
+        return any(missed) or (None if None in missed else False)
 
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
@@ -237,9 +249,10 @@ BUSIEST_THREAD = "lc_busiest_thread_ratio"
 """The counter with the busiest thread's share of the LC's CPU time; further CPUs do not speed up one thread."""
 
 BE_ALLOWED = "be_allowed_cpus"
+"""The counter with the CPUs that BE might use in the window of `be_cpus`; a simulated host has none, and obeys."""
+
 BE_SHARE = "be_effective_share"
 """BE's share of a CPU that it and the LC both want, by their CPU weights where those meet."""
-"""The counter with the CPUs that BE might use in the window of `be_cpus`; a simulated host has none, and obeys."""
 
 READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})
 """Names of the readings that every Telemetry has, in its order; `counters` holds further ones."""
@@ -271,27 +284,18 @@ class SeveralTelemetry(Telemetry):
         lcs: Each LC's own readings, by name.
     """
 
-    ruling: str = ""
-    lcs: Mapping[str, Telemetry] = field(default_factory=dict)
-
-    @property
-    def targets_seconds(self) -> Mapping[str, float]:
-        """The target of each LC by its name, whichever of them rules."""
-        return {name: lc.target_seconds for name, lc in self.lcs.items()} or {"": self.target_seconds}
-
-    @property
-    def missed(self) -> bool | None:
-        """Of the ruling one alone it may not be known, while another one misses its target."""
-        missed = [lc.missed for lc in self.lcs.values()] or [_is_missed(self)]
-        return any(missed) or (None if None in missed else False)
+    ruling: str = field(kw_only=True)
+    lcs: Mapping[str, Telemetry] = field(kw_only=True)
 
 
-def worst_of(lcs: Mapping[str, Telemetry]) -> SeveralTelemetry:
+def worst_of(lcs: Mapping[str, Telemetry]) -> Telemetry:
     """The readings of the LC with the least slack; of one whose slack is not known, if there is such.
 
     The load is the highest of all, all must be alive, and their CPU use is added up; where one's is missing, nobody
     knows.
     """
+    if len(lcs) == 1:
+        return next(iter(lcs.values()))
     ruling = min(lcs, key=lambda name: _badness(lcs[name].slack_ratio))
     chosen = lcs[ruling]
     shared = {field.name: getattr(chosen, field.name) for field in fields(Telemetry)}

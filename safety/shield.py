@@ -10,7 +10,7 @@ from typing import Any
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.allocations import moved_one
 from rlctl.envs.arrays import Flags
-from rlctl.envs.telemetry import SeveralTelemetry, Telemetry
+from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.profile import Profile
 from rlctl.safety.user_guard import UserGuard, UserMemory
@@ -36,7 +36,7 @@ def _advance_memory(guard: Guard[Any], memory: Any, telemetry: Telemetry) -> Any
     """A guard's memory after a tick, of one LC or of each of several."""
     # A guard that saw only the worst LC of each tick would forget what the others did: that one of them is cooling
     # down, or under high load. So each LC's readings teach its own memory; readings of none in particular teach all.
-    if isinstance(telemetry, SeveralTelemetry):
+    if telemetry.ruling:
         known = memory.lcs if isinstance(memory, EachLc) else {}
         return EachLc({name: guard.advance(known.get(name, guard.start()), one) for name, one in telemetry.lcs.items()})
     if isinstance(memory, EachLc):
@@ -66,9 +66,8 @@ def _bounds_of(
     if not isinstance(memory, EachLc):
         yield guard.bound(memory, telemetry, current, limits)
         return
-    lcs = telemetry.lcs if isinstance(telemetry, SeveralTelemetry) else {}
     for name, one in memory.lcs.items():
-        bound = guard.bound(one, lcs.get(name, telemetry), current, limits)
+        bound = guard.bound(one, telemetry.lcs.get(name, telemetry), current, limits)
         yield bound and replace(bound, detail=f"LC {name}: {bound.detail}" if bound.detail else f"LC {name}")
 
 

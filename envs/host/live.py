@@ -189,8 +189,6 @@ class LiveHost:
         first = self._rescale_load(
             self._first, Telemetry(now, self.slo.target_seconds, **known, counters=readings), readings
         )
-        if not self._others:
-            return first
         return worst_of({self._first.name: first} | {lc.name: self._of_other(lc, first) for lc in self._others})
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlctl.envs.errors import printable
 from rlctl.envs.host.max_load import MaxLoad, window_of
-from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, SeveralTelemetry, Why, offered_rps
+from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, Why, offered_rps
 from rlctl.log.header import limits_in
 from rlctl.log.reader import LoggedTick
 
@@ -32,8 +32,7 @@ class LoggedLoad:
         if (limits := limits_in(logged.header)) is None:
             return
         telemetry, held = logged.tick.telemetry, logged.tick.before.at_most(limits.minimum)
-        lcs = telemetry.lcs if isinstance(telemetry, SeveralTelemetry) else {ONLY: telemetry}
-        for name, lc in lcs.items():
+        for name, lc in ((name or ONLY, lc) for name, lc in telemetry.lcs.items()):
             load = self.loads.get(name)
             if load is None or (logged.first and load.lc_cpus != limits.lc_cpus):
                 load = self.loads[name] = MaxLoad(printable(name), limits.lc_cpus)

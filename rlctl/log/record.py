@@ -20,7 +20,6 @@ from rlctl.envs.telemetry import (
     Missing,
     Quantile,
     Reading,
-    SeveralTelemetry,
     Telemetry,
 )
 from rlctl.envs.ticklog import encode_line
@@ -90,8 +89,7 @@ class Tick:
         """BE was held before the period was over, and the LC whose sign it was met its target in it."""
         if self.alarm is None or self.alarm.sign is Sign.TAIL:  # which is a window that missed the target
             return False
-        lcs = self.telemetry.lcs if isinstance(self.telemetry, SeveralTelemetry) else {}
-        return lcs.get(self.alarm.lc, self.telemetry).missed is False
+        return self.telemetry.lcs.get(self.alarm.lc, self.telemetry).missed is False
 
     @property
     def be_vanished(self) -> bool:
@@ -205,7 +203,7 @@ def _further(tick: Tick) -> dict[str, Any]:
         plain["alarm"] = asdict(tick.alarm)
     if tick.shares:
         plain["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
-    if isinstance(telemetry, SeveralTelemetry):
+    if telemetry.ruling:
         plain["lc"] = telemetry.ruling
         plain["lcs"] = {
             name: {

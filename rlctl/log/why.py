@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from rlctl.envs.errors import printable
-from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, SeveralTelemetry, Telemetry
+from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick, tick_as_json
@@ -130,7 +130,7 @@ def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
 
 def ruling(telemetry: Telemetry) -> str:
     """Whose latency and target these are, where there are several LCs; empty where there is one."""
-    return f"LC {printable(telemetry.ruling)}: " if isinstance(telemetry, SeveralTelemetry) else ""
+    return f"LC {printable(telemetry.ruling)}: " if telemetry.ruling else ""
 
 
 def _missing_lines(telemetry: Telemetry) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _effect_lines(logged: LoggedTick, following: LoggedTick | None) -> Iterator[
     yield f"{passed:.1f} s later" + (f", at tick {later.index} ({lost} between are not recorded)" if lost else "")
     for name in ("tail_latency_seconds", "load_ratio", "be_cpus"):
         before, after, whose = tick.telemetry, later.telemetry, ""
-        if name in OF_EACH_LC and isinstance(before, SeveralTelemetry) and isinstance(after, SeveralTelemetry):
+        if name in OF_EACH_LC and before.ruling and after.ruling:
             whose, lc = ruling(before), before.ruling  # another one may be the worst off by now
             before, after = before.lcs.get(lc, before), after.lcs.get(lc, after)
         then, now = getattr(before, name), getattr(after, name)

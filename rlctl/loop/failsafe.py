@@ -14,7 +14,7 @@ from rlctl.agents.policy_runner import SAFE, Decision, PolicyRunner
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, HostError, in_one_line
 from rlctl.envs.plant import Plant
-from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Why, worst_of
+from rlctl.envs.telemetry import Missing, Telemetry, Why, worst_of
 from rlctl.safety.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ class Failsafe:
         except Exception as error:  # noqa: BLE001 - whatever it was, the tick goes on
             # An unread host counts as one whose readings are lost: the sensor guard then asks for the safe allocation.
             why = f"reading failed: {in_one_line(error)}"
-            last = self._last
-            if isinstance(last, SeveralTelemetry):
-                self._last = worst_of({name: self._without_readings(lc, why) for name, lc in last.lcs.items()})
-            else:
-                self._last = self._without_readings(last, why)
+            self._last = worst_of({name: self._without_readings(lc, why) for name, lc in self._last.lcs.items()})
         return self._last, why
 
     def _without_readings(self, last: Telemetry, why: str) -> Telemetry:

@@ -16,7 +16,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.sim.identify import HostRecord, spread
-from rlctl.envs.telemetry import SeveralTelemetry, Telemetry, number_or_nan, offered_rps
+from rlctl.envs.telemetry import Telemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
 from rlctl.log.header import limits_in, profile_in
@@ -173,7 +173,7 @@ def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
 
 def _offered(telemetry: Telemetry) -> list[tuple[float, float]]:
     """Requests a second and share of the maximum, of each LC."""
-    lcs = telemetry.lcs.values() if isinstance(telemetry, SeveralTelemetry) else (telemetry,)
+    lcs = telemetry.lcs.values()
     return [(number_or_nan(offered_rps(lc.counters)), number_or_nan(lc.load_ratio)) for lc in lcs]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from rlctl.config.serve import LcSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import MOST_PRICE
-from rlctl.envs.telemetry import Missing, SeveralTelemetry, Telemetry, Value, Why, number
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason
 
@@ -152,8 +152,7 @@ class Budgets:
         telemetry = tick.telemetry
         for budget in self.each:
             # With several LCs the telemetry is that of the worst one; a budget counts its own LC's windows.
-            own = telemetry.lcs.get(budget.lc) if isinstance(telemetry, SeveralTelemetry) else telemetry
-            if own is not None:
+            if (own := telemetry.lcs.get(budget.lc if telemetry.ruling else "")) is not None:
                 budget.observe(own)
 
     @property

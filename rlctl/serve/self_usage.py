@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rlctl.config.sections import LimitsSection
 from rlctl.envs.errors import printable
-from rlctl.envs.telemetry import FEW_SAMPLES, Quantile, SeveralTelemetry
+from rlctl.envs.telemetry import FEW_SAMPLES, Quantile
 from rlctl.log.record import Tick
 
 log = logging.getLogger(__name__)
@@ -161,15 +161,14 @@ class TailCheck:
     def write(self, tick: Tick) -> None:
         """Look at each LC's tail."""
         now = tick.telemetry.time_seconds
-        lcs = tick.telemetry.lcs if isinstance(tick.telemetry, SeveralTelemetry) else {"the LC": tick.telemetry}
-        for name, lc in lcs.items():
+        for name, lc in tick.telemetry.lcs.items():
             tail = lc.tail_latency_seconds
             if not isinstance(tail, Quantile) or tail.samples < FEW_SAMPLES:
                 continue
             if tail.value >= LOW_TAIL_RATIO * lc.target_seconds:
                 self._low_since.pop(name, None)
             elif now - self._low_since.setdefault(name, now) >= LOW_TAIL_SECONDS:
-                self._tell(name, tail.value, lc.target_seconds, now)
+                self._tell(name or "the LC", tail.value, lc.target_seconds, now)
 
     def _tell(self, name: str, tail_seconds: float, target_seconds: float, now: float) -> None:
         if now - self._warned_seconds.get(name, -math.inf) < REMIND_SECONDS:
