@@ -422,7 +422,8 @@ CASES: tuple[Case, ...] = (
 """The matrix, in the order of issue 5."""
 
 
-def _stall(stage: Stage) -> None:
+def _break_and_stall(stage: Stage) -> None:
+    _trigger(stage)
     stage.source.stall()
 
 
@@ -449,8 +450,8 @@ def _escape_and_stall(stage: Stage) -> None:
 
 
 BROKEN: tuple[Case, ...] = (
-    Case("freezer-does-nothing", "the freezer says that all have stopped, and writes nothing", _to_safe(_stall), "",
-         _leave, inside=FREEZER),
+    Case("freezer-does-nothing", "the freezer says that all have stopped, and writes nothing",
+         _to_safe(_break_and_stall), "", _leave, inside=FREEZER),
     Case("watchdog-late", "SIGSTOP to the controller; the watchdog waits for 5 s more",
          _to_safe(_signal(signal.SIGSTOP, _controller)), "", _left_to_successor, promise=Promise.LEASE,
          config=lambda stage: {"watchdog": {"grace_seconds": 5.0 + stage.pace.grace_seconds}}),

@@ -29,6 +29,7 @@ class Judged:
         freer: How many times it became freer than it might be.
         first: The first of these, in words.
         excess_seconds: CPU time that its processes used beyond what the verdicts allow, at its most.
+        excess_before_seconds: The same until it was where it had to be.
         gap_seconds: The longest time for which nobody looked.
         waited_seconds: How long the service waited for a CPU until BE was where it had to be.
     """
@@ -37,6 +38,7 @@ class Judged:
     freer: int = 0
     first: str = ""
     excess_seconds: float = 0.0
+    excess_before_seconds: float = 0.0
     gap_seconds: float = 0.0
     waited_seconds: float = 0.0
 
@@ -114,7 +116,7 @@ def judge(
     """
     reached, times, was_freer, first = math.inf, 0, False, ""
     begin, end = watched
-    excess, most_excess, gap = 0.0, 0.0, 0.0
+    excess = most_excess = excess_before = gap = 0.0
     before, seen_seconds = None, begin
     waited_from = waited_to = 0.0
     for sample in samples:
@@ -138,12 +140,14 @@ def judge(
             # What was not used before is no credit.
             excess = 0.0 if is_excused else max(excess + used - allowed, 0.0)
             most_excess = max(most_excess, excess)
+            excess_before = most_excess if reached == math.inf else excess_before
         before = sample, limit.usable_cpus
         if is_freer and not was_freer:
             times += 1
             first = first or f"{sample.begun_seconds - begin:.2f} s after the fault: {sample.found}, allowed {limit}"
         was_freer = is_freer
-    return Judged(reached, times, first, most_excess, max(gap, end - seen_seconds), max(waited_to - waited_from, 0.0))
+    gap, waited = max(gap, end - seen_seconds), max(waited_to - waited_from, 0.0)
+    return Judged(reached, times, first, most_excess, excess_before, gap, waited)
 
 
 def _within(sample: Sample, most: Allocation) -> bool:

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
     if fault == CLOCK:
         _break_clock(trigger)
     elif fault == FREEZER:
-        _break_freezer()
+        _break_freezer(trigger)
     elif kind == "policy":
         _break_policy(trigger, POLICY[name]())
     else:
@@ -105,15 +105,25 @@ def _break_writes(trigger: str, group: str, number: int) -> None:
     KernelFiles.write = broken  # type: ignore[method-assign]
 
 
-def _break_freezer() -> None:
+def _break_freezer(trigger: str) -> None:
     from rlctl.envs.host.cgroup.driver import FreezerDriver
     from rlctl.envs.host.cgroup.v1 import FreezerV1
     from rlctl.envs.host.cgroup.v2 import FreezerV2
 
-    ordered: dict[Path, bool] = {}
-    FreezerDriver.order = lambda self, frozen: ordered.update({self.state_path: frozen})  # type: ignore[method-assign]
+    pretended: dict[Path, bool] = {}
+    order = FreezerDriver.order
+
+    def broken(self: FreezerDriver, frozen: bool) -> None:
+        if os.path.exists(trigger):
+            pretended[self.state_path] = frozen
+        else:
+            order(self, frozen)
+
+    FreezerDriver.order = broken  # type: ignore[method-assign]
     for driver in (FreezerV1, FreezerV2):
-        driver.ordered = driver.frozen = lambda self: ordered.get(self.state_path, False)  # type: ignore[method-assign]
+        for name in ("is_ordered", "frozen"):
+            told = getattr(driver, name)
+            setattr(driver, name, lambda self, told=told: pretended.get(self.state_path) or told(self))
 
 
 def _break_clock(trigger: str) -> None:

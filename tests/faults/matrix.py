@@ -26,8 +26,8 @@ from tests.faults.stage import Stage
 HEADER = ("case", "BE there after, s", "of", "freer", "CPU beyond, s", "unseen, s", "originals", "the log says")
 MOST_WORDS = 68
 
-SEEN_CPU_SECONDS = 1.0
-"""SECURITY.md: a CPU-second too much suspends BE."""
+SEEN_CPU_SECONDS = 3.0
+"""SECURITY.md: a CPU-second too much suspends BE; and what it uses until that is read, and the tick is over."""
 
 _MESSAGE = re.compile(r"\d\d:\d\d:\d\d |rlctl")  # rather than the configuration in effect
 
@@ -177,8 +177,8 @@ def _judged(case: Case, stage: Stage, fault: Fault) -> Row:
         f"BE was late by {seconds - bound:.2f} s, rlctl waited {judged.waited_seconds:.2f} s for a CPU": (
             bound < seconds < bound + judged.waited_seconds
         ),
-        f"the task that left had {excess:.2f} s of CPU too much, which nobody has to see": (
-            case.escapes and excess < SEEN_CPU_SECONDS and seconds == math.inf
+        f"the task that left had {judged.excess_before_seconds:.2f} s of CPU too much by then": (
+            case.escapes and seconds > bound and judged.excess_before_seconds < SEEN_CPU_SECONDS
         ),
     }
     why_busy = next((text for text, true in busy_because.items() if true), "")

@@ -54,7 +54,7 @@ class Promise(StrEnum):
         tick = pace.tick_seconds
         lease = tick + pace.grace_seconds + 0.3
         long = max(tick, 1.0)
-        promised = {"tick": 1.5 * tick, "lease": lease, "stale": 5.0 * long, "resets": 8.0 * long}
+        promised = {"tick": 1.5 * tick, "lease": lease, "stale": 5.0 * long, "resets": 10.0 * long}
         return promised.get(self.value, 15.0 * long) * pace.slow_ratio
 
 

@@ -42,7 +42,6 @@ MAX_LOAD_RPS = 400.0
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 ORIGINAL_QUOTA = Quota(190_000, 95_000)  # nothing that rlctl or the kernel would come to by itself
-ESCAPED_NICE = -15
 SERVICE_WEIGHTS = {1: 10_240, 2: 1000}
 BE_WEIGHTS = {1: 16, 2: 2}  # enough to freeze at once, too little to disturb who watches
 
@@ -201,10 +200,13 @@ class Stage:
     def let_escape(self) -> None:
         """Move one busy task of BE out of the groups that hold its CPU time, as a careless program might."""
         task = min(self.be.pids())
-        # It gets its CPU on a busy machine too, or there is nothing to see of it.
-        os.setpriority(os.PRIO_PROCESS, task, ESCAPED_NICE)
-        for controller in (CgroupController.CPU, CgroupController.FREEZER):
-            (self._layout.mount(controller).path / "cgroup.procs").write_text(str(task))
+        # By its weight it gets its CPU on a busy machine too, or there is nothing to see of it.
+        outside = self._layout.mount(CgroupController.CPU).path / f"{self.name}-outside"
+        outside.mkdir()
+        self._janitor.note_group(outside)
+        (outside / "cpu.shares").write_text(str(SERVICE_WEIGHTS[1]))
+        for folder in (outside, self._layout.mount(CgroupController.FREEZER).path):
+            (folder / "cgroup.procs").write_text(str(task))
 
     @staticmethod
     def lacks_escape() -> str:
