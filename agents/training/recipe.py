@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model
+from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
@@ -67,16 +67,10 @@ Positive = Annotated[float, Field(gt=0.0)]
 Activation = Literal["tanh", "relu", "elu"]
 
 
-def _refuse_warm_start(value: object) -> None:
-    if value is not None:
-        raise ValueError(
-            "was removed: record its manager with `rlctl dataset record`, clone it with `rlctl train --offline DATASET "
-            "--algo bc`, and begin with that model (--init)"
-        )
-
-
-NoWarmStart = Annotated[None, BeforeValidator(_refuse_warm_start)]
-"""A key that older recipes have, as null."""
+NO_WARM_START = (
+    "warm_start was removed: record its manager with `rlctl dataset record`, clone it with `rlctl train --offline "
+    "DATASET --algo bc`, and begin with that model (--init)"
+)
 
 
 class Arms(Strict):
@@ -123,7 +117,7 @@ class Recipe(Strict):
     """
 
     OWN: ClassVar[frozenset[str]] = frozenset(
-        {"n_envs", "n_timesteps", "policy", "policy_kwargs", "learning_rate", "warm_start", "lags", "early_stop"}
+        {"n_envs", "n_timesteps", "policy", "policy_kwargs", "learning_rate", "lags", "early_stop"}
         | {"eval_every_seconds", "eval_every_timesteps", "clip_range"}
     )
     """Keys that are no plain constructor arguments."""
@@ -138,6 +132,16 @@ class Recipe(Strict):
     eval_every_seconds: Positive | None = 60.0
     eval_every_timesteps: Count | None = None
     early_stop: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_warm_start(cls, data: Any) -> Any:
+        """Older recipes have the key, as null."""
+        if not isinstance(data, dict) or "warm_start" not in data:
+            return data
+        if data["warm_start"] is not None:
+            raise ValueError(NO_WARM_START)
+        return {key: value for key, value in data.items() if key != "warm_start"}
 
     def arguments(self) -> dict[str, Any]:
         """What goes to the algorithm's constructor as it stands."""
@@ -181,7 +185,6 @@ class OnPolicy(Recipe):
     vf_coef: float = Field(0.5, ge=0.0)
     max_grad_norm: Positive = 0.5
     target_kl: Positive | None = None
-    warm_start: NoWarmStart = None
 
     def _few(self, timesteps: int) -> int:
         return timesteps // (ROLLOUTS * self.n_steps)
@@ -209,7 +212,6 @@ class OffPolicy(Recipe):
     exploration_initial_eps: Share = 1.0
     exploration_final_eps: Share
     max_grad_norm: Positive = 10.0
-    warm_start: NoWarmStart = None
 
     def _few(self, timesteps: int) -> int:
         return timesteps // 100

@@ -67,7 +67,7 @@ def test_forbidden_in_a_file_is_one_line(old, new, said, tmp_path):
 
 def test_a_warm_start_is_refused_but_null(tmp_path):
     assert load_recipe("ppo", written(tmp_path, PPO + "  warm_start: null\n"))
-    with pytest.raises(ConfigError, match=r"warm_start: was removed: record its manager"):
+    with pytest.raises(ConfigError, match=r"warm_start was removed: record its manager"):
         load_recipe("ppo", written(tmp_path, PPO + "  warm_start: {manager: feedforward}\n"))
 
 
