@@ -59,6 +59,9 @@ class Drift:
     def unfamiliar(self, observation: Observation) -> str:
         """What of this tick training never had, in a few words; empty when nothing. Never raises."""
         try:
+            # A simulated LC is never idle. Beside one that is, no answer is a wrong one.
+            if observation.telemetry.idle:
+                return ""
             return ", ".join([*self._list_lost(observation), *_list_clipped(observation)])
         except Exception as error:  # noqa: BLE001 - readings that cannot even be looked at are unlike any training
             return in_one_line(error)

@@ -23,7 +23,7 @@ from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value, 
 from rlctl.envs.workload import SLO
 
 RESOURCES = ("cpu", "io", "memory")
-LEAST_RATIO = 1e-6
+LEAST_RATIO = 0.01
 """Of the bound: a latency of 0 is taken for a source that is broken."""
 
 WHOLE_TIME = 1000

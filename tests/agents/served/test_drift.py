@@ -12,7 +12,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.seeds import training
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile as load_shield
 from rlctl.safety.shield import Shield
@@ -50,6 +50,12 @@ def test_sensor_no_training_host_lacked_is_missed():
     assert drift().unfamiliar(without) == "no cpi"
     assert drift("cpi").unfamiliar(without) == ""
     assert drift(plants=0).unfamiliar(without) == "", "a card that names no hosts says nothing of their sensors"
+
+
+def test_an_idle_lc_is_nothing_strange() -> None:
+    """No training has one: a quiet night would demote every learned policy."""
+    idle = {"tail_latency_seconds": Missing(Why.NO_DATA), "counters": {LC_IDLE: Value(1.0)}}
+    assert drift().unfamiliar(seen(**idle)) == ""
 
 
 @pytest.mark.parametrize("why", [Why.NO_DATA, Why.NOT_COUNTED])
