@@ -200,6 +200,7 @@ class Profile(Strict, strict=True):
         """The same with guards of a user's, which can only tighten; PolicyError: two guards have one name."""
         changed = self.model_copy()
         changed._own = (*self._own, *(one if isinstance(one, UserGuard) else UserGuard.of(one) for one in guards))
+        # Log, metrics and digest tell guards apart by their names.
         names = [guard.name for guard in changed.guards()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise PolicyError(f"two guards are called '{twice[0]}'; rename yours")
@@ -208,6 +209,7 @@ class Profile(Strict, strict=True):
     def guards(self) -> tuple[Guard[Any], ...]:
         """The shipped guards with these constants, and those of a user behind them."""
         trust, poll = Trust(self.max_age_seconds, self.min_samples), self.poll_seconds
+        # What follows from what: lost sensors first, since the others judge by them.
         return (
             SensorGuard(trust),
             LoadGate(self.load_suspend_ratio, self.load_resume_ratio, self.least_gap_ratio, poll, trust),

@@ -94,6 +94,7 @@ class Trust:
         if isinstance(latency, Missing) or not target > 0.0:
             return None
         slack = (target - latency.value) / target
+        # Bad news counts from any reading; good news must be fresh, possible and of enough requests.
         believed = slack < 0.0 or (slack <= 1.0 and self.of_latency(telemetry) is None)
         return slack if believed else None
 
@@ -119,6 +120,7 @@ class Trust:
         alive = telemetry.lc_alive
         if isinstance(alive, Missing):
             return None if alive.why in NEVER_THERE else (Reason.LC_DEAD, f"LC process: {alive.why}")
+        # NaN is not at least a half either.
         if not alive.value >= 0.5:
             return Reason.LC_DEAD, "LC has no process"
         wrong = self._wrong(alive, "LC process", Reason.LC_DEAD)

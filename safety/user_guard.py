@@ -56,6 +56,7 @@ class UserGuard:
     def of(cls, guard: Guard[Any], digest: str = "", asked: str = "") -> Self:
         """A guard that is at hand; PolicyError: it lacks a member."""
         made = type(guard)
+        # A protocol and not a base class: whoever writes a guard need not import from here.
         lacking = [name for name in ("name", "start", "advance", "bound") if not hasattr(guard, name)]
         if lacking or not isinstance(guard.name, str) or not guard.name:
             wrong = f"lacks {', '.join(lacking)}" if lacking else "has a name that is not a text"
@@ -84,6 +85,7 @@ class UserGuard:
 
     def bound(self, memory: UserMemory, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """Its bound, with our name and reason; the safe allocation where it has none to be believed."""
+        # What failed to learn from this tick cannot judge it.
         if memory.failed:
             return self._safe(limits, f"advance raised {memory.failed}")
         try:
@@ -111,6 +113,7 @@ def build_user_guard(name: str, *, strict: bool = False) -> UserGuard:
         name: `FILE.py:CLASS`, or an entry point in `rlctl.guards`.
         strict: Only code that nobody but root and this process' user can write.
     """
+    # Code that anybody else can write would rule as root: `strict` refuses it in the service.
     plugin = load("guards", name, strict=strict)
     if inspect.isabstract(plugin.made):
         lacking = ", ".join(sorted(plugin.made.__abstractmethods__))

@@ -68,10 +68,12 @@ class BatchShield:
 
     def _bounds(self, readings: Readings, current: Allocations) -> Allocations:
         """The most that all guards allow; the mask and the ruling of one tick share it."""
+        # By identity: the same objects are the same tick, and guards learn from a tick once.
         if self._latest and self._latest[0] is readings and self._latest[1] is current:
             return self._latest[2]
         with np.errstate(all="ignore"):  # absurd readings overflow, as they do without a word in plain floats
             beliefs = form_beliefs(readings, self.profile)
+            # Memory moves on before the bounds: a guard judges by what it has just seen.
             if readings is not self._learnt:
                 self._memory = advance(self._memory, readings.time_seconds, beliefs, self.profile)
                 self._learnt = readings

@@ -89,6 +89,7 @@ class Layout:
     def kind(self) -> str:
         """v1, v2, hybrid or none, by the controllers that actuate."""
         actuators = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
+        # Only what restricts BE counts: PSI comes from cgroup2 on hosts that are v1 in all else.
         versions = {self.mounts[name].version for name in actuators if name in self.mounts}
         if not versions:
             return "none"
@@ -179,6 +180,7 @@ def _why_missing(name: CgroupController, first: Mapping[str, Mount], table: Mapp
 
 def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     """/proc/cgroups: hierarchy (0 for cgroup2 or none) and whether it is enabled, by controller."""
+    # The table has a line of headings, which begins with #.
     rows = (line.split() for line in text_of(proc / "cgroups").splitlines() if not line.startswith("#"))
     return {
         row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and re.fullmatch(r"[0-9]{1,9}", row[1])
