@@ -570,3 +570,34 @@ def test_absent_group_is_75_in_one_line(tmp_path):
     assert process.returncode == 75, err
     assert last.startswith("rlctl: error: ")
     assert "rlctl-test-absent" in last
+
+
+def test_manager_and_guard_of_a_user_serve(groups, tmp_path):
+    """The guard's bound is in force on the host, and a manager that fails is left to the fallback."""
+    parent, folders = groups
+    before, code = knobs(folders), tmp_path / "own.py"
+    code.write_text(
+        "from rlctl.agents.managers.manager import Manager\n"
+        "from rlctl.envs.allocation import Allocation\n"
+        "from rlctl.safety.verdict import Bound, Reason\n\n\n"
+        "class Failing(Manager):\n"
+        "    ticks = 0\n"
+        "    def begin(self): return self.limits.minimum\n"
+        "    def decide(self, telemetry):\n"
+        "        self.ticks += 1\n"
+        "        return (self.limits.full, 'all') if self.ticks < 4 else 1 / 0\n\n\n"
+        "class Cap:\n"
+        "    name = 'cap'\n"
+        "    def start(self): return None\n"
+        "    def advance(self, memory, telemetry): return None\n"
+        "    def bound(self, memory, telemetry, current, limits):\n"
+        "        return Bound('cap', Reason.OWN, Allocation(0.05, 1), 'no more than a twentieth')\n"
+    )
+    config, ticks = written(parent, tmp_path, f"shield: measured+{code}:Cap"), tmp_path / "log" / "ticks.jsonl"
+    config.write_text(config.read_text().replace("name: static", f"name: '{code}:Failing'"))
+    with requests_in(tmp_path / "requests.jsonl"), served("--config", config) as process:
+        until(lambda: any("ZeroDivisionError" in tick.get("fallback", "") for tick in shown(ticks)), process)
+    assert "own.py:11: Failing.act raised ZeroDivisionError" in process.err
+    assert all(tick["applied"]["quota_cpus"] <= 0.05 for tick in shown(ticks))
+    assert any(bound["guard"] == "cap" for tick in shown(ticks) for bound in tick["bounds"])
+    assert knobs(folders) == before
