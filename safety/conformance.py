@@ -60,6 +60,7 @@ def same_again(guard: Guard[Any]) -> None:
 def memory_is_immutable(guard: Guard[Any]) -> None:
     """What is remembered is a value that later ticks do not change."""
     for _, ticks in histories():
+        # A shield rules on several proposals with one memory, and a replay resumes it: it must stay what it was.
         memories = [guard.start()]
         before = [repr(memories[0])]
         for telemetry, _ in ticks:

@@ -201,6 +201,7 @@ class Profile(Strict, strict=True):
         changed = self.model_copy()
         changed._own = (*self._own, *(one if isinstance(one, UserGuard) else UserGuard.of(one) for one in guards))
         # Log, metrics and digest tell guards apart by their names.
+        # Logs, metrics and the memory of a shield tell guards apart by their names.
         names = [guard.name for guard in changed.guards()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise PolicyError(f"two guards are called '{twice[0]}'; rename yours")
@@ -272,6 +273,7 @@ def load_shield(source: str, *, strict: bool = False) -> Profile:
         ConfigError: As `load_profile`.
         PolicyError: A guard cannot be loaded or made.
     """
-    name, *guards = source.split("+")
+    # A file may have a plus in its own path.
+    name, *guards = [source] if Path(source).is_file() else source.split("+")
     profile = load_profile(name)
     return profile.with_guards(*(build_user_guard(one, strict=strict) for one in guards)) if guards else profile

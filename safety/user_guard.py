@@ -61,16 +61,19 @@ class UserGuard:
         if lacking or not isinstance(guard.name, str) or not guard.name:
             wrong = f"lacks {', '.join(lacking)}" if lacking else "has a name that is not a text"
             raise PolicyError(f"guard {made.__qualname__} {wrong}; see rlctl.safety.guard.Guard")
+        # A dataclass shows its constants; of any other class the code alone enters the digest.
         constants = repr(guard) if is_dataclass(guard) else ""
         return cls(
             guard, guard.name, f"{made.__module__ if not asked else digest}.{made.__qualname__}{constants}", asked
         )
 
+    # A class out of a file is in no module that another process of a benchmark could import.
     def __reduce__(self) -> tuple[Any, ...]:
         return (build_user_guard, (self.asked,)) if self.asked else (type(self).of, (self.guard,))
 
     def start(self) -> UserMemory:
         """The memory before any telemetry."""
+        # What it raises must not leave the shield: an error here would cost the shipped guards their say, too.
         try:
             return UserMemory(self.guard.start())
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it is not trusted to fail in a known way
@@ -78,6 +81,7 @@ class UserGuard:
 
     def advance(self, memory: UserMemory, telemetry: Telemetry) -> UserMemory:
         """The memory after this tick; the one before where the user's code raises."""
+        # The last memory that came of no error goes on: the tick is lost to the guard, and BE is safe in it.
         try:
             return UserMemory(self.guard.advance(memory.value, telemetry))
         except (Exception, SystemExit) as error:  # noqa: BLE001

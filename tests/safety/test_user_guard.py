@@ -198,3 +198,10 @@ class Growing:
 
 def test_the_checks_find_what_breaks_a_promise() -> None:
     assert [name for name, _, what in broken(CHECKS, Growing()) if what] == list(CHECKS)
+
+
+def test_profile_path_may_have_a_plus(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[2] / "configs/safety/responsive.yaml"
+    (tmp_path / "c++").mkdir()
+    (tmp_path / "c++" / "mine.yaml").write_text(shipped.read_text())
+    assert load_shield(f"{tmp_path}/c++/mine.yaml").digest == load_profile("responsive").digest
