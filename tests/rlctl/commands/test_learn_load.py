@@ -14,11 +14,12 @@ from tests.doubles.tick_logs import record_run
 
 
 class Counting(FakePlant):
-    """Says how many requests came, at 1000 a second for a load of 1."""
+    """Says how many requests came, at 1000 a second for a load of 1, and what each took."""
 
     def read(self):
         telemetry = super().read()
-        return telemetry.but(counters={"offered_rps": Value(1000.0 * telemetry.load_ratio.value)})
+        counters = {"offered_rps": Value(1000.0 * telemetry.load_ratio.value)}
+        return telemetry.but(counters=counters, lc_cpu_seconds_per_request=Value(0.00085))
 
 
 def recorded(folder, plant, always):
@@ -36,12 +37,12 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     assert main(["learn-load", str(folder)]) == 0
     said = capsys.readouterr().out
     assert said == (
-        "maximum load of the LC: estimated at 824 rps, at most 1176 (0.85 ms of CPU a request on 1 CPU, 200 held); "
-        "30 ticks\n"
+        "maximum load of the LC: estimated at 941 rps, between 941 and 1176 (0.85 ms of CPU a request on 1 CPU, "
+        "200 held, no tail has confirmed it, so BE is not suspended for it); 30 ticks\n"
     )
     assert main(["learn-load", str(folder), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert (plain["at_least_rps"], plain["borne_out"]) == (pytest.approx(0.7 / 0.00085), False)
+    assert (plain["at_least_rps"], plain["borne_out"]) == (pytest.approx(0.8 / 0.00085), False)
     assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
 
 

@@ -207,7 +207,7 @@ def test_inspect_shows_it(tmp_path, capsys):
     budget = ErrorBudget("lc", 0.01, 1.0)
     budget.count(missed=True)
     load = MaxLoad("lc", 1.0)
-    load.observe(1.0, Value(300.0), Value(0.3), 0.5, be_held=True)
+    load.observe(1.0, Value(300.0), Value(0.001), 0.5, be_held=True)
     HostMemory(tmp_path, HOST).keep((budget, load))
     served(tmp_path, 60)
     assert main(["inspect", str(tmp_path / MEMORY)]) == 0
