@@ -226,7 +226,7 @@ def test_learned_of_a_host_survives_a_restart(groups, tmp_path):
     assert knobs(folders) == before
     assert "maximum load of lc: " in told[0]
     assert "goes on with what it knew" not in told[0]
-    assert "maximum load of lc begins anew: it knew nothing of this host " in told[1], "its requests took no CPU time"
+    assert "maximum load of lc goes on with what it knew of this host " in told[1]
     assert "experience goes on with what it knew of this host " in told[1]
     assert set(json.loads((tmp_path / "state" / "memory.json").read_text())["learned"]) == {
         "experience",
@@ -350,7 +350,6 @@ def test_be_has_configured_weight_while_served(groups, tmp_path, weight):
         idle, number = be.idle(), be.weight()
     assert bool(idle) == (weight == "idle")
     assert number == 700 if weight == "leave" else idle or number <= 2
-    assert f"be.weight: {weight}" in process.err
     assert ("was 700" in process.err) == (weight != "leave")
     assert knobs(folders) == before
 
@@ -557,7 +556,7 @@ def test_a_dry_run_writes_neither_knob_nor_file(groups, tmp_path):
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
     assert "dry run: would set BE" in err
-    assert "# default" in err
+    assert "# default" not in err, "what the file leaves out is told with -v"
     assert knobs(folders) == before
     assert list(tmp_path.iterdir()) == [config]
 
