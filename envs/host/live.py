@@ -429,8 +429,9 @@ def _readings(lc: Lc) -> dict[str, Reading]:
 def _cost(lc: Lc, readings: Mapping[str, Reading]) -> Reading:
     """CPU time per request: both of the window that the latency source tells of, where it does."""
     done_rps = readings.get("done_rps", ABSENT)
-    window = next((sensor.window for sensor in lc.sensors if isinstance(sensor, Windowed)), None)
+    source = next((sensor for sensor in lc.sensors if isinstance(sensor, Windowed)), None)
     cpu_time = next((sensor.lc_time for sensor in lc.sensors if isinstance(sensor, GroupCpus)), None)
-    if window is None or cpu_time is None:
+    if source is None or source.window is None or cpu_time is None:
         return cpu_seconds_per_request(readings.get("lc_cpus", ABSENT), done_rps)
-    return request_cost(done_rps, window, cpu_time)
+    # Where both are read in the tick they are of one window, or the tick was held up between the two.
+    return request_cost(done_rps, source.window, cpu_time, between=not source.ends_at_ticks)

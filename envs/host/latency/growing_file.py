@@ -61,6 +61,7 @@ class GrowingFile:
             False,
         )  # as of the last look
         self._opened = deque[int](maxlen=8)  # numbers of the files that had the name
+        self._ends_unsure = False  # when the last lines were there is not known
         self.taken_ratio = 1.0
         self.gap = self._next_gap = ""
         self._looked_seconds = math.inf
@@ -207,6 +208,7 @@ class GrowingFile:
 
     def _look(self) -> os.stat_result:
         """The file's size, and in `read_seconds` when it was this: what is added later is of the next window."""
+        began_unsure, self._ends_unsure = self._ends_unsure, False
         for _ in range(LOOKS):
             before_seconds = self._clock()
             found = os.fstat(self._descriptor)
@@ -214,7 +216,9 @@ class GrowingFile:
             if self.read_seconds - before_seconds <= TORN_SECONDS:
                 break
         else:
-            self._next_gap = "rlctl was held up while it read the log: it is not known until when the lines are"
+            self._ends_unsure = True
+        if began_unsure or self._ends_unsure:  # where one window ends the next one begins
+            self._next_gap = "rlctl was held up while it read the log: it is not known of which time the lines are"
         return found
 
     def _is_truncated(self, found: os.stat_result) -> bool:

@@ -29,7 +29,13 @@ NOTHING = Newest()
 
 @runtime_checkable
 class Windowed(Protocol):
-    """A latency source that says of which time its last readings are, so that others can be put beside them."""
+    """A latency source that says of which time its last readings are, so that others can be put beside them.
+
+    Attributes:
+        ends_at_ticks: Its windows begin and end when a tick reads it, as those of the counters do.
+    """
+
+    ends_at_ticks: bool
 
     @property
     def window(self) -> Window | None:

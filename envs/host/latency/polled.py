@@ -81,6 +81,8 @@ class PolledSource:
 
     provides = PROVIDES
 
+    ends_at_ticks = False
+
     def __init__(
         self,
         kind: str,

@@ -63,6 +63,8 @@ class TcpSource:
 
     provides = (*PROVIDES, LC_IDLE, "lc_saturated_ratio")
 
+    ends_at_ticks = False
+
     def __init__(
         self, slo: SLO, pids: Pids, *, ports: Sequence[int] = (), window_seconds: float = 1.0, cpu_ratio: float = 0.02
     ) -> None:

@@ -71,6 +71,8 @@ class TextLog:
 
     provides = (*PROVIDES, "rejected_rps", "log_gaps")
 
+    ends_at_ticks = True
+
     def __init__(
         self,
         path: Path,

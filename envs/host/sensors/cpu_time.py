@@ -35,9 +35,13 @@ class CpuTime:
             self._seconds, self._totals = [*self._seconds, reading[0]], [*self._totals, reading[1]]
             del self._seconds[:-MOST_READINGS], self._totals[:-MOST_READINGS]
 
-    def within(self, window: Window) -> float | Missing:
-        """CPU-seconds that were used in a window."""
-        ends = [self._at(end) for end in window]
+    def within(self, window: Window, *, between: bool = True) -> float | Missing:
+        """CPU-seconds that were used in a window.
+
+        Args:
+            between: Its ends may lie between two readings; else such a window is one of a tick that was held up.
+        """
+        ends = [self._at(end, between=between) for end in window]
         if any(math.isnan(total) for total, _ in ends):
             return Missing(Why.NO_DATA, "the CPU time was not read at both ends of the window")
         (first, early), (last, late) = ends
@@ -45,14 +49,14 @@ class CpuTime:
             return Missing(Why.NO_DATA, "the CPU time was not read when the window began or ended")
         return last - first
 
-    def _at(self, moment: float) -> tuple[float, float]:
+    def _at(self, moment: float, *, between: bool) -> tuple[float, float]:
         """The counter at a moment, and by how much it may have been another number; NaN where it was not read."""
         seconds, totals = self._seconds, self._totals
         after = bisect_left(seconds, moment)
         near = [n for n in (after - 1, after) if 0 <= n < len(seconds) and abs(seconds[n] - moment) <= LATE_SECONDS]
         if near:
             return totals[near[0]], 0.0
-        if not 0 < after < len(seconds):
+        if not between or not 0 < after < len(seconds):
             return math.nan, math.nan
         first = max(after - 2, 0)
         paces = [
@@ -65,11 +69,11 @@ class CpuTime:
         return totals[after - 1] + pace * (moment - before), least * max(abs(one - pace) for one in paces)
 
 
-def request_cost(done_rps: Reading, window: Window, cpu_time: CpuTime) -> Reading:
+def request_cost(done_rps: Reading, window: Window, cpu_time: CpuTime, *, between: bool) -> Reading:
     """CPU time per completed request, of the requests' own window: the stand-in for CPI where there is no PMU."""
     if isinstance(done_rps, Missing):
         return done_rps
-    used_seconds = cpu_time.within(window)
+    used_seconds = cpu_time.within(window, between=between)
     if isinstance(used_seconds, Missing):
         return used_seconds
     requests = done_rps.value * (window[1] - window[0])
