@@ -100,6 +100,7 @@ def test_load_and_cost_are_true_or_missing(
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         world = World(Path(folder), rates, stalls)
+        world.pass_by(0.5)  # of a log that was found empty nobody can see that it was truncated
         patch.setattr(time, "monotonic", world.clock)
         source = TextLog(world.log, JsonRequests(), SLO(0.01, max_load_rps=MAX_RPS), clock=world.clock)
         lc = Lc("lc", SLO(0.01), (source, GroupCpus(world.usage, host_cpus=8, clock=world.clock)))
