@@ -198,8 +198,8 @@ class MaxLoad:
             return rps
         if most is None and rps.value == 0.0:
             return rps  # no request is none of any maximum
-        if most is None:
-            return Missing(Why.NO_DATA, f"{self.name}: no window yet that says anything of it")
+        if most is None:  # the first requests: any share, of a maximum that no tail has confirmed
+            return Value(UNCONFIRMED_RATIO, rps.age_seconds)
         self._tell(most)
         share = rps.value / most
         return Value(share if self.confirmed else min(share, UNCONFIRMED_RATIO), rps.age_seconds)

@@ -169,7 +169,7 @@ def test_without_reading_nothing_is_learned():
     learned.observe(2.0, Value(300.0), Value(0.001), None, be_held=True)
     learned.observe(3.0, Value(0.0), Value(0.001), 0.1, be_held=True)
     assert learned.cautious_rps is None
-    assert learned.ratio(Value(300.0)).why is Why.NO_DATA
+    assert learned.ratio(Value(300.0)) == Value(UNCONFIRMED_RATIO), "of a maximum that nobody knows"
     assert learned.ratio(GONE) is GONE
     learned.observe(4.0, Value(300.0), GONE, 0.1, be_held=True)
     learned.observe(5.0, Value(300.0), GONE, 0.1, be_held=True)
