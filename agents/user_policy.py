@@ -95,9 +95,8 @@ class UserPolicy(Policy):
     def digest(self) -> str:
         """Twelve hex digits of its code and constants."""
         plain = {key: one for key, one in vars(self._policy).items() if isinstance(one, (int, float, str, tuple))}
-        return hashlib.sha256(f"{self._plugin.digest} {self._class} {sorted(plain.items())!r}".encode()).hexdigest()[
-            :12
-        ]
+        text = f"{self._plugin.digest} {self._class} {sorted(plain.items())!r}"
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def learn_ruling(self, verdict: Verdict) -> None:
         """What the shield made of the last action, to a class that listens."""

@@ -116,7 +116,6 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError(f"{num_envs} hosts for {max_episode_steps} steps: give at least one of each")
         if render_mode is not None:
             raise ConfigError(f"render_mode {render_mode!r}: many hosts are not drawn; make one with gymnasium.make")
-        self.render_mode = None
         self.metadata = self.metadata | {"autoreset_mode": _autoreset_mode(autoreset_mode)}
         made, load, weight = as_profile(profile), as_load(load), as_weight(given.weight)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps

@@ -20,6 +20,7 @@ from pydantic import Field, field_validator
 
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.process import PROC, start_time
 from rlctl.envs.yaml_edge import Strict, load_model, validate
 
@@ -37,7 +38,6 @@ LEAST_PRIORITY = 9
 # A directory's time stamp has the kernel's tick for its grain: one that is so old has taken in every file.
 SETTLED_SECONDS = 0.1
 
-_OTHERS_MAY_WRITE = 0o022
 _SUFFIX = ".json"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"  # becomes part of a group's and of files' names
 
@@ -210,7 +210,7 @@ def _load(path: Path) -> Registration:
         raise
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", path) from error
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & _OTHERS_MAY_WRITE:
+    if other_writer(status):
         raise PermissionMissing(f"{path}: others than root may write it: it does not count; chown root, chmod 644")
     if len(content) > MOST_BYTES:
         raise ConfigError(f"is longer than {MOST_BYTES} bytes", path)

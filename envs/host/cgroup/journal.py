@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
+from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
 from rlctl.envs.ticklog import decode_line, encode_line
 
@@ -146,9 +147,7 @@ def open_own(state_dir: Path, name: str, flags: int) -> int:
         OSError: As `os.open`.
     """
     # Who can write the journal decides what root writes into kernel files at `restore`.
-    status = os.stat(state_dir)
-    if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-        who = f"owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):o}"
+    if who := other_writer(os.stat(state_dir)):
         raise ConfigError(f"{state_dir}: others may write in it ({who}): chown it to root and chmod go-w")
     return open_regular(state_dir / name, flags)
 

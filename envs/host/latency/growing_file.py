@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from rlctl.envs.host.sensors.kernel_file import missing_because
+from rlctl.envs.host.sensors.kernel_file import missing_because, read_timed
 from rlctl.envs.telemetry import Missing, Why
 
 A_FIFO = "is a FIFO, and whoever writes to it would wait for rlctl: let it write to a regular file"
@@ -27,9 +27,6 @@ TIMES_AGREE_SECONDS = 2.0
 MARK_BYTES = 256
 """Of what was read last, compared with the file at the next look: one that was truncated may have grown beyond its old
 end meanwhile."""
-
-TORN_SECONDS, LOOKS = 0.010, 3
-"""A look at the size that took longer says not when the size was this; it is repeated so often."""
 
 
 class GrowingFile:
@@ -56,10 +53,7 @@ class GrowingFile:
         self._partial = self._mark = b""
         self._resync = False
         self._ahead = 0  # where `ahead` goes on
-        self._written_ns, self._is_emptied = (
-            0,
-            False,
-        )  # as of the last look
+        self._written_ns, self._is_emptied = 0, False  # as of the last look
         self._opened = deque[int](maxlen=8)  # numbers of the files that had the name
         self._ends_unsure = False  # when the last lines were there is not known
         self.taken_ratio = 1.0
@@ -208,15 +202,9 @@ class GrowingFile:
 
     def _look(self) -> os.stat_result:
         """The file's size, and in `read_seconds` when it was this: what is added later is of the next window."""
-        began_unsure, self._ends_unsure = self._ends_unsure, False
-        for _ in range(LOOKS):
-            before_seconds = self._clock()
-            found = os.fstat(self._descriptor)
-            self.read_seconds = self._clock()
-            if self.read_seconds - before_seconds <= TORN_SECONDS:
-                break
-        else:
-            self._ends_unsure = True
+        began_unsure = self._ends_unsure
+        found, self.read_seconds, known = read_timed(self._clock, lambda: os.fstat(self._descriptor))
+        self._ends_unsure = not known
         if began_unsure or self._ends_unsure:  # where one window ends the next one begins
             self._next_gap = "rlctl was held up while it read the log: it is not known of which time the lines are"
         return found

@@ -32,7 +32,8 @@ class CpuTime:
         if reading is None or (self._totals and reading[1] < self._totals[-1]):
             self._seconds, self._totals = [], []
         if reading is not None and not (self._seconds and reading[0] <= self._seconds[-1]):
-            self._seconds, self._totals = [*self._seconds, reading[0]], [*self._totals, reading[1]]
+            self._seconds.append(reading[0])
+            self._totals.append(reading[1])
             del self._seconds[:-MOST_READINGS], self._totals[:-MOST_READINGS]
 
     def within(self, window: Window, *, between: bool = True) -> float | Missing:

@@ -84,8 +84,17 @@ class KernelFile:
 LATE_SECONDS, LOOKS = 0.010, 3
 """Whoever was held up for longer while it read a number does not know of when it is, and reads again, so often."""
 
-
 BEGAN_ANEW = "the counter or the clock started anew"
+T = TypeVar("T")
+
+
+def read_timed(clock: Callable[[], float], read: Callable[[], T]) -> tuple[T, float, bool]:
+    """What was read, the time at which it was so, and whether that is known to LATE_SECONDS."""
+    for _ in range(LOOKS):
+        began_seconds, found, ended_seconds = clock(), read(), clock()
+        if ended_seconds - began_seconds <= LATE_SECONDS:
+            return found, ended_seconds, True
+    return found, ended_seconds, False
 
 
 class Rate:
@@ -162,11 +171,8 @@ class Gauge:
 
     def timed_rate(self, clock: Callable[[], float], most: float | None = None) -> Reading:
         """The same between the moments at which it was read, whatever held up its reader before and after."""
-        for _ in range(LOOKS):
-            began_seconds, total, ended_seconds = clock(), self.now(), clock()
-            if ended_seconds - began_seconds <= LATE_SECONDS:
-                break
-        else:
+        total, ended_seconds, known = read_timed(clock, self.now)
+        if not known:
             total = Missing(Why.NO_DATA, f"{self.path}: rlctl was held up while it read")
         return self._rate.update(ended_seconds, total, most)
 
