@@ -1,0 +1,88 @@
+"""Laws: plain functions of numbers that the daemon interprets and that training compiles to machine code.
+
+A law is written once. It takes and gives numbers, small tuples of them, and rows of structured arrays (`row["name"]`),
+which it may write to. It makes no object and raises nothing: what a division, a logarithm or an exponential cannot take
+is bounded before. It calls functions of `math` and other laws, by their bare names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import types
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+INTERPRETED = "RLCTL_INTERPRETED"
+"""Environment variable: where it is set, laws are interpreted although Numba is there."""
+
+
+def law(function: Function) -> Function:
+    """Mark a function as a law; it stays what it is, plain Python."""
+    function.__law__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def compiled(function: Function) -> Function:
+    """The same law in machine code, or the law itself where there is no Numba; the code is kept on disk.
+
+    The first call with new kinds of arguments compiles, in seconds.
+    """
+    return _entry(function) if _numba() is not None else function
+
+
+@cache
+def _entry(function: Any) -> Any:
+    return _numba().njit(_bound(function), cache=True, nogil=True, error_model="numpy")
+
+
+@cache
+def _callee(function: Any) -> Any:
+    return _numba().njit(_bound(function), nogil=True, error_model="numpy")
+
+
+def _bound(function: Any) -> Any:
+    """A copy of a law that calls the compiled forms of the laws that it calls."""
+    scope = dict(function.__globals__)
+    for name in _names(function.__code__):
+        if hasattr(scope.get(name), "__law__"):
+            scope[name] = _callee(scope[name])
+    copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+    return copy
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Global names that a function uses, those of its inner ones too."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names, inner))
+
+
+@cache
+def _numba() -> Any:
+    """Numba, or None where it is not installed or not wanted."""
+    if os.environ.get(INTERPRETED):
+        return None
+    try:
+        import numba  # here only: the daemon never compiles
+    except ImportError:
+        return None
+    # Numba's cache knows a function by its own file, not by those of its callees: a changed law has another folder.
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    vars(numba.config)["CACHE_DIR"] = str(root / "rlctl" / f"laws-{_digest()}")
+    return numba
+
+
+def _digest() -> str:
+    """Of the source of all that may hold laws."""
+    top = Path(__file__).resolve().parents[1]
+    files = sorted(path for floor in ("envs", "safety", "agents") for path in (top / floor).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        if (text := path.read_bytes()).find(b"@law") >= 0:
+            digest.update(text)
+    return digest.hexdigest()[:16]

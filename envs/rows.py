@@ -1,0 +1,42 @@
+"""The rows that laws read and write: one host's readings, allocation and limits as numbers side by side.
+
+A structured array has a row for each host. Python reads a whole column of it by name, without a copy; a law takes one
+row. `Readings` and `Allocations` are such columns under their names.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Row = np.void
+"""One host's row: `row["name"]`, to read and to write."""
+
+Rows = NDArray[np.void]
+"""One row for each host, shape (n,)."""
+
+_TRUTH = {"lost": "?", "frozen": "?", "least_weight": "?"}
+
+READING_NAMES = (
+    "time_seconds", "target_seconds", "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost",
+    "age_seconds", "cpi", "lc_cpu_seconds_per_request", "lc_cpus", "be_cpus", "host_cpus", "lc_pressure_ratio",
+    "lc_run_delay_ratio", "be_work_rate", "true_latency_seconds",
+)  # fmt: skip
+
+
+def row_type(*names: str) -> np.dtype[np.void]:
+    """A row of numbers of these names; those of truth values are so."""
+    return np.dtype([(name, _TRUTH.get(name, "f8")) for name in names], align=True)
+
+
+READING = row_type(*READING_NAMES)
+"""As `Readings`, of one host."""
+
+ALLOCATION = np.dtype([("quota_cpus", "f8"), ("cpuset_cpus", "i8"), ("frozen", "?")], align=True)
+"""As `Allocation`."""
+
+LIMIT = np.dtype(
+    [("cpus", "i8"), ("lc_cpus", "f8"), ("min_quota_cpus", "f8"), ("levels", "i8"), ("exclusive_cpus", "i8"),
+     ("least_weight", "?")], align=True,
+)  # fmt: skip
+"""As `Limits`."""
