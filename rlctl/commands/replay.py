@@ -1,76 +1,55 @@
-"""`rlctl replay`: a tick log through the shield again, or through other policies."""
+"""`rlctl replay`: a tick log through the shield again."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlctl.agents import catalogue
-from rlctl.agents.catalogue import label
-from rlctl.commands.arguments import distinct_policies, split_names
 from rlctl.commands.damages import Damages
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.ticklog import log_files
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
-from rlctl.log.replay import Contender, Recheck, ReplayedDecision, VerdictDifference, replay
-from rlctl.report.page import render
+from rlctl.log.replay import Recheck, VerdictDifference, replay
 from rlctl.safety.profile import Profile, load_shield
 from rlctl.safety.verdict import Verdict
 
 EXAMPLES = """examples:
   rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
   rlctl replay ticks.jsonl.2 --shield heracles          # what another shield would have changed
-  rlctl replay /var/log/rlctl --policy ppo,feedforward  # what others would have asked for, and got
-  rlctl replay /var/log/rlctl --policy ./my-policy,./toy.py:Toy --json
+  rlctl replay /var/log/rlctl --json
 
-Without --policy the recorded proposals are judged again. Under the shield that ruled then the verdicts must be the
-same: one that differs is a finding, and the exit code 1. A replay is open loop: each tick has the readings and the
-allocation that were recorded, whatever a policy asks for; what would have come of it is not known.
+The recorded proposals are judged again. Under the shield that ruled then the verdicts must be the same: one that
+differs is a finding, and the exit code 1. A replay is open loop: each tick has the readings and the allocation that
+were recorded. `rlctl shadow report LOG --policy A,B` asks policies about a log.
 """
 
 MOST_SHOWN = 20
 """Differences told in words; --json has all."""
 
-HEADER = ("policy", "agrees %", "freer %", "tighter %", "overridden %", "frozen %", "asked CPUs", "got CPUs", "failed")
-
-LEGEND = (
-    "open loop: readings and allocations as recorded, whatever a policy asks for. agrees: it would have got what BE "
-    "got,\nto 1 % of BE's CPUs; asked, got: means of what BE could use, nothing while frozen; failed: ticks without an "
-    "answer"
-)
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
-    parser.add_argument(
-        "--policy",
-        type=split_names,
-        metavar="NAME|BUNDLE|FILE.py:CLASS,...",
-        help="who to ask at each tick; no threshold model",
-    )
     parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help="default: the one the log was recorded under")
-    parser.add_argument("--json", action="store_true", help="all differences, or every answer of every policy")
+    parser.add_argument("--json", action="store_true", help="all differences")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
     profile = load_shield(args.shield) if args.shield else None
-    asked = () if args.policy is None else distinct_policies("--policy", args.policy)
-    contenders = [Contender(catalogue.build(name)) for name in asked]
     with Damages() as damaged:
-        found = replay(read_log(log_files(args.log), damaged), profile, contenders)
+        found = replay(read_log(log_files(args.log), damaged), profile)
     if not found.ticks:
         raise CheckFailed(f"{args.log}: no tick is recorded here")
     if args.json:
-        print_json(_as_json(args.log, found, profile, contenders, damaged.count))
+        print_json(_as_json(args.log, found, profile, damaged.count))
     else:
-        print("\n".join(_comparison_lines(contenders) if contenders else _recheck_lines(args.log, found)))
-    if found.same_shield and found.differences and not contenders:
+        print("\n".join(_recheck_lines(args.log, found)))
+    if found.same_shield and found.differences:
         first = found.differences[0].logged
         raise CheckFailed(
             f"{len(found.differences)} of {found.ticks} verdicts are not the shield's, the first at tick "
@@ -104,55 +83,7 @@ def _guards(verdict: Verdict) -> str:
     return ", ".join(f"{bound.guard}: {bound.reason}" for bound in verdict.decisive)
 
 
-def _comparison_lines(contenders: Sequence[Contender]) -> Iterator[str]:
-    recorded = [
-        ReplayedDecision(answer.logged, answer.logged.tick.verdict, answer.limits) for answer in contenders[0].answers
-    ]
-    rows: list[tuple[str, ...]] = [HEADER, _row("recorded", recorded)]
-    rows += [_row(label(one.policy.name), one.answers) for one in contenders]
-    yield render(rows)
-    yield ""
-    yield LEGEND
-    for one in contenders:
-        if failed := next((answer for answer in one.answers if answer.failed), None):
-            tick = failed.logged.tick.index
-            yield f"{label(one.policy.name)} failed first at tick {tick}: {printable(failed.failed)}"
-
-
-def _row(name: str, answers: Sequence[ReplayedDecision]) -> tuple[str, ...]:
-    one = _summary(answers)
-    return (
-        name,
-        *(f"{one[key]:.1f}" for key in ("agrees", "freer", "tighter", "overridden", "frozen")),
-        *(f"{one[key]:.3f}" for key in ("asked_cpus", "got_cpus")),
-        str(one["failed"]),
-    )
-
-
-def _summary(answers: Sequence[ReplayedDecision]) -> dict[str, float]:
-    """Shares of the ticks in percent, means in CPUs."""
-    got = [one.cpus(one.verdict.allocation) for one in answers]
-    then = [one.cpus(one.logged.tick.verdict.allocation) for one in answers]
-    pairs = list(zip(answers, got, then, strict=True))
-    return {
-        "agrees": _percent([one.agrees for one in answers]),
-        "freer": _percent([not one.agrees and now > past for one, now, past in pairs]),
-        "tighter": _percent([not one.agrees and now < past for one, now, past in pairs]),
-        "overridden": _percent([one.verdict.overridden for one in answers]),
-        "frozen": _percent([one.verdict.allocation.frozen for one in answers]),
-        "asked_cpus": sum(one.cpus(one.verdict.proposed) for one in answers) / len(answers),
-        "got_cpus": sum(got) / len(answers),
-        "failed": sum(bool(one.failed) for one in answers),
-    }
-
-
-def _percent(flags: Sequence[bool]) -> float:
-    return 100.0 * sum(flags) / len(flags)
-
-
-def _as_json(
-    log: Path, found: Recheck, profile: Profile | None, contenders: Sequence[Contender], damaged: int
-) -> dict[str, Any]:
+def _as_json(log: Path, found: Recheck, profile: Profile | None, damaged: int) -> dict[str, Any]:
     return {
         "schema": 1,
         "log": str(log),
@@ -164,7 +95,6 @@ def _as_json(
         "damaged": damaged,
         "not_judged": found.unknown,
         "differences": [_difference_as_json(one) for one in found.differences],
-        "policies": {one.policy.name: _contender_as_json(one.answers) for one in contenders},
     }
 
 
@@ -181,18 +111,3 @@ def _difference_as_json(difference: VerdictDifference) -> dict[str, Any]:
         "guards_then": [[bound.guard, bound.reason] for bound in tick.verdict.decisive],
         "guards_now": [[bound.guard, bound.reason] for bound in now.decisive],
     }
-
-
-def _contender_as_json(answers: Sequence[ReplayedDecision]) -> dict[str, Any]:
-    ticks = [
-        {
-            "tick": answer.logged.tick.index,
-            "ts": answer.logged.tick.wall_seconds,
-            "asked": allocation_as_json(answer.verdict.proposed),
-            "got": allocation_as_json(answer.verdict.allocation),
-            "then": allocation_as_json(answer.logged.tick.verdict.allocation),
-            "failed": answer.failed,
-        }
-        for answer in answers
-    ]
-    return {"percent_and_cpus": _summary(answers), "ticks": ticks}

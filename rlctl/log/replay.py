@@ -1,7 +1,7 @@
-"""A tick log run again through the shield, and through policies that were not there.
+"""A tick log run again through the shield: does it still rule as it did?
 
-Open loop: every tick has the readings and the allocation in force that were recorded, whatever a policy asks for. So a
-replay tells what it would have done with what was seen, not what would have come of it.
+Open loop: every tick has the readings and the allocation in force that were recorded, whatever the shield says now.
+Policies are asked about a log by `rlctl.report.shadow_watch`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.agents.policy import Policy
-from rlctl.agents.policy_runner import PolicyRunner
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import limits_of, usual_gap
+from rlctl.envs.replay import limits_of
 from rlctl.log.header import limits_in, profile_in, run_in
 from rlctl.log.reader import LoggedTick
 from rlctl.safety.profile import Profile
@@ -52,47 +50,8 @@ class Recheck:
     differences: list[VerdictDifference] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedDecision:
-    """What a policy would have asked for at a tick, and got; `failed` says why it had no answer."""
-
-    logged: LoggedTick
-    verdict: Verdict
-    limits: Limits
-    failed: str = ""
-
-    @property
-    def agrees(self) -> bool:
-        """The shield would have let through the same as it did then."""
-        return alike(self.verdict.allocation, self.logged.tick.verdict.allocation, self.limits)
-
-    def cpus(self, allocation: Allocation) -> float:
-        """CPUs that BE could use under an allocation."""
-        return usable_cpus(allocation, self.limits)
-
-
-class Contender:
-    """A policy that decides every tick of a log, begun anew with each run; `answers` has what it asked for and got."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.answers: list[ReplayedDecision] = []
-
-    def start(self, shield: Shield, tick_seconds: float) -> None:
-        """A run of the log begins; the shield is one for all contenders."""
-        self._runner = PolicyRunner(self.policy, shield, shield.limits, tick_seconds)
-        self._runner.start()
-
-    def answer(self, logged: LoggedTick) -> None:
-        """Decide a tick, as in the control loop, on what was read and in force then."""
-        tick, self._runner.observer.price = logged.tick, logged.tick.price
-        decision = self._runner.decide(tick.telemetry, tick.before, cut=tick.cut)
-        failed = repr(decision.error) if decision.error else ""
-        self.answers.append(ReplayedDecision(logged, decision.verdict, self._runner.limits, failed))
-
-
-def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Sequence[Contender] = ()) -> Recheck:
-    """Run a log again, oldest tick first, through the shield and through policies that decide every tick, too.
+def replay(ticks: Iterable[LoggedTick], profile: Profile | None) -> Recheck:
+    """Run a log again, oldest tick first, through the shield.
 
     Args:
         profile: Constants of the shield; None takes those under which each run was recorded, ConfigError if none are.
@@ -105,17 +64,12 @@ def replay(ticks: Iterable[LoggedTick], profile: Profile | None, contenders: Seq
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield", run[0].path, run[0].number
             )
-        own = [logged.tick for logged in run]
-        shown = (one for tick in own for one in (tick.before, tick.applied))
-        shield = Shield(constants, limits_in(header) or limits_of(shown))
-        period = period_in(header) or usual_gap([tick.telemetry.time_seconds for tick in own])
-        for contender in contenders:
-            contender.start(shield, period)
-        _replay_run(run, shield, contenders, recheck)
+        shown = (one for logged in run for one in (logged.tick.before, logged.tick.applied))
+        _replay_run(run, Shield(constants, limits_in(header) or limits_of(shown)), recheck)
     return recheck
 
 
-def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[Contender], recheck: Recheck) -> None:
+def _replay_run(run: Sequence[LoggedTick], shield: Shield, recheck: Recheck) -> None:
     same = digest_in(run[0].header) == shield.digest
     recheck.runs += 1
     recheck.same_shield &= same
@@ -127,8 +81,6 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, contenders: Sequence[
         known = known and logged.unbroken and tick.index == expected
         expected = tick.index + 1
         known |= prepare_shield(shield, logged)
-        for contender in contenders:
-            contender.answer(logged)
         verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)
         recheck.ticks += 1
         if same and not known:
@@ -148,19 +100,6 @@ def prepare_shield(shield: Shield, logged: LoggedTick) -> bool:
     return (
         logged.first and digest_in(header) == shield.digest and shield.resume(header.get("guards", {}), tick.telemetry)
     )
-
-
-def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
-    """Two allocations come to the same: frozen alike, as many CPUs, the quota within 1 % of BE's CPUs."""
-    if one.frozen or other.frozen:
-        return one.frozen == other.frozen
-    near = abs(usable_cpus(one, limits) - usable_cpus(other, limits)) <= 0.01 * limits.cpus
-    return near and one.cpuset_cpus == other.cpuset_cpus
-
-
-def usable_cpus(allocation: Allocation, limits: Limits) -> float:
-    """CPUs that BE could use under an allocation."""
-    return min(allocation.usable_cpus, float(limits.cpus))
 
 
 def same(one: Allocation, other: Allocation) -> bool:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.intervals import Estimate, clustered_share, student_t
-from rlctl.envs.allocation import Limits
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import printable
 from rlctl.log.header import limits_in, profile_in
-from rlctl.log.replay import alike, period_in, usable_cpus
+from rlctl.log.replay import period_in
 from rlctl.report.page import render
 from rlctl.report.shadow_watch import Answer, Watched
 from rlctl.report.table import span
@@ -121,6 +121,19 @@ def _answer_row(answer: Answer, watched: Watched, limits: Limits) -> tuple[float
     same = alike(answer.allowed, watched.applied, limits)
     flags = answer.refused, bool(answer.failed), answer.late, bool(answer.drift)
     return (usable_cpus(answer.allowed, limits), same, *flags)
+
+
+def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:
+    """Two allocations come to the same: frozen alike, as many CPUs, the quota within 1 % of BE's CPUs."""
+    if one.frozen or other.frozen:
+        return one.frozen == other.frozen
+    near = abs(usable_cpus(one, limits) - usable_cpus(other, limits)) <= 0.01 * limits.cpus
+    return near and one.cpuset_cpus == other.cpuset_cpus
+
+
+def usable_cpus(allocation: Allocation, limits: Limits) -> float:
+    """CPUs that BE could use under an allocation."""
+    return min(allocation.usable_cpus, float(limits.cpus))
 
 
 def gather_ticks(stream: Iterable[Watched]) -> WatchedTicks | None:

@@ -29,7 +29,7 @@ from tests.fuzz.watch import guarded
 COMMANDS = (
     ("why",), ("why", "--json"), ("why", "tick 2"), ("replay",), ("replay", "--json"),
     ("replay", "--shield", "heracles"),
-    ("replay", "--policy", "feedforward"), ("top", "--once"), ("top", "--once", "--json"),
+    ("top", "--once"), ("top", "--once", "--json"),
 )  # fmt: skip
 TOKENS = tuple(
     b'"crc"|"log":1|"tick":0|"tick":1|"missing":"stale"|"value":"nan"|"value":"-inf"|"age":null|"frozen":false'

@@ -1,4 +1,4 @@
-"""`rlctl bench` and `rlctl replay` with a manager of one's own beside the others."""
+"""`rlctl bench` and `rlctl shadow report` with a manager of one's own beside the others."""
 
 import json
 from pathlib import Path
@@ -77,7 +77,7 @@ def test_no_result_names_a_guard_to_run(toy: str, tmp_path: Path, capsys: pytest
     assert "names toy.py:Toy: code of a file" in capsys.readouterr().err
 
 
-def test_a_replay_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shadow_report_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from rlctl.agents import catalogue
     from rlctl.safety.profile import load_profile
     from rlctl.safety.shield import Shield
@@ -88,5 +88,5 @@ def test_a_replay_asks_it_too(toy: str, tmp_path: Path, capsys: pytest.CaptureFi
     policy, shield = catalogue.build("greedy-shield"), Shield(load_profile("responsive"), plant.limits)
     record_run(tmp_path, plant, policy, shield, 5)
     capsys.readouterr()
-    assert main(["replay", str(tmp_path / "ticks.jsonl"), "--policy", f"{toy},frozen"]) == 0
+    assert main(["shadow", "report", str(tmp_path / "ticks.jsonl"), "--policy", f"{toy},frozen"]) == 0
     assert "| Toy " in capsys.readouterr().out

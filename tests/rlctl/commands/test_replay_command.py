@@ -79,39 +79,6 @@ def test_another_shield_differs_and_that_is_no_finding(capsys, recorded_run):
     assert "0 differ" not in out
 
 
-def test_policies_are_compared_with_what_was_recorded(capsys, recorded_run):
-    folder = recorded_run().go(30)
-    code, out, _ = replay(capsys, folder, "--policy", "greedy-shield,frozen")
-    assert code == 0
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in out.splitlines() if line.startswith("| ")}
-    assert rows["recorded"][0].strip() == rows["greedy-shield"][0].strip() == "100.0"
-    assert rows["frozen"][4].strip() == "100.0"
-    assert rows["frozen"][6].strip() == "0.000"
-    assert "open loop: " in out
-
-
-def test_json_has_each_policys_wish_and_share(capsys, recorded_run):
-    code, out, _ = replay(capsys, recorded_run().go(12), "--policy", "frozen", "--json")
-    said = json.loads(out)
-    assert (code, said["open_loop"], said["ticks"]) == (0, True, 12)
-    ticks = said["policies"]["frozen"]["ticks"]
-    assert [one["tick"] for one in ticks] == list(range(12))
-    assert all(one["got"]["frozen"] for one in ticks)
-
-
-def test_failing_policy_gets_the_safe_allocation(capsys, recorded_run, monkeypatch):
-    from rlctl.agents.managers.references import GreedyShield
-
-    def fail(self, telemetry):
-        raise RuntimeError("no idea\x1b[2J")
-
-    monkeypatch.setattr(GreedyShield, "decide", fail)
-    code, out, _ = replay(capsys, recorded_run().go(5), "--policy", "greedy-shield")
-    assert code == 0
-    assert "greedy-shield failed first at tick 0: RuntimeError" in out
-    assert "\x1b" not in out
-
-
 @pytest.mark.parametrize(("words", "said"), [((), "name one with --shield"), (("--shield", "responsive"), "")])
 def test_log_from_before_there_were_headers_needs_shield(capsys, recorded_run, words, said):
     folder = recorded_run().go(5)
@@ -124,13 +91,12 @@ def test_log_from_before_there_were_headers_needs_shield(capsys, recorded_run, w
     assert said in err
 
 
-def test_unknown_policy_or_shield_is_one_line(capsys, recorded_run):
+def test_unknown_shield_is_one_line(capsys, recorded_run):
     folder = recorded_run().go(2)
-    assert replay(capsys, folder, "--policy", "heracls")[0] == 78
     assert replay(capsys, folder, "--shield", "titanium")[0] == 78
     assert replay(capsys, folder / "none")[0] == 78
 
 
-def test_a_policy_that_is_named_twice_is_refused(capsys, recorded_run):
-    code, _, err = replay(capsys, recorded_run().go(2), "--policy", "frozen,greedy-shield,frozen")
-    assert (code, "--policy names 'frozen' twice" in err) == (78, True)
+def test_policies_are_asked_by_shadow_report(capsys, recorded_run):
+    code, _, err = replay(capsys, recorded_run().go(2), "--policy", "frozen")
+    assert (code, "use `rlctl shadow report LOG --policy" in err) == (2, True)

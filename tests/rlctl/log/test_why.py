@@ -219,5 +219,5 @@ def test_a_log_with_any_damage_gives_no_traceback(capsys, recorded_run, tmp_path
     for words in (["why"], ["why", "tick", "2", "--json"], ["top", "--once"], ["top", "--once", "--json"]):
         assert main([*words, "--log", str(folder)]) in (0, 1)
     assert main(["replay", str(folder)]) in (0, 1, 78)
-    assert main(["replay", str(folder), "--shield", "heracles", "--policy", "feedforward", "--json"]) in (0, 1)
+    assert main(["replay", str(folder), "--shield", "heracles", "--json"]) in (0, 1)
     capsys.readouterr()

@@ -16,7 +16,6 @@ from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.ticklog import log_files
 from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
-from rlctl.log.replay import Contender, replay
 from rlctl.log.tail import LogTail
 from rlctl.report import shadow_watch as module
 from rlctl.report.shadow_log import ShadowLog, read_watched, shadow_files
@@ -67,18 +66,6 @@ def test_readings_and_allocation_are_those_in_force(recorded_run, watch, always)
     shown = [ticks[20 - lag] for lag in (16, 8, 4, 2, 1, 0)]
     frames = [Frame(tick.telemetry, Allocations.same(tick.before, 1), limits).values(1.0) for tick in shown]
     np.testing.assert_array_equal([frame.values(1.0) for frame in seen[20].frames], frames)
-
-
-def test_shadow_gets_what_a_replay_says(recorded_run, watch):
-    folder = recorded_run(rotate_bytes=30_000).go(60)
-    names = ("feedforward", "hipster", "frozen", "learned-table")
-    contenders = [Contender(catalogue.build(name)) for name in names]
-    replay(decisions(folder), None, contenders)
-    said = watch(folder, *map(catalogue.build, names))
-    for contender in contenders:
-        answers = [watched.answers[contender.policy.name] for watched in said]
-        assert [one.proposed for one in answers] == [one.verdict.proposed for one in contender.answers]
-        assert [one.allowed for one in answers] == [one.verdict.allocation for one in contender.answers]
 
 
 def test_the_policy_that_acts_agrees_with_itself(recorded_run, watch, always):
