@@ -14,6 +14,7 @@ import numpy as np
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
+from rlctl.envs.law import law
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -31,6 +32,9 @@ growth, so the shield need not step in for a target far above."""
 LEAP_RATIO = 0.50
 """The same of `leap`, and most by which that opens the cpuset: within what `measured` lets grow where all was well for
 long. Elsewhere the shield masks it, or lets less of it through."""
+
+NO_FRACTION = 2.0**52
+"""Numbers from here on have no fraction."""
 
 ALL_CPUS = 1 << 20
 """More than any host has: takes the cpuset to one CPU."""
@@ -60,23 +64,41 @@ class Move:
 
     def of(self, current: Allocation, limits: Limits) -> Allocation:
         """The allocation that the move asks for."""
-        quota_cpus, cpuset_cpus = current.quota_cpus, current.cpuset_cpus + self.cpuset_cpus
-        if self.quota_ratio is not None:
-            highest = _whole_nano(min(quota_cpus, float(limits.cpus)) + self.rise_ratio * limits.cpus)
-            quota_cpus = min(max(_whole_nano(self.quota_ratio * limits.cpus), limits.min_quota_cpus), highest)
-            if 0 < cpuset_cpus < quota_cpus:
-                cpuset_cpus = min(cpuset_cpus + self.opens(limits.cpus), math.ceil(quota_cpus))
-        frozen = current.frozen if self.frozen is None else self.frozen
-        return Allocation(quota_cpus, min(max(cpuset_cpus, 1), limits.cpus), frozen)
+        asked = _move(*self.numbers, current.quota_cpus, current.cpuset_cpus, current.frozen, *_range(limits))
+        return Allocation(*asked)
 
-    def opens(self, cpus: int) -> int:
-        """CPUs that it opens at most in a tick, of so many."""
-        return max(1, int(self.rise_ratio * cpus)) if self.rise_ratio > RISE_RATIO else 1
+    @property
+    def numbers(self) -> tuple[float, int, float, int]:
+        """Its row of the tables that laws read; -1 for None."""
+        ratio, frozen = self.quota_ratio, self.frozen
+        return -1.0 if ratio is None else ratio, self.cpuset_cpus, self.rise_ratio, -1 if frozen is None else frozen
 
 
+def _range(limits: Limits) -> tuple[int, float]:
+    return limits.cpus, limits.min_quota_cpus
+
+
+@law
+def _move(
+    quota_ratio: float, cpuset_step: int, rise_ratio: float, freezes: int,
+    quota_cpus: float, cpuset_cpus: int, frozen: bool, cpus: int, min_quota_cpus: float,
+) -> tuple[float, int, bool]:  # fmt: skip
+    """What a move asks for where the numbers before the last two are in force."""
+    cpuset_cpus = cpuset_cpus + cpuset_step
+    if quota_ratio >= 0.0:
+        highest = _whole_nano(min(float(cpus), quota_cpus) + rise_ratio * cpus)
+        quota_cpus = min(max(_whole_nano(quota_ratio * cpus), min_quota_cpus), highest)
+        if 0 < cpuset_cpus < quota_cpus:
+            opens = max(1, math.floor(rise_ratio * cpus)) if rise_ratio > RISE_RATIO else 1
+            cpuset_cpus = min(cpuset_cpus + opens, math.ceil(quota_cpus))
+    return quota_cpus, min(max(cpuset_cpus, 1), cpus), frozen if freezes < 0 else freezes > 0
+
+
+@law
 def _whole_nano(cpus: float) -> float:
     """To nano-CPUs, so that the same target is the same quota, to the last bit, on the way up and down."""
-    return round(cpus * 1e9) / 1e9
+    # What is added and taken away again has no bits below 1: halves go to the even number, as `round` has them.
+    return (cpus * 1e9 + NO_FRACTION - NO_FRACTION) / 1e9
 
 
 TARGET_PERCENTS = (
@@ -99,8 +121,28 @@ MOVES: tuple[Move, ...] = (
 """The discrete action table, in the order of its indices. `freeze` is the safe allocation, which every shield lets
 through, and `thaw` goes on from there; `minimum` is the least that runs, which all let through that do not suspend."""
 
+KEEP = 0
+"""Index of `keep`."""
+
+_QUOTA_RATIOS, _CPUSET_STEPS, _RISE_RATIOS, _FREEZES = zip(*(move.numbers for move in MOVES), strict=True)
+
 EVERYTHING = next(move for move in MOVES if move.rise_ratio == LEAP_RATIO)
 """Towards no quota at all, as fast as can be."""
+
+
+@law
+def apply_move(
+    index: int, quota_cpus: float, cpuset_cpus: int, frozen: bool, cpus: int, min_quota_cpus: float
+) -> tuple[float, int, bool]:
+    """Quota, cpuset and freezer that the move of an index asks for.
+
+    Args:
+        cpus, min_quota_cpus: As in `Limits`; what stands before them is in force.
+    """
+    return _move(
+        _QUOTA_RATIOS[index], _CPUSET_STEPS[index], _RISE_RATIOS[index], _FREEZES[index],
+        quota_cpus, cpuset_cpus, frozen, cpus, min_quota_cpus,
+    )  # fmt: skip
 
 
 def discrete_space() -> spaces.Discrete:

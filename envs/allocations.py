@@ -1,8 +1,4 @@
-"""Allocations of many hosts in arrays, and the decoding of many actions at once: twins of `allocation` and `actions`.
-
-The table of moves is `MOVES` for both. What a move does is written twice, in `Move.of` and in `chosen`;
-`tests/envs/test_array_twins.py` holds the two together to the bit.
-"""
+"""Allocations of many hosts in arrays, and what moves ask for on each: loops over `rlctl.envs.actions.apply_move`."""
 
 from __future__ import annotations
 
@@ -13,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES, RISE_RATIO
+from rlctl.envs.actions import KEEP, MOVES, apply_move
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import PolicyError
+from rlctl.envs.law import compiled, law
 
 
 class Allocations(NamedTuple):
@@ -115,70 +112,76 @@ def decode_batch(actions: NDArray[np.integer] | Allocations, current: Allocation
 
 def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    return _ask_moves(_EACH, current, limits)
+    asked = _empty((len(MOVES), len(current.frozen)))
+    compiled(_apply_all)(*current, *_ranges(limits, len(current.frozen)), *asked)
+    return asked
 
 
 @lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
 def moved_one(current: Allocation, limits: Limits) -> Allocations:
-    """The same of one host, shape (len(MOVES), 1)."""
-    return apply_moves(Allocations.same(current, 1), limits)
+    """The same of one host, shape (len(MOVES), 1); interpreted, for the daemon."""
+    asked = [Allocation(*_apply_one(place, current, limits)) for place in range(len(MOVES))]
+    quota_cpus, cpuset_cpus, frozen = Allocations.of(asked)
+    return Allocations(quota_cpus[:, None], cpuset_cpus[:, None], frozen[:, None])
+
+
+def _apply_one(move: int, current: Allocation, limits: Limits) -> tuple[float, int, bool]:
+    return apply_move(move, current.quota_cpus, current.cpuset_cpus, current.frozen, limits.cpus, limits.min_quota_cpus)
 
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
     """Moves that change something, and `keep`: shape (n, len(MOVES))."""
-    changes = apply_moves(current, limits).differ(current)
-    changes[_KEEP] = True
-    return changes.T
+    useful = np.empty((len(current.frozen), len(MOVES)), np.bool_)
+    compiled(_find_useful)(*current, *_ranges(limits, len(useful)), useful)
+    return useful
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
-    """What the move of each index asks for; the indices broadcast with the hosts."""
-    return _ask_moves(_MOVES.at(moves), current, limits)
+    """What the move of each host's index asks for; shape (n,)."""
+    asked = _empty(moves.shape)
+    compiled(_apply_chosen)(np.asarray(moves, np.int64), *current, *_ranges(limits, len(moves)), *asked)
+    return asked
 
 
-class _Moves(NamedTuple):
-    """Moves in arrays of one shape; names and units as in `Move`."""
-
-    aims: Flags
-    quota_ratio: NDArray[np.float64]
-    cpuset_cpus: NDArray[np.int64]
-    rise_ratio: NDArray[np.float64]
-    leaps: Flags
-    leaves_freezer: Flags
-    frozen: Flags
-
-    def at(self, places: Any) -> _Moves:
-        """Those at some places of the arrays."""
-        return _Moves(*(column[places] for column in self))
+def _empty(shape: tuple[int, ...]) -> Allocations:
+    return Allocations(np.empty(shape), np.empty(shape, np.int64), np.empty(shape, np.bool_))
 
 
-def _ask_moves(moves: _Moves, current: Allocations, limits: Limits | VectorLimits) -> Allocations:
-    """As `Move.of` in arrays: the moves broadcast with the hosts, and the order of operations is the same."""
-    cpus = np.asarray(limits.cpus, np.float64)
-    highest = _whole_nano(np.minimum(current.quota_cpus, cpus) + moves.rise_ratio * cpus)
-    target = np.minimum(np.maximum(_whole_nano(moves.quota_ratio * cpus), limits.min_quota_cpus), highest)
-    quota_cpus = np.where(moves.aims, target, current.quota_cpus)
-    cpuset_cpus = current.cpuset_cpus + moves.cpuset_cpus
-    opens = np.where(moves.leaps, np.maximum(np.floor(moves.rise_ratio * cpus), 1.0), 1.0)
-    opened = np.minimum(cpuset_cpus + opens, np.ceil(quota_cpus))
-    cpuset_cpus = np.where(moves.aims & (cpuset_cpus > 0) & (cpuset_cpus < quota_cpus), opened, cpuset_cpus)
-    cpuset_cpus = np.minimum(np.maximum(cpuset_cpus, 1), limits.cpus).astype(np.int64)
-    return Allocations(quota_cpus, cpuset_cpus, np.where(moves.leaves_freezer, current.frozen, moves.frozen))
+def _ranges(limits: Limits | VectorLimits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """CPUs and smallest quota of each host."""
+    cpus, quota = np.empty(count, np.int64), np.empty(count)
+    cpus[:], quota[:] = limits.cpus, limits.min_quota_cpus
+    return cpus, quota
 
 
-def _whole_nano(cpus: NDArray[np.float64]) -> NDArray[np.float64]:
-    whole: NDArray[np.float64] = np.rint(cpus * 1e9) / 1e9
-    return whole
+@law
+def _apply_chosen(
+    moves: Any, quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, a: Any, b: Any, c: Any
+) -> None:
+    for host in range(len(quota)):
+        a[host], b[host], c[host] = apply_move(
+            moves[host], quota[host], cpuset[host], frozen[host], cpus[host], least[host]
+        )
 
 
-_KEEP = [move.name for move in MOVES].index("keep")
-_MOVES = _Moves(
-    np.array([move.quota_ratio is not None for move in MOVES]),
-    np.array([move.quota_ratio or 0.0 for move in MOVES]),
-    np.array([move.cpuset_cpus for move in MOVES], np.int64),
-    np.array([move.rise_ratio for move in MOVES]),
-    np.array([move.rise_ratio > RISE_RATIO for move in MOVES]),
-    np.array([move.frozen is None for move in MOVES]),
-    np.array([bool(move.frozen) for move in MOVES]),
-)
-_EACH = _MOVES.at(np.s_[:, None])
+@law
+def _apply_all(quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, a: Any, b: Any, c: Any) -> None:
+    for move in range(len(a)):
+        for host in range(len(quota)):
+            a[move, host], b[move, host], c[move, host] = apply_move(
+                move, quota[host], cpuset[host], frozen[host], cpus[host], least[host]
+            )
+
+
+@law
+def _find_useful(quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, useful: Any) -> None:
+    for host in range(len(quota)):
+        for move in range(useful.shape[1]):
+            useful[host, move] = is_useful(move, quota[host], cpuset[host], frozen[host], cpus[host], least[host])
+
+
+@law
+def is_useful(move: int, quota_cpus: float, cpuset_cpus: int, frozen: bool, cpus: int, min_quota_cpus: float) -> bool:
+    """Whether a move changes something, or is `keep`."""
+    quota, cpuset, freezer = apply_move(move, quota_cpus, cpuset_cpus, frozen, cpus, min_quota_cpus)
+    return move == KEEP or quota != quota_cpus or cpuset != cpuset_cpus or freezer != frozen

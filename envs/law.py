@@ -2,7 +2,7 @@
 
 A law is written once. It takes and gives numbers, small tuples of them, and rows of structured arrays (`row["name"]`),
 which it may write to. It makes no object and raises nothing: what a division, a logarithm or an exponential cannot take
-is bounded before. It calls functions of `math` and other laws, by their bare names.
+is bounded before. It calls functions of `math` and other laws, by their bare names, and reads tuples of constants.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -49,8 +51,12 @@ def _bound(function: Any) -> Any:
     """A copy of a law that calls the compiled forms of the laws that it calls."""
     scope = dict(function.__globals__)
     for name in _names(function.__code__):
-        if hasattr(scope.get(name), "__law__"):
-            scope[name] = _callee(scope[name])
+        value = scope.get(name)
+        if hasattr(value, "__law__"):
+            scope[name] = _callee(value)
+        elif isinstance(value, tuple) and value and all(isinstance(one, (bool, int, float)) for one in value):
+            # Python reads a tuple faster than an array; Numba would compile a branch for each of its entries.
+            scope[name] = np.array(value)
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
     return copy

@@ -8,14 +8,15 @@ does not ensure. Every term stays within [-1, 1].
 from __future__ import annotations
 
 import math
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
-from rlctl.envs.telemetry import Telemetry, number_or_nan
+from rlctl.envs.telemetry import Missing, Telemetry, number_or_nan
 
 Number = TypeVar("Number", float, Array)
 
@@ -73,10 +74,10 @@ def reward(
         before: The allocation in force until then.
         first: The first step of an episode: a sensor that is a tick late has not spoken yet, which costs nothing.
     """
-    target = telemetry.target_seconds if telemetry.target_seconds > 0.0 else math.nan
-    over = number_or_nan(telemetry.latency_seconds) / target - 1.0
-    terms = _terms(np.float64(over), number_or_nan(telemetry.be_work_rate), before != after, overridden, WORK, first)
-    return RewardTerms(*map(float, terms))
+    latency = telemetry.latency_seconds
+    over = judge_latency(number_or_nan(latency), telemetry.target_seconds, isinstance(latency, Missing))
+    work = number_or_nan(telemetry.be_work_rate)
+    return RewardTerms(*reward_of(over, work, before != after, overridden, WORK, first))
 
 
 def rewards(
@@ -99,29 +100,61 @@ def rewards(
         work: Worth of BE's work on these hosts, or on each, in place of WORK; a violation costs 1.
         first: As of `reward`.
     """
+    terms = np.empty((len(RewardTerms._fields), len(changed)))
     latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
-    over = np.where(readings.lost & (not from_truth), np.nan, latency / readings.target_seconds - 1.0)
-    return _terms(over, readings.be_work_rate, changed, overridden, work, first)
-
-
-def _terms(
-    over: Array | np.float64,
-    be_work_rate: Array | float,
-    changed: Flags | bool,
-    overridden: Flags | bool,
-    work: Array | float,
-    first: bool,
-) -> RewardTerms[Array]:
-    """What a tick is worth, by the share of the target by which latency is over it; it and the work may be unknown."""
-    unknown = ~np.isfinite(over)
-    free = unknown & first
-    missed = unknown | (over > 0.0)
-    near = np.clip(1.0 + over - NEAR, 0.0, 1.0 - NEAR) / (1.0 - NEAR)  # clipped first: a latency may be any number
-    be_work = work * np.minimum(np.fmax(be_work_rate, 0.0), 1.0)
-    return RewardTerms(
-        qos=np.where(free, 0.0, np.where(missed, -1.0, -NEAR_COST * near * near)),
-        severity=np.where(free, 0.0, np.where(unknown, -1.0, -np.minimum(np.maximum(over, 0.0), 1.0))),
-        be_work=np.where(missed, 0.0, be_work),
-        reconfiguration=np.where(changed, -RECONFIGURATION_COST, 0.0),
-        override=np.where(overridden, -OVERRIDE_COST, 0.0),
+    lost = np.zeros_like(readings.lost) if from_truth else readings.lost
+    worth = np.empty(len(changed))
+    worth[:] = work
+    compiled(_reward_each)(
+        latency, readings.target_seconds, lost, readings.be_work_rate, changed, overridden, worth, first, terms
     )
+    return RewardTerms(*terms)
+
+
+@law
+def _reward_each(
+    latency: Any,
+    target: Any,
+    lost: Any,
+    work_rate: Any,
+    changed: Any,
+    overridden: Any,
+    work: Any,
+    first: bool,
+    terms: Any,
+) -> None:
+    for host in range(len(latency)):
+        over = judge_latency(latency[host], target[host], lost[host])
+        terms[0, host], terms[1, host], terms[2, host], terms[3, host], terms[4, host] = reward_of(
+            over, work_rate[host], changed[host], overridden[host], work[host], first
+        )
+
+
+@law
+def judge_latency(latency_seconds: float, target_seconds: float, lost: bool) -> float:
+    """By what share of the target a latency is over it; NaN where nobody knows, or the target is not above 0."""
+    if lost or not target_seconds > 0.0:
+        return math.nan
+    return latency_seconds / target_seconds - 1.0
+
+
+@law
+def reward_of(
+    over: float, be_work_rate: float, changed: bool, overridden: bool, work: float, first: bool
+) -> tuple[float, float, float, float, float]:
+    """The terms of a tick in the order of `RewardTerms`.
+
+    Args:
+        over: As `judge_latency` has it; it and `be_work_rate` may be unknown.
+        work, first: As of `rewards`.
+    """
+    reconfiguration = -RECONFIGURATION_COST if changed else 0.0
+    override = -OVERRIDE_COST if overridden else 0.0
+    if not math.isfinite(over):
+        unknown = 0.0 if first else -1.0
+        return unknown, unknown, 0.0, reconfiguration, override
+    if over > 0.0:
+        return -1.0, -min(over, 1.0), 0.0, reconfiguration, override
+    near = max(1.0 + over - NEAR, 0.0) / (1.0 - NEAR)
+    done = min(be_work_rate, 1.0) if be_work_rate > 0.0 else 0.0
+    return -NEAR_COST * near * near, 0.0, work * done, reconfiguration, override

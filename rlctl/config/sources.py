@@ -14,7 +14,7 @@ from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit
 from rlctl.envs.host.kubernetes import ByKubernetes
 from rlctl.envs.host.latency.figures import TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys
-from rlctl.envs.host.latency.line_formats import RequestKeys, compiled
+from rlctl.envs.host.latency.line_formats import RequestKeys, compile_pattern
 from rlctl.envs.host.latency.prometheus import PrometheusNames
 from rlctl.envs.yaml_edge import Name
 
@@ -107,7 +107,7 @@ class JsonlLatency(_TextLog, RequestKeys):
 
 def _check_pattern(pattern: str) -> str:
     try:
-        compiled(pattern)
+        compile_pattern(pattern)
     except ConfigError as error:
         raise ValueError(str(error)) from error  # which pydantic reports with its place in the file
     return pattern

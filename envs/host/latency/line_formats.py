@@ -148,7 +148,7 @@ class PatternLines(LineFormat):
     def __init__(
         self, pattern: str, unit: TimeUnit = TimeUnit.SECONDS, *, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        self._pattern, self._scale, self._wall_clock = compiled(pattern), unit.seconds, wall_clock
+        self._pattern, self._scale, self._wall_clock = compile_pattern(pattern), unit.seconds, wall_clock
         self.unfit = "the pattern fits none of its lines; see lc.latency.pattern"
         groups = self._pattern.groupindex
         self._latency = groups.get("latency", groups.get("seconds", 0)) - 1
@@ -211,7 +211,7 @@ def _has_failed(status: bytes) -> bool:
     return len(status) == 3 and status >= _FAILED
 
 
-def compiled(pattern: str) -> re.Pattern[bytes]:
+def compile_pattern(pattern: str) -> re.Pattern[bytes]:
     """A log's pattern; ConfigError: it is no regular expression, or lacks the group `latency`."""
     try:
         found = re.compile(pattern.encode(), re.MULTILINE)
