@@ -10,7 +10,7 @@ from rlctl.commands import one_thread
 from rlctl.commands.outputs import print_json
 from rlctl.config.sections import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.apps.launch import Place, adopt, forget, release
+from rlctl.envs.host.apps.launch import LaunchSite, adopt, forget, release
 from rlctl.envs.host.apps.launch import run as launch
 from rlctl.envs.host.apps.registry import Registration, Registry, load_description
 from rlctl.envs.host.cgroup.group import Group
@@ -108,11 +108,11 @@ def _refuse_lc(pid: int, config: ServeConfig) -> None:
         raise ConfigError(f"process {pid} is of the latency-critical service {name!r}: BE is what it is kept from")
 
 
-def _place(config: ServeConfig | None) -> Place:
+def _place(config: ServeConfig | None) -> LaunchSite:
     """Where applications go, by serve's configuration or by its defaults."""
     section = (config and config.be.applications) or ApplicationsSection()
     state = config.state_directory if config else STATE_DIR
-    return Place(Layout.detect(), _parent(section), Registry(section.directory), state, Knobs(None))
+    return LaunchSite(Layout.detect(), _parent(section), Registry(section.directory), state, Knobs(None))
 
 
 def _parent(section: ApplicationsSection) -> str:
@@ -132,7 +132,7 @@ def _find_registration(name: str, registry: Registry) -> Registration:
     return known[name]
 
 
-def _list(place: Place, *, as_json: bool) -> None:
+def _list(place: LaunchSite, *, as_json: bool) -> None:
     for registration in tuple(place.registry.read().values()):
         if not registration.runs():
             forget(registration, place)  # unless processes of it have outlived the one that was launched
@@ -147,7 +147,7 @@ def _list(place: Place, *, as_json: bool) -> None:
     print(render([shown, *cells]) if rows else f"no applications are registered in {place.registry.directory}")
 
 
-def _show(registration: Registration, place: Place, *, as_json: bool) -> None:
+def _show(registration: Registration, place: LaunchSite, *, as_json: bool) -> None:
     state = _state(registration, place)
     if as_json:
         print_json({"schema": 1, **state})
@@ -161,7 +161,7 @@ def _show(registration: Registration, place: Place, *, as_json: bool) -> None:
         print(f"{mark} mode {index}: {mode.cpus:g} CPU, {mode.threads} threads, value {mode.value:g}{memory}")
 
 
-def _state(registration: Registration, place: Place) -> dict[str, Any]:
+def _state(registration: Registration, place: LaunchSite) -> dict[str, Any]:
     """What stands in its files: those of the kernel, and the one that tells its mode."""
     mode = _read_mode(place.registry.mode_file(registration.key))
     return {
@@ -177,7 +177,7 @@ def _state(registration: Registration, place: Place) -> dict[str, Any]:
     }
 
 
-def _running(registration: Registration, place: Place) -> str:
+def _running(registration: Registration, place: LaunchSite) -> str:
     try:
         group = Group.open(place.layout, registration.group, place.knobs)
         if not group.pids():

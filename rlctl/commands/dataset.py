@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlctl.agents.training.host_kinds import load_hosts
-from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin, require_minari
+from rlctl.agents.training.offline.origin import DatasetFolder, Origin, dataset_folder, read_origin, require_minari
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.participants import no_idle_class, refuse_models
@@ -67,11 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the command; the table goes to stdout, all else to stderr."""
     if args.action == "show":
-        place = place_of(args.dataset)
+        place = dataset_folder(args.dataset)
         _show(args, place, read_origin(place))
         return 0
     require_minari()
-    place = place_of(args.out)
+    place = dataset_folder(args.out)
     recordings = _open_exported(args) if args.action == "export" else _open_recorded(args)
     origin = write(place, recordings, code_version())
     say(f"{place.folder}: dataset {place.name}")
@@ -121,7 +121,7 @@ def _grounds(args: argparse.Namespace) -> Iterator[RecordingPlan]:
         yield from grounds_of_hosts(hosts, args.hosts, args.seed)
 
 
-def _show(args: argparse.Namespace, place: Place, origin: Origin) -> None:
+def _show(args: argparse.Namespace, place: DatasetFolder, origin: Origin) -> None:
     if args.json:
         print_json({"id": place.name, "folder": str(place.folder), **origin.model_dump(mode="json")})
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlctl.agents.training.offline.dataset import read
-from rlctl.agents.training.offline.origin import Origin, Place, place_of, read_origin
+from rlctl.agents.training.offline.origin import DatasetFolder, Origin, dataset_folder, read_origin
 from rlctl.agents.training.offline.recipe import OFFLINE, OfflineRecipe
 from rlctl.agents.training.recipe import recipe_file
 from rlctl.commands.arguments import command_line, refuse_given
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; 0, or 128 + n when signal n ended it early. The table goes to stdout, all else to stderr."""
     _check(args)
     require_libraries(export=not args.no_export)
-    place = place_of(args.offline)
+    place = dataset_folder(args.offline)
     recipe = recipe_file(OFFLINE[args.algo], args.algo, Path(args.config) if args.config else None)
     if args.total_timesteps:
         recipe = recipe.model_copy(update={"n_updates": args.total_timesteps})
@@ -63,7 +63,7 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--profile and --shield are for a selection in the simulator: give --scenario, too")
 
 
-def _run_of(args: argparse.Namespace, place: Place, recipe: OfflineRecipe) -> OfflineRun:
+def _run_of(args: argparse.Namespace, place: DatasetFolder, recipe: OfflineRecipe) -> OfflineRun:
     from rlctl.agents.training.offline.training import OfflineRun
 
     given = {
@@ -95,7 +95,7 @@ def _run_of(args: argparse.Namespace, place: Place, recipe: OfflineRecipe) -> Of
     )
 
 
-def _effective(args: argparse.Namespace, place: Place, origin: Origin, recipe: OfflineRecipe) -> list[str]:
+def _effective(args: argparse.Namespace, place: DatasetFolder, origin: Origin, recipe: OfflineRecipe) -> list[str]:
     """What is learned from, and how."""
     from rlctl.agents.training.offline.learners import teacher_of
 

@@ -171,7 +171,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "verdict": allocation_as_json(tick.verdict.allocation),
         "bounds": [
             {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
-            for b in _decisive_or_of_service(tick.verdict)
+            for b in _binding_or_of_service(tick.verdict)
         ],
         "applied": allocation_as_json(tick.applied),
         "policy": tick.policy,
@@ -187,7 +187,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
     } | _further(tick)
 
 
-def _decisive_or_of_service(verdict: Verdict) -> Iterator[Bound]:
+def _binding_or_of_service(verdict: Verdict) -> Iterator[Bound]:
     """The bounds that bind, and those of the service in any case: a replay asks others under them."""
     binding = set(verdict.binding)
     return (bound for bound in verdict.bounds if bound in binding or bound.reason in OF_SERVICE)

@@ -82,6 +82,19 @@ def waited_seconds(process: Path = Path("/proc/self")) -> float:
     return int((process / "schedstat").read_bytes().split()[1]) * 1e-9
 
 
+class _HourlyWarnings:
+    """Warnings by what they are about; one that stays true is repeated after REMIND_SECONDS."""
+
+    def __init__(self) -> None:
+        self._warned_seconds: dict[str, float] = {}
+
+    def warn(self, about: str, now_seconds: float, text: str) -> None:
+        """Log the warning, unless the last one about the same is too recent."""
+        if now_seconds - self._warned_seconds.get(about, -math.inf) >= REMIND_SECONDS:
+            self._warned_seconds[about] = now_seconds
+            log.warning("%s", text)
+
+
 class SelfCheck:
     """A recorder that looks once a minute at what rlctl costs, and warns when that is above its limits.
 
@@ -99,7 +112,7 @@ class SelfCheck:
         self._wait: tuple[float, float, int] | None = None
         self._starved = 0
         self._before: tuple[float, SelfUsage] | None = None
-        self._warned_seconds: dict[str, float] = {}
+        self._warnings = _HourlyWarnings()
 
     def write(self, tick: Tick) -> None:
         """Look, when a minute has passed; at the waiting in each tick."""
@@ -130,21 +143,16 @@ class SelfCheck:
             why = tick.fallback or "a tick began too late"
             waited_for = f"it waited {hungry:.1f} of {seconds:.1f} s for one{often}, and {why}"
             way_out = "give it CPUWeight=1000, as configs/deploy/rlctl.slice does, or a CPU of its own"
-            self._tell("wait", f"rlctl itself is short of CPU: {waited_for}; {way_out}", now)
+            self._warnings.warn("wait", now, f"rlctl itself is short of CPU: {waited_for}; {way_out}")
 
     def _judge(self, usage: SelfUsage, cpu_ratio: float, now: float) -> None:
         megabytes, most = usage.resident_bytes / 2**20, self._limits.warn_resident_bytes / 2**20
         if megabytes > most:
             used = f"{megabytes:.0f} MB of memory, limits.warn_resident_bytes is {most:.0f} MB"
-            self._tell("memory", f"rlctl itself uses {used}", now)
+            self._warnings.warn("memory", now, f"rlctl itself uses {used}")
         if cpu_ratio > self._limits.warn_cpu_ratio:
             used = f"{cpu_ratio:.2f} CPU, limits.warn_cpu_ratio is {self._limits.warn_cpu_ratio:g}"
-            self._tell("cpu", f"rlctl itself uses {used}", now)
-
-    def _tell(self, what: str, text: str, now: float) -> None:
-        if now - self._warned_seconds.get(what, -math.inf) >= REMIND_SECONDS:
-            self._warned_seconds[what] = now
-            log.warning("%s", text)
+            self._warnings.warn("cpu", now, f"rlctl itself uses {used}")
 
 
 class TailCheck:
@@ -156,7 +164,7 @@ class TailCheck:
 
     def __init__(self) -> None:
         self._low_since: dict[str, float] = {}
-        self._warned_seconds: dict[str, float] = {}
+        self._warnings = _HourlyWarnings()
 
     def write(self, tick: Tick) -> None:
         """Look at each LC's tail."""
@@ -168,14 +176,12 @@ class TailCheck:
             if tail.value >= LOW_TAIL_RATIO * lc.target_seconds:
                 self._low_since.pop(name, None)
             elif now - self._low_since.setdefault(name, now) >= LOW_TAIL_SECONDS:
-                self._tell(name or "the LC", tail.value, lc.target_seconds, now)
+                self._warn(name, tail.value, lc.target_seconds, now)
 
-    def _tell(self, name: str, tail_seconds: float, target_seconds: float, now: float) -> None:
-        if now - self._warned_seconds.get(name, -math.inf) < REMIND_SECONDS:
-            return
-        self._warned_seconds[name] = now
-        log.warning(
-            "the tail of %s is %.3g ms, %.2g %% of its target of %.3g ms, for a minute: does lc.latency tell what "
-            "clients see? A figure of the service's own leaves out what waits in its socket; `kind: tcp` sees that",
-            printable(name), 1e3 * tail_seconds, 100.0 * tail_seconds / target_seconds, 1e3 * target_seconds,
-        )  # fmt: skip
+    def _warn(self, name: str, tail_seconds: float, target_seconds: float, now: float) -> None:
+        share = f"{100.0 * tail_seconds / target_seconds:.2g} % of its target of {1e3 * target_seconds:.3g} ms"
+        tail = f"the tail of {printable(name or 'the LC')} is {1e3 * tail_seconds:.3g} ms, {share}, for a minute"
+        asks = (
+            "does lc.latency tell what clients see? A figure of the service's own leaves out what waits in its socket"
+        )
+        self._warnings.warn(name, now, f"{tail}: {asks}; `kind: tcp` sees that")

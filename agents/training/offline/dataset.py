@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.served.network import first_line
-from rlctl.agents.training.offline.origin import TERMS, Origin, Place, read_origin, require_minari
+from rlctl.agents.training.offline.origin import TERMS, DatasetFolder, Origin, read_origin, require_minari
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Flags
@@ -68,7 +68,7 @@ class Dataset:
         return len(self.actions)
 
 
-def read(place: Place) -> Dataset:
+def read(place: DatasetFolder) -> Dataset:
     """A dataset of rlctl's in memory, half a kilobyte for each transition; ConfigError where it cannot be read."""
     require_minari()
     origin = read_origin(place)

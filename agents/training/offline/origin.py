@@ -1,6 +1,6 @@
 """What a dataset says of itself, and where it is.
 
-    origin = read_origin(place_of("nginx-v0"))
+    origin = read_origin(dataset_folder("nginx-v0"))
     origin.policies["heracles"].qos_percent
 
 It needs no Minari: the metadata are JSON. What a dataset holds says `dataset`.
@@ -108,7 +108,7 @@ class Origin(Strict):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DatasetFolder:
     """Where a dataset is, or is to be: its folder, with the data in `data/` below."""
 
     name: str
@@ -125,7 +125,7 @@ def require_minari() -> None:
     require_installed("a dataset", "data", "minari", "h5py")
 
 
-def place_of(named: str) -> Place:
+def dataset_folder(named: str) -> DatasetFolder:
     """An id such as `nginx-v0` or `rlctl/nginx-v0` is Minari's to place, anything else is a folder.
 
     Minari's folder is MINARI_DATASETS_PATH or ~/.minari/datasets. A folder that looks like an id is written with ./
@@ -133,13 +133,13 @@ def place_of(named: str) -> Place:
     """
     if _ID.fullmatch(named):
         root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
-        return Place(named, Path(root) / named)
+        return DatasetFolder(named, Path(root) / named)
     folder = Path(named)
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", folder.resolve().name).strip("-") or "dataset"
-    return Place(plain if re.search(r"-v\d+$", plain) else f"{plain}-v0", folder)
+    return DatasetFolder(plain if re.search(r"-v\d+$", plain) else f"{plain}-v0", folder)
 
 
-def read_origin(place: Place) -> Origin:
+def read_origin(place: DatasetFolder) -> Origin:
     """What a dataset says of itself; ConfigError where it is none of an rlctl with these observations and moves."""
     file = place.data / "metadata.json"
     if not file.is_file():

@@ -1,6 +1,6 @@
 """Learning from a dataset alone: no host, simulated or real, is touched.
 
-    outcome = learn_offline(OfflineRun("cql", recipe, read(place_of("nginx-v0")), folder=Path("runs/cql/1")))
+    outcome = learn_offline(OfflineRun("cql", recipe, read(dataset_folder("nginx-v0")), folder=Path("runs/cql/1")))
 
 `learners` has who learns: `bc` clones the best policy of the dataset, `cql` learns from all of them. In rounds the
 policy is judged, and the best one is kept. The criterion is its value on episodes that were held out, or, where courses

@@ -1,6 +1,6 @@
 """Recordings become a dataset, whole or not at all.
 
-    write(place_of("nginx-v0"), [Recording(source, tick_seconds=1.0, episodes=episodes)], code_version())
+    write(dataset_folder("nginx-v0"), [Recording(source, tick_seconds=1.0, episodes=episodes)], code_version())
 
 What it holds then says `dataset`.
 """
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rlctl import __version__
 from rlctl.agents.training.offline.dataset import Floats, Whole
-from rlctl.agents.training.offline.origin import KEY, TERMS, Origin, Place, PolicyCounts, Source, require_minari
+from rlctl.agents.training.offline.origin import KEY, TERMS, DatasetFolder, Origin, PolicyCounts, Source, require_minari
 from rlctl.envs.actions import MOVES_VERSION, discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Flags
@@ -71,7 +71,7 @@ class Recording:
     censored: Mapping[str, int] = field(default_factory=dict)
 
 
-def write(place: Place, recordings: Iterable[Recording], code: str) -> Origin:
+def write(place: DatasetFolder, recordings: Iterable[Recording], code: str) -> Origin:
     """Write a dataset, whole or not at all.
 
     Args:
@@ -258,7 +258,7 @@ def _counts(sums: NDArray[np.float64]) -> PolicyCounts:
     )
 
 
-def _make_namespace(place: Place) -> None:
+def _make_namespace(place: DatasetFolder) -> None:
     """Minari lists datasets of a namespace only where it is declared."""
     if "/" not in place.name:
         return

@@ -33,7 +33,7 @@ _FROM_THE_TERMINAL = 128  # si_code SI_KERNEL: the whole foreground process grou
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LaunchSite:
     """Where applications are put and registered.
 
     Attributes:
@@ -49,7 +49,7 @@ class Place:
     knobs: Knobs = field(default_factory=lambda: Knobs(None))
 
 
-def run(description: Description, command: Sequence[str], place: Place) -> int:
+def run(description: Description, command: Sequence[str], place: LaunchSite) -> int:
     """Run a command as an application until it ends; call it from a process with a single thread.
 
     It executes its first instruction within its group, with its environment set, when it is registered. Signals are
@@ -91,7 +91,7 @@ def run(description: Description, command: Sequence[str], place: Place) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def adopt(description: Description, pid: int, place: Place) -> Registration:
+def adopt(description: Description, pid: int, place: LaunchSite) -> Registration:
     """Take a running process, with all its threads but not its children, into a group of its own, and register it.
 
     Raises:
@@ -121,7 +121,7 @@ def _reason_unfit(pid: int, state: Path) -> str:
     return "the service that controls BE" if pid == lock_owner(state) else ""
 
 
-def release(registration: Registration, place: Place) -> None:
+def release(registration: Registration, place: LaunchSite) -> None:
     """Undo an adoption: the processes return to where they were, and group and registration are removed.
 
     Raises:
@@ -144,7 +144,7 @@ def release(registration: Registration, place: Place) -> None:
     forget(registration, place)
 
 
-def forget(registration: Registration, place: Place) -> bool:
+def forget(registration: Registration, place: LaunchSite) -> bool:
     """Remove an application's group and registration, unless processes are still in it; whether they are gone."""
     try:
         _group_now(registration, place).remove(REMOVE_SECONDS)
@@ -156,13 +156,15 @@ def forget(registration: Registration, place: Place) -> bool:
     return True
 
 
-def _group_now(registration: Registration, place: Place) -> Group:
+def _group_now(registration: Registration, place: LaunchSite) -> Group:
     """Its group, to which the service may have moved it since."""
     now = place.registry.read().get(registration.key, registration)
     return Group.open(place.layout, now.group, place.knobs)
 
 
-def _register_process(description: Description, pid: int, place: Place, home: tuple[Path, ...] = ()) -> Registration:
+def _register_process(
+    description: Description, pid: int, place: LaunchSite, home: tuple[Path, ...] = ()
+) -> Registration:
     """Group and registration of a process; neither if something fails, and then it is where it was."""
     before = home or home_of(pid, place.layout, place.knobs)
     with contextlib.ExitStack() as failing:
@@ -188,7 +190,7 @@ def _execute_when_registered(
     words: Sequence[str],
     signals: set[signal.Signals] | set[int],
     description: Description,
-    place: Place,
+    place: LaunchSite,
 ) -> NoReturn:
     """In the child: wait until it is in its group, then become the command. Never returns."""
     code = NOT_FOUND
@@ -207,7 +209,7 @@ def _execute_when_registered(
         os._exit(code)
 
 
-def _environment(description: Description, pid: int, place: Place) -> Mapping[str, str]:
+def _environment(description: Description, pid: int, place: LaunchSite) -> Mapping[str, str]:
     """For an application that never asks: the most that it may ever have."""
     return {
         "RLCTL_MODE_FILE": str(place.registry.mode_file(f"{pid}:{description.name}")),
@@ -215,7 +217,7 @@ def _environment(description: Description, pid: int, place: Place) -> Mapping[st
     }
 
 
-def _wait_for_end(pid: int, registration: Registration, place: Place, blocked: set[signal.Signals]) -> int:
+def _wait_for_end(pid: int, registration: Registration, place: LaunchSite, blocked: set[signal.Signals]) -> int:
     """Pass signals on until the child ends; its exit code. Once it was told to end it is thawed until it has.
 
     A deferred application would not hear of it, and a service freezes it again at its next tick. What SIGHUP and SIGINT

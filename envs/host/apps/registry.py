@@ -42,7 +42,7 @@ _SUFFIX = ".json"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"  # becomes part of a group's and of files' names
 
 
-class Mode(Strict):
+class AppMode(Strict):
     """One working mode; see `rlctl.envs.applications.WorkingMode`.
 
     Attributes:
@@ -70,12 +70,12 @@ class Description(Strict):
 
     name: Annotated[str, Field(pattern=_NAME)]
     priority: int = Field(default=0, ge=0, le=LEAST_PRIORITY)
-    modes: Annotated[tuple[Mode, ...], Field(min_length=1, max_length=MOST_MODES)]
+    modes: Annotated[tuple[AppMode, ...], Field(min_length=1, max_length=MOST_MODES)]
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @field_validator("modes")
     @classmethod
-    def _ascending(cls, modes: tuple[Mode, ...]) -> tuple[Mode, ...]:
+    def _ascending(cls, modes: tuple[AppMode, ...]) -> tuple[AppMode, ...]:
         if any(less.cpus > more.cpus for less, more in pairwise(modes)):
             raise ValueError("modes go from the least CPU time to the most: sort them by 'cpus'")
         return modes

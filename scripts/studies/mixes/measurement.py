@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlctl.envs.errors import TestbedError
-from rlctl.envs.host.apps.registry import Description, Mode
+from rlctl.envs.host.apps.registry import AppMode, Description
 from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
@@ -131,7 +131,7 @@ def _instances(measurement: Measurement, cell: Cell, tried: Mapping[str, Tunable
     for name, count in cell.instances.items():
         one = measurement.config.applications[name]
         modes = tuple(
-            Mode(cpus=mode.cpus, threads=mode.threads, value=mode.value)
+            AppMode(cpus=mode.cpus, threads=mode.threads, value=mode.value)
             for mode in one.working_modes(measurement.cpus_scale)
         )
         command = _command(one, tried.get(name))

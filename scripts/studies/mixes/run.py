@@ -14,7 +14,7 @@ from typing import Self
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, TestbedError
-from rlctl.envs.host.apps.launch import Place, adopt, forget
+from rlctl.envs.host.apps.launch import LaunchSite, adopt, forget
 from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -124,7 +124,7 @@ class Arena:
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
         knobs = Knobs(None)
-        place = Place(self._layout, group.name, Registry(folder / "apps"), folder, knobs)
+        place = LaunchSite(self._layout, group.name, Registry(folder / "apps"), folder, knobs)
         sharing = Sharing(
             self._ground.clusters,
             group,
@@ -180,7 +180,7 @@ class _Manager(_Kernel):
 
     tick_seconds = TICK_SECONDS
 
-    def __init__(self, sharing: Sharing, place: Place, budget: Allocation) -> None:
+    def __init__(self, sharing: Sharing, place: LaunchSite, budget: Allocation) -> None:
         self.placements = []
         self.throttled_seconds = 0.0
         self._sharing, self._place, self._budget = sharing, place, budget

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.envs.host.apps.registry import Mode, Registration, Registry
+from rlctl.envs.host.apps.registry import AppMode, Registration, Registry
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.record import FOLDER, Stage, group_entry, plan_entry, stage_entry
@@ -105,7 +105,7 @@ def test_undo_waits_for_applications_that_were_adopted(
         plan = plan_entry({**NOTHING, "mounts": {str(mount): str(mount)}})
         journal.record([plan, made, stage_entry(Stage.STANDING)])
     adopted = Registration(
-        name="app", modes=(Mode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()) or 0,
+        name="app", modes=(AppMode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()) or 0,
         group="rlctl-mdev/app", home=(mount / "db",),
     )  # fmt: skip
     monkeypatch.setattr(Registry, "read", lambda _: {adopted.key: adopted.model_copy(update=changed)})

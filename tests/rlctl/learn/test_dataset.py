@@ -11,7 +11,7 @@ import pytest
 from rlctl.agents.served import bundle
 from rlctl.agents.training.offline import writer as dataset_writer
 from rlctl.agents.training.offline.dataset import read
-from rlctl.agents.training.offline.origin import TERMS, place_of, read_origin
+from rlctl.agents.training.offline.origin import TERMS, dataset_folder, read_origin
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES, discrete_space
 from rlctl.envs.allocation import Limits
@@ -60,7 +60,7 @@ def test_minari_loads_what_a_log_was_exported_to(exported, capsys):
     assert found.action_space == discrete_space()
     assert found.recover_environment().observation_space == found.observation_space
     assert found.total_steps == sum(len(one) for one in found) == 89
-    ours = read(place_of("rlctl/fake-v0"))
+    ours = read(dataset_folder("rlctl/fake-v0"))
     for episode in found:
         assert all(found.observation_space.contains(one) for one in episode.observations)
         assert all(found.action_space.contains(one) for one in episode.actions)
@@ -90,7 +90,7 @@ def test_minari_loads_what_a_log_was_exported_to(exported, capsys):
 def test_the_same_log_is_the_same_dataset(exported, tmp_path, capsys):
     assert main(["dataset", "export", str(exported), "--out", str(tmp_path / "again"), "--json"]) == 0
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    first = read_origin(place_of("rlctl/fake-v0"))
+    first = read_origin(dataset_folder("rlctl/fake-v0"))
     assert said["sha256"] == first.sha256
     assert said["sources"] == first.model_dump(mode="json")["sources"]
     assert said["id"] == "again-v0"
@@ -103,12 +103,12 @@ def test_simulated_hosts_are_recorded_beside_us(tmp_path, monkeypatch, capsys):
     kind = "{name: a, profile: two-core-host, weight: equal, safety: null, absent: [cpi], share: 1}"
     small.write_text(f"episode_steps: 30\nkinds:\n  - {kind}\n")
     assert main([*RECORD, "--hosts", "1", "--hosts-file", str(small), "--out", "./sim"]) == 0
-    origin = read_origin(place_of(str(tmp_path / "sim")))
+    origin = read_origin(dataset_folder(str(tmp_path / "sim")))
     assert list(origin.policies) == ["feedforward", "greedy-shield"]
     assert [one.kind for one in origin.sources] == ["simulator"] * len(origin.sources)
     assert origin.sources[0].weight is not None
     assert [one.absent for one in origin.sources] == [(), ("cpi",)]
-    data = read(place_of(str(tmp_path / "sim")))
+    data = read(dataset_folder(str(tmp_path / "sim")))
     assert data.masks[data.state, data.actions].all()
     assert (data.last >= data.state + 1).all()
     assert "two-core-host" in capsys.readouterr().out
@@ -144,10 +144,10 @@ def test_damaged_data_are_told(tmp_path):
     with h5py.File(file, "a") as stored:
         stored["episode_0"]["actions"][3] = len(MOVES)
     with pytest.raises(ConfigError, match="episode 0: a move that is none; export it again"):
-        read(place_of(str(tmp_path / "some")))
+        read(dataset_folder(str(tmp_path / "some")))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(ConfigError, match="cannot be read"):
-        read(place_of(str(tmp_path / "some")))
+        read(dataset_folder(str(tmp_path / "some")))
 
 
 def test_others_dataset_is_refused(tmp_path):
@@ -160,21 +160,21 @@ def test_others_dataset_is_refused(tmp_path):
     ):
         (data / "metadata.json").write_text(said)
         with pytest.raises(ConfigError, match=why):
-            read_origin(place_of(str(tmp_path)))
+            read_origin(dataset_folder(str(tmp_path)))
     with pytest.raises(ConfigError, match="holds no dataset"):
-        read_origin(place_of(str(tmp_path / "nowhere")))
+        read_origin(dataset_folder(str(tmp_path / "nowhere")))
 
 
 def test_id_is_minaris_else_a_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    assert place_of("rlctl/nginx-v0").folder == tmp_path / "rlctl" / "nginx-v0"
+    assert dataset_folder("rlctl/nginx-v0").folder == tmp_path / "rlctl" / "nginx-v0"
     for folder in ("./nginx-v0", "/x/nginx-v0", "nginx", "runs/1"):
-        assert place_of(folder).folder.as_posix() == folder.removeprefix("./")
-    assert place_of("/x/nginx-v3").name == "nginx-v3"
-    assert place_of("/x/my data.1").name == "my-data-1-v0"
+        assert dataset_folder(folder).folder.as_posix() == folder.removeprefix("./")
+    assert dataset_folder("/x/nginx-v3").name == "nginx-v3"
+    assert dataset_folder("/x/my data.1").name == "my-data-1-v0"
     monkeypatch.delenv("MINARI_DATASETS_PATH")
     monkeypatch.setenv("HOME", "/nobody")
-    assert place_of("nginx-v0").folder.as_posix() == "/nobody/.minari/datasets/nginx-v0"
+    assert dataset_folder("nginx-v0").folder.as_posix() == "/nobody/.minari/datasets/nginx-v0"
 
 
 def test_without_minari_one_line_says_what_to_install(tmp_path, monkeypatch, capsys):

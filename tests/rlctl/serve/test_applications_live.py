@@ -17,8 +17,8 @@ from rlctl.cli import main
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.apps.launch import Place, adopt, release
-from rlctl.envs.host.apps.registry import Description, Mode, Registry
+from rlctl.envs.host.apps.launch import LaunchSite, adopt, release
+from rlctl.envs.host.apps.registry import AppMode, Description, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
@@ -293,8 +293,8 @@ def test_applications_are_moved_to_clusters_and_released(scene):
     for cluster in clusters:
         group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(CgroupController.MEMORY,))
         group.cpuset.set_cpus(cluster.cpus)
-    place = Place(layout, f"{be.name}/c0", scene.registry, scene.folder / "state", free)
-    description = Description(name="app", modes=(Mode(cpus=0.9, threads=1),))
+    place = LaunchSite(layout, f"{be.name}/c0", scene.registry, scene.folder / "state", free)
+    description = Description(name="app", modes=(AppMode(cpus=0.9, threads=1),))
     with contextlib.ExitStack() as stack:
         workers = [subprocess.Popen(BUSY) for _ in range(2)]
         for worker in workers:

@@ -13,7 +13,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.apps.groups import make_group
-from rlctl.envs.host.apps.registry import Mode, Registration, Registry
+from rlctl.envs.host.apps.registry import AppMode, Registration, Registry
 from rlctl.envs.host.apps.rlctl_mode import Mode as Told
 from rlctl.envs.host.apps.rlctl_mode import ModeClient
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -27,7 +27,7 @@ from rlctl.serve.sharing import Sharing
 from tests.doubles.cgroup_kernel import FakeKernel
 
 NUMBERS = itertools.count(4_000_000)  # of nobody's processes
-SMALL_OR_LARGE = (Mode(cpus=0.2, threads=1, value=0.5), Mode(cpus=0.6, threads=2, value=1.0))
+SMALL_OR_LARGE = (AppMode(cpus=0.2, threads=1, value=0.5), AppMode(cpus=0.6, threads=2, value=1.0))
 
 
 class Scene:
@@ -209,7 +209,11 @@ def test_mode_without_memory_limit_has_the_earlier_one(scene):
     if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
     scene.come(
-        "app", (Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29), Mode(cpus=2.0, threads=2, value=1.0))
+        "app",
+        (
+            AppMode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29),
+            AppMode(cpus=2.0, threads=2, value=1.0),
+        ),
     )
     mount, folder = scene.group("app").part(CgroupController.MEMORY)
     limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
@@ -223,8 +227,8 @@ def test_mode_without_memory_limit_has_the_earlier_one(scene):
 def test_predecessors_limit_does_not_stay(scene):
     if CgroupController.MEMORY not in scene.layout.mounts:
         pytest.skip("no memory controller here")
-    limited = Mode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29)
-    key = scene.come("app", (limited, Mode(cpus=2.0, threads=2, value=1.0)))
+    limited = AppMode(cpus=0.5, threads=1, value=0.5, memory_bytes=1 << 29)
+    key = scene.come("app", (limited, AppMode(cpus=2.0, threads=2, value=1.0)))
     mount, folder = scene.group("app").part(CgroupController.MEMORY)
     limit = folder / ("memory.soft_limit_in_bytes" if mount.version == 1 else "memory.high")
     before = limit.read_text().strip()
@@ -234,7 +238,7 @@ def test_predecessors_limit_does_not_stay(scene):
     assert limit.read_text().strip() == before
 
 
-@pytest.mark.parametrize("modes", [SMALL_OR_LARGE, (Mode(cpus=0.2, threads=1),)], ids=["the same", "fewer modes"])
+@pytest.mark.parametrize("modes", [SMALL_OR_LARGE, (AppMode(cpus=0.2, threads=1),)], ids=["the same", "fewer modes"])
 def test_released_and_adopted_between_ticks_begins_anew(scene, modes):
     """Once a mode that it had no more failed every later division."""
     key = scene.come("app")
@@ -307,7 +311,7 @@ class TwoClusters(Scene):
 
 
 def test_application_moves_to_cluster_that_has_room(two):
-    names = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
+    names = [two.come(name, below="be/c0", modes=(AppMode(cpus=0.9, threads=1),)) for name in ("first", "second")]
     placed = two.tick(2.0)
     assert {placed[name].cluster for name in names} == {"c0", "c1"}
     (moved,) = [name for name in names if placed[name].cluster == "c1"]
@@ -324,7 +328,7 @@ def test_application_moves_to_cluster_that_has_room(two):
 
 def test_move_one_hierarchy_refuses_leaves_all(two, monkeypatch):
     """As cpuset does without CAP_SYS_NICE, when cpu has taken it already."""
-    keys = [two.come(name, below="be/c0", modes=(Mode(cpus=0.9, threads=1),)) for name in ("first", "second")]
+    keys = [two.come(name, below="be/c0", modes=(AppMode(cpus=0.9, threads=1),)) for name in ("first", "second")]
     before, write = {name: group.pids() for name, group in two.groups.items()}, two.kernel.write
 
     def refusing(path, text):

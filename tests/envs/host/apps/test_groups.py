@@ -10,8 +10,8 @@ import pytest
 
 from rlctl.envs.errors import CgroupBusy, CgroupGone, HostError
 from rlctl.envs.host.apps.groups import make_group, move_all, return_home
-from rlctl.envs.host.apps.launch import Place, _register_process, release
-from rlctl.envs.host.apps.registry import Description, Mode, Registration, Registry
+from rlctl.envs.host.apps.launch import LaunchSite, _register_process, release
+from rlctl.envs.host.apps.registry import AppMode, Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
@@ -113,18 +113,18 @@ def test_group_below_absent_one_makes_both(fake):
 def test_unregistered_process_is_back_where_it_was(fake, tmp_path):
     """Its group could not be removed with it inside, and that was all that was told."""
     (tmp_path / "file").write_text("")
-    place = Place(fake.layout, "be", Registry(tmp_path / "file/apps"), knobs=Knobs(None, fake.kernel))
+    place = LaunchSite(fake.layout, "be", Registry(tmp_path / "file/apps"), knobs=Knobs(None, fake.kernel))
     with pytest.raises(HostError, match="cannot register"):
-        _register_process(Description(name="app", modes=(Mode(cpus=1.0, threads=1),)), os.getpid(), place)
+        _register_process(Description(name="app", modes=(AppMode(cpus=1.0, threads=1),)), os.getpid(), place)
     assert (fake.layout.mounts["cpu"].path / "cgroup.procs").read_text().split() == [str(os.getpid())]
     assert not list(fake.kernel.root.rglob("*:app"))
 
 
 def test_one_outside_its_lost_group_is_remembered(fake, tmp_path):
     """Its registration was all that told where it came from."""
-    place = Place(fake.layout, "be", Registry(tmp_path / "apps"), knobs=Knobs(None, fake.kernel))
+    place = LaunchSite(fake.layout, "be", Registry(tmp_path / "apps"), knobs=Knobs(None, fake.kernel))
     adopted = Registration(
-        name="app", modes=(Mode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()),
+        name="app", modes=(AppMode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()),
         group="be/1:app", home=(tmp_path / "db",),
     )  # fmt: skip
     place.registry.add(adopted)

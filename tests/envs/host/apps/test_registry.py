@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rlctl.envs.host.apps.registry import Mode, Registration, Registry
+from rlctl.envs.host.apps.registry import AppMode, Registration, Registry
 from rlctl.envs.host.process import start_time
 
 
@@ -16,7 +16,7 @@ def registry(tmp_path):
 def a_registration(name="encoder", pid=None, **changes):
     pid = pid or os.getpid()
     said = {"name": name, "pid": pid, "start_time": start_time(pid) or 1, "group": f"be/{pid}:{name}"}
-    return Registration(**(said | {"modes": (Mode(cpus=1.0, threads=2),)} | changes))
+    return Registration(**(said | {"modes": (AppMode(cpus=1.0, threads=2),)} | changes))
 
 
 def test_what_is_added_is_read_back_the_same(registry):
