@@ -179,6 +179,18 @@ class Telemetry:
         return f"missing ({latency.why})" if isinstance(latency, Missing) else f"{latency.value * 1e3:.2f} ms"
 
     @property
+    def has_target(self) -> bool:
+        """Whether the LC has a target, or a bound on what it waits: not at the beginning of `target: auto`."""
+        return self.target_seconds < NO_TARGET_SECONDS or LC_WAITING in self.counters
+
+    @property
+    def target_in_words(self) -> str:
+        """The target for people, and whether rlctl proposed it."""
+        if self.target_seconds >= NO_TARGET_SECONDS:
+            return "auto (none yet)" if self.has_target is False else "none (a bound on waiting)"
+        return f"{self.target_seconds * 1e3:g} ms" + (", auto (proposed)" if TARGET_PROPOSED in self.counters else "")
+
+    @property
     def slack_ratio(self) -> float | None:
         """(target - latency) / target, at most 1.0; None when the latency is missing, or the target is not above 0."""
         latency = self.latency_seconds
@@ -222,6 +234,8 @@ class Telemetry:
 def _is_missed(telemetry: Telemetry) -> bool | None:
     """Of one LC: its latency is above the target, or so many requests fail that the quantile is one of them."""
     slack, latency = telemetry.slack_ratio, telemetry.latency_seconds
+    if not telemetry.has_target:
+        return None
     if slack is None:
         return True if isinstance(latency, Missing) and latency.why is Why.FAILING else None
     return None if math.isnan(slack) else slack < 0.0
@@ -241,6 +255,12 @@ LC_WAITING = "lc_waiting_ratio"
 
 FEW_IN_LONG = "few_in_long"
 """The counter that is 1 where the tail is the worst of few requests, and no others came in `GROWN_SECONDS`."""
+
+NO_TARGET_SECONDS = 1e5
+"""Stands for a target while there is none: more than can be told, so that no latency misses it."""
+
+TARGET_PROPOSED = "target_is_proposed"
+"""The counter that is 1 where rlctl proposed the LC's target, as nobody told one."""
 
 MAX_LOAD = "max_load_rps"
 """The counter with what `load_ratio` is a share of where that is learned, and moves; a stated one is in none."""
@@ -266,7 +286,7 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
-    LC_IDLE, FEW_IN_LONG, LC_WAITING, "lc_saturated_ratio",
+    LC_IDLE, FEW_IN_LONG, LC_WAITING, TARGET_PROPOSED, "lc_saturated_ratio",
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio", BUSIEST_THREAD,
 )  # fmt: skip
 """Counters that each LC has of its own."""

@@ -55,13 +55,17 @@ class Reason(StrEnum):
     """The configuration's `schedule` allows no more at this time."""
     ERROR_BUDGET = "error-budget"
     """The LC has missed its target in as many windows as `slo.error_budget_percent` allows, or does so too fast."""
+    TARGET_WATCH = "target-watch"
+    """BE is held for some windows that show the LC's own tail, from which `target: auto` proposes a target."""
     NOT_APPROVED = "not-approved"
     """In tick logs of earlier versions: the policy waited for approval."""
     OWN = "own-rule"
     """A guard of a user: its name says which, its detail says why."""
 
 
-OF_SERVICE = frozenset({Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET, Reason.NOT_APPROVED})
+OF_SERVICE = frozenset(
+    {Reason.OPERATOR, Reason.SCHEDULE, Reason.ERROR_BUDGET, Reason.TARGET_WATCH, Reason.NOT_APPROVED}
+)
 """Reasons of the service and of no guard; they say nothing about a policy: whatever it proposes, BE gets no more."""
 
 

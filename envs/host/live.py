@@ -33,6 +33,7 @@ from rlctl.envs.telemetry import (
     MAX_LOAD,
     OF_EACH_LC,
     READINGS,
+    TARGET_PROPOSED,
     Missing,
     Reading,
     Telemetry,
@@ -158,6 +159,7 @@ class LiveHost:
         self._quiet: dict[str, QuietTimes] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
         self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
+        self._proposed: set[str] = set()  # names of the LCs whose target rlctl proposed
         self.inherited = False  # whether BE was restricted before, by a controller that was killed
         self._current = actuator.read()
         self._allowed_cpus = self._current.usable_cpus
@@ -195,6 +197,17 @@ class LiveHost:
     def learned(self) -> tuple[MaxLoad, ...]:
         """What is learned of the LCs, for who keeps it."""
         return tuple(lc.max_load for lc in (self._first, *self._others) if lc.max_load)
+
+    def set_target(self, lc: str, target_seconds: float) -> None:
+        """Hold an LC to a target that rlctl proposed, from the next tick on."""
+        for place, one in enumerate(lcs := [self._first, *self._others]):
+            if one.name == lc:
+                lcs[place] = replace(one, slo=replace(one.slo, target_seconds=target_seconds))
+                if one.max_load is not None and target_seconds != one.slo.target_seconds:
+                    one.max_load.forget_tails()
+        self._first, *self._others = lcs
+        self.slo = self._first.slo
+        self._proposed.add(lc)
 
     def apply(self, allocation: Allocation) -> Allocation:
         """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.
@@ -387,6 +400,8 @@ class LiveHost:
     def _readings(self, lc: Lc, now_seconds: float) -> dict[str, Reading]:
         readings = _readings(lc)
         self._quiet.setdefault(lc.name, QuietTimes()).explain(now_seconds, readings)
+        if lc.name in self._proposed:
+            readings[TARGET_PROPOSED] = Value(1.0)
         return readings
 
     def _explain(self, readings: dict[str, Reading]) -> None:

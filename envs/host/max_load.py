@@ -204,6 +204,11 @@ class MaxLoad:
         share = rps.value / most
         return Value(share if self.confirmed else min(share, UNCONFIRMED_RATIO), rps.age_seconds)
 
+    def forget_tails(self) -> None:
+        """Another target holds from now on: which loads held or missed the one before says nothing of it."""
+        self.held_rps = self.missed_rps = self._missing_since = None
+        self._last_held_rps = 0.0
+
     def contradiction(self, stated_rps: float) -> str:
         """What was seen against a maximum that somebody stated; empty where there is nothing."""
         if self.held_rps and self.held_rps > ABSURD_RATIO * stated_rps:

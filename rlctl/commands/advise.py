@@ -183,7 +183,7 @@ def _parse_request(args: argparse.Namespace) -> tuple[list[Path], Asked]:
         config = load_config(args.config)
         # A window counts as missed where any LC misses it: the strictest budget holds, and the strictest target's tail.
         slos = [lc.slo for lc in config.lcs.values()]
-        quantile = min(slos, key=lambda slo: slo.target_milliseconds).quantile_percent
+        quantile = min(slos, key=lambda slo: slo.slo.target_seconds).quantile_percent
         allowed = min((slo.error_budget_percent for slo in slos if slo.error_budget_percent), default=allowed)
         shields, own = shields or (config.shield,), _own_cpus(config)
         logs = logs or [config.log.directory]

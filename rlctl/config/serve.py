@@ -25,6 +25,7 @@ from rlctl.config.sections import (
 from rlctl.config.sources import Latency, TcpLatency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
+from rlctl.envs.telemetry import NO_TARGET_SECONDS
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import Name, load_model, load_yaml
 from rlctl.safety.profile import DEFAULT
@@ -32,6 +33,7 @@ from rlctl.safety.profile import DEFAULT
 MOST_LCS = 16
 
 
+TargetMilliseconds = Annotated[float, Field(gt=0.0, le=3.6e6)] | Literal["auto"]
 MaxLoadRps = Annotated[float, Field(gt=0.0)] | Literal["auto"]
 
 
@@ -39,23 +41,25 @@ class SloSection(Described):
     """The objective of a latency-critical workload.
 
     Attributes:
-        target_milliseconds: Tail latency to stay below.
+        target_milliseconds: Tail latency to stay below; `auto` proposes one from the LC's own tail with BE held.
         quantile_percent: The quantile of latency that counts as the tail.
         max_load_rps: Load that counts as 1.0: the largest that meets the target without BE; by default it is learned.
         error_budget_percent: Windows of a day that may miss the target. When they have, or do so six times as fast for
             an hour, BE is held at its minimum; by default there is no such bound.
     """
 
-    target_milliseconds: float = Field(gt=0.0, le=3.6e6)
+    target_milliseconds: TargetMilliseconds
     quantile_percent: QuantilePercent = 95.0
     max_load_rps: MaxLoadRps = "auto"
     error_budget_percent: float | None = Field(default=None, gt=0.0, le=100.0)
 
     @property
     def slo(self) -> SLO:
-        """The same in seconds and ratios; a maximum load that is to be learned is infinite."""
+        """The same in seconds and ratios; a maximum load that is to be learned is infinite, so is nearly the target."""
+        auto = isinstance(self.target_milliseconds, str)
+        target_seconds = NO_TARGET_SECONDS if auto else float(self.target_milliseconds) / 1e3
         most = math.inf if isinstance(self.max_load_rps, str) else self.max_load_rps
-        return SLO(self.target_milliseconds / 1e3, self.quantile_percent / 100.0, most)
+        return SLO(target_seconds, self.quantile_percent / 100.0, most)
 
 
 class LcSection(Described):

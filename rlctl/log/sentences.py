@@ -31,6 +31,7 @@ REASONS: Mapping[Reason, str] = {
     Reason.OPERATOR: "an operator holds BE",
     Reason.SCHEDULE: "the schedule holds BE",
     Reason.ERROR_BUDGET: "the LC's error budget is spent, or is being spent too fast",
+    Reason.TARGET_WATCH: "BE is held for some seconds, which show the LC's own tail (target auto)",
     Reason.NOT_APPROVED: "the policy waits for approval",
 }
 """Every reason but `own-rule`, of which only the guard's own detail can say more."""

@@ -133,7 +133,7 @@ def _acting(last: Tick) -> ScreenRow:
 
 def _slack(last: Tick) -> ScreenRow:
     slack, whose = last.telemetry.slack_ratio, ruling(last.telemetry)
-    target = f"target {last.telemetry.target_seconds * 1e3:g} ms"
+    target = f"target {last.telemetry.target_in_words}"
     latency = last.telemetry.latency_seconds
     if slack is None or isinstance(latency, Missing):
         why = reading_in_words("latency", latency) if isinstance(latency, Missing) else "no target"

@@ -114,7 +114,7 @@ def acting_policy(tick: Tick) -> str:
 
 def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
     slack = telemetry.slack_ratio
-    target = f"{telemetry.target_seconds * 1e3:g} ms"
+    target = telemetry.target_in_words
     whose = ruling(telemetry)
     yield whose + (
         f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"

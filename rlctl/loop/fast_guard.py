@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
@@ -69,12 +70,18 @@ class FastGuard:
         people: People | None = None,
     ) -> None:
         self._plant, self._lease, self._clock, self._people = plant, lease, clock, people
+        self._slos = dict(slos)
         self._signs = {name: Symptoms(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
         self._false: dict[tuple[str, Sign], deque[float]] = {(name, sign): deque() for name in slos for sign in Sign}
         self._told_seconds: dict[Sign, float] = {}
         self.unheeded: frozenset[tuple[str, Sign]] = frozenset()
         self.begin(plant.limits.safe)
+
+    def set_target(self, lc: str, target_seconds: float) -> None:
+        """Judge an LC's requests by another target from the next look on."""
+        self._slos[lc] = replace(self._slos[lc], target_seconds=target_seconds)
+        self._signs[lc] = Symptoms(self._slos[lc])
 
     @property
     def heeded(self) -> frozenset[Sign]:

@@ -69,7 +69,8 @@ def start_screen(config: ServeConfig, host: LiveHost) -> Iterator[str]:
     for name, lc in config.lcs.items():
         slo, most = lc.slo, lc.slo.max_load_rps
         load = "maximum load is learned" if most == "auto" else f"maximum load {most:g} requests a second"
-        goal = f"p{slo.quantile_percent:g} to stay below {slo.target_milliseconds:g} ms"
+        target = "auto" if slo.target_milliseconds == "auto" else f"{slo.target_milliseconds:g} ms"
+        goal = f"p{slo.quantile_percent:g} to stay below {target}"
         yield f"LC {name}: {_in_words(lc.workload)}; {goal}; latency from {_in_words(lc.latency)}; {load}"
     groups, knobs = host.actuator.groups, host.actuator.controls
     written = ", ".join(word for knob, word in KNOB_WORDS.items() if knob in knobs) or "nothing"

@@ -235,8 +235,10 @@ class Metrics(Collector):
     def _of(self, tick: Tick) -> Iterator[Metric]:
         telemetry = tick.telemetry
         target = telemetry.target_seconds
-        yield _gauge("rlctl_tail_latency_target_seconds", "The SLO: the LC's tail latency stays below it.", target)
-        slack = telemetry.slack_ratio
+        if telemetry.has_target:
+            text = "The SLO: the LC's tail latency stays below it."
+            yield _gauge("rlctl_tail_latency_target_seconds", text, target)
+        slack = telemetry.slack_ratio if telemetry.has_target else None
         if slack is not None:
             yield _gauge("rlctl_slack_ratio", "(target - latency) / target; negative when the SLO is missed.", slack)
         if isinstance(share := telemetry.counters.get(BE_SHARE), Value):

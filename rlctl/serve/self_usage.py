@@ -173,7 +173,7 @@ class TailCheck:
             tail = lc.tail_latency_seconds
             if not isinstance(tail, Quantile) or tail.samples < FEW_SAMPLES:
                 continue
-            if tail.value >= LOW_TAIL_RATIO * lc.target_seconds:
+            if tail.value >= LOW_TAIL_RATIO * lc.target_seconds or not lc.has_target:
                 self._low_since.pop(name, None)
             elif now - self._low_since.setdefault(name, now) >= LOW_TAIL_SECONDS:
                 self._warn(name, tail.value, lc.target_seconds, now)

@@ -16,6 +16,7 @@ from rlctl.config.sections import MetricsSection
 from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.plant import Plant
@@ -36,6 +37,7 @@ from rlctl.serve.announce import (
     too_slow_a_rise,
     untrained_shield,
 )
+from rlctl.serve.auto_target import AutoTargets, TargetProposal
 from rlctl.serve.budget import Budgets
 from rlctl.serve.build import build_live, unwritable
 from rlctl.serve.control_socket import SOCKET, ControlSocket, check_socket
@@ -157,6 +159,11 @@ class Service:
         home = None if self._dry_run else config.state_directory
         self._holds = OperatorHolds(home, config.schedule, config.tick_seconds)
         self._memory = HostMemory(home, host_of(config, host), guessed=not host.lc_cpus_known)
+        # Before what is learned comes back: it is of these targets.
+        self._targets = AutoTargets(config, home, host.limits, self._take_target)
+        for name, watch in self._targets.watches.items():
+            if watch.proposal is not None:
+                host.set_target(name, watch.proposal.target_seconds)
         self._budgets = Budgets(config.lcs, config.tick_seconds)
         self._learners: tuple[Learner, ...] = (*host.learned, *self._budgets.each)
         # Before the first tick: what is known of a load can only lower its maximum, so it frees nobody.
@@ -181,8 +188,8 @@ class Service:
         recorders: list[Recorder] = [self._tick_log] if self._tick_log else []
         recorders += [Narrator(self._lines or say, plant.limits.cpus), Heartbeat()]
         recorders += [SelfCheck(config.limits), TailCheck()]
-        # These three take in each tick, and their bounds or events count from the next one on.
-        recorders += [self._holds, self._budgets, self._starvation]
+        # These take in each tick, and their bounds or events count from the next one on.
+        recorders += [self._holds, self._budgets, self._starvation, self._targets]
         controller = self._controller = Controller(
             plant, setup.policy, self._shield, Tee(*recorders), self._lease,
             events=self._events, shares=lambda: host.shares, said=self._bounds,
@@ -242,7 +249,22 @@ class Service:
 
     def _bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The most that operators, the schedule and spent error budgets allow BE."""
-        return (*self._holds.bounds(limits), *self._budgets.bounds(limits))
+        return (*self._holds.bounds(limits), *self._budgets.bounds(limits), *self._targets.bounds(limits))
+
+    def _take_target(self, lc: str, proposal: TargetProposal, stays: bool) -> None:
+        """Hold an LC to a proposed target from the next tick on: what was learned under another one is forgotten."""
+        self._host.set_target(lc, proposal.target_seconds)
+        if self._controller.inner is not None:
+            self._controller.inner.set_target(lc, proposal.target_seconds)
+        runner = self._controller.runner
+        runner.observer.experience = SafeLevelMemory(runner.limits)
+        most = "; ".join(str(one) for one in self._host.learned if one.lc == lc)
+        milliseconds = f"{1e3 * proposal.target_seconds:g}"
+        log.info(
+            "LC %s: target auto %s: %s%s", lc, "(proposed)" if stays else "has a first guess", proposal,
+            f"; {most}; to fix it: `--target {milliseconds}ms`, or lc.slo.target_milliseconds: {milliseconds} in the "
+            "file" if stays else "",
+        )  # fmt: skip
 
     def _announce(self, policy: Policy, shield: Shield) -> None:
         """Tell who decides from now on, before the first tick of theirs."""

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
@@ -32,7 +33,7 @@ FILE = """\
 lc: # the latency-critical service: {lc_found}
   workload: {lc}
   slo:
-    target_milliseconds: {target:g}
+    target_milliseconds: {target} # `auto` proposes one from the LC's own tail
     quantile_percent: 95 # the tail: of a hundred requests five may take longer
     # max_load_rps: 480 # the most that it serves in time without BE; it is learned where it does not stand here
   # latency: {{kind: tcp}} # from the kernel, on the ports that it listens on; others: docs/howto/prometheus-source.md
@@ -61,11 +62,13 @@ class FoundWorkload:
     words: str
 
 
-def parse_target(text: str) -> float:
-    """A tail latency such as 10ms, in milliseconds; ConfigError: it has no unit, or is not above 0."""
+def parse_target(text: str) -> float | Literal["auto"]:
+    """A tail latency such as 10ms, in milliseconds, or `auto`; ConfigError: it has no unit, or is not above 0."""
+    if text.strip() == "auto":
+        return "auto"
     match = _TARGET.fullmatch(text.strip())
     if match is None or not float(match[1]) > 0.0:
-        raise ConfigError(f"--target {text!r} is not a time with its unit, such as 10ms, 500us or 1.5s")
+        raise ConfigError(f"--target {text!r} is not a time with its unit, such as 10ms, 500us or 1.5s; nor auto")
     return float(match[1]) * _MILLISECONDS[match[2]]
 
 
@@ -95,7 +98,7 @@ class TwoNames:
 
     lc: FoundWorkload
     be: FoundWorkload
-    target_milliseconds: float
+    target_milliseconds: float | Literal["auto"]
 
     @classmethod
     def find(cls, lc: str, be: str, target: str, layout: Layout | None = None, proc: Path = PROC) -> TwoNames:
@@ -104,14 +107,18 @@ class TwoNames:
         return cls(find_workload(lc, layout, proc), find_workload(be, layout, proc), milliseconds)
 
     def __str__(self) -> str:
-        return f"LC is {self.lc.words}; BE is {self.be.words}; target p95 {self.target_milliseconds:g} ms"
+        return f"LC is {self.lc.words}; BE is {self.be.words}; target p95 {self._target}"
+
+    @property
+    def _target(self) -> str:
+        return "auto" if self.target_milliseconds == "auto" else f"{self.target_milliseconds:g} ms"
 
     @property
     def file(self) -> str:
         """The commented file of `rlctl serve` for them."""
         return FILE.format(
             lc=_flow(self.lc.section), lc_found=self.lc.words, be=_flow(self.be.section), be_found=self.be.words,
-            target=self.target_milliseconds,
+            target=self._target.removesuffix(" ms"),
         )  # fmt: skip
 
     @property
