@@ -79,6 +79,7 @@ class TargetProposal:
     def target_seconds(self) -> float:
         """MULTIPLE times the own tail, rounded up to two digits, and no less than can be judged."""
         wanted = max(MULTIPLE * self.own_seconds, self.least_seconds)
+        # Two digits are as many as an operator types, and more than the windows say.
         digit = 10.0 ** (math.floor(math.log10(wanted)) - 1)
         return round(math.ceil(wanted / digit - 1e-6) * digit, 9)
 
@@ -90,6 +91,7 @@ class TargetProposal:
         how = f"{MULTIPLE:g} times its own tail of {own} ({low} to {high})"
         if self.least_seconds > MULTIPLE * self.own_seconds:
             how = f"the least that its latency source can judge, as its own tail is {own}"
+        # BE free and BE held took turns, so that both met the same loads: what they differ by is BE's doing.
         beside = f"; with BE free its tail was {free} in {self.free_windows} windows" if self.free_windows else ""
         if self.free_windows and self.free_seconds > self.high_seconds:
             beside += ", which is BE's doing and no part of the target"
@@ -144,6 +146,7 @@ class TargetWatch:
         if self.done:
             self._tell_beyond(lc, rps)
             return
+        # What waits is measured by a bound of its own, whatever the target is.
         if LC_WAITING in lc.counters:
             self.waits = self.done = True
             return
@@ -153,10 +156,12 @@ class TargetWatch:
             settled = window_of(lc) + self._tick_seconds
             if self._held_since is not None and now - self._held_since >= settled:
                 self._held.append(tail.value)
+                # Windows of few requests overlap, so requests are counted by their rate.
                 self._requests += rps * self._tick_seconds or tail.samples
                 self._most_rps = max(self._most_rps, rps)
             elif free:
                 self._free.append(tail.value)
+        # Until then the first guess holds: no LC is without a guard for longer than a block.
         enough = len(self._held) >= WINDOWS and self._requests >= REQUESTS
         if enough or (self.proposal is None and len(self._held) >= FIRST_WINDOWS):
             self.proposal, self.done = self._propose(wall_seconds), enough
@@ -164,12 +169,14 @@ class TargetWatch:
 
     def _plan(self, now: float) -> None:
         """Begin or end a block; beside an LC without requests BE is left free, for there is nothing to learn."""
+        # At some requests in ten seconds most ticks have none, and are part of the block all the same.
         active = now - self._seen_seconds < GROWN_SECONDS
         if self._block is None:
             if active and not self.done and now - self._free_since >= FREE_SECONDS:
                 self._block = now, len(self._held)
         else:
             begun_seconds, windows = self._block
+            # A block of an LC with few requests ends by time, or BE would be held for most of the day.
             full = len(self._held) - windows >= FIRST_WINDOWS
             if self.done or full or not active or now - begun_seconds >= MOST_BLOCK_SECONDS:
                 self._block, self._free_since = None, now
@@ -193,6 +200,7 @@ class TargetWatch:
 
     def _tell_beyond(self, lc: Telemetry, rps: float) -> None:
         """Warn that the proposal does not fit a load that was not there when it was made."""
+        # A miss with BE held is not BE's; at the load of the proposal it is the host's or an accident.
         alone = self._held_since is not None and lc.time_seconds - self._held_since >= SETTLED_SECONDS
         if self.proposal is None or not (alone and lc.missed and rps > BEYOND_RATIO * self.proposal.most_rps):
             return
@@ -259,9 +267,11 @@ class AutoTargets:
             lc = tick.telemetry.lcs.get(name if tick.telemetry.ruling else "")
             if lc is None:
                 continue
+            # A period that the fast guard cut was neither held nor free.
             known = watch.proposal
             watch.observe(lc, held=held and not tick.cut, free=free and not tick.cut, wall_seconds=self._clock())
             if watch.proposal is not None and watch.proposal is not known:
+                # A first guess is not kept: a restart has its block of windows again.
                 if watch.done:
                     self._keep()
                 self._told(name, watch.proposal, watch.done)
@@ -305,6 +315,7 @@ class AutoTargets:
 
     def _same(self, kept: Mapping[str, Any]) -> Iterator[tuple[str, TargetProposal]]:
         for name, one in kept.items():
+            # Of another service, source or quantile it would be a number without a meaning.
             if self._of.get(name) != one["of"]:
                 continue
             plain: dict[str, Any] = one["proposal"]
