@@ -50,7 +50,7 @@ from rlctl.serve.self_test import self_test
 from rlctl.serve.self_usage import SelfCheck, TailCheck
 from rlctl.serve.start_pages import release_pages
 from rlctl.serve.starvation import StarvationDetector
-from rlctl.serve.weight import set_weight, tell_share, weight_of
+from rlctl.serve.weight import set_weight, weight_of
 
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics
@@ -180,7 +180,6 @@ class Service:
         plant: Plant = DryRun(host) if self._dry_run else host
         # Ahead of the shield: the plant's limits say which weight BE has.
         set_weight(plant, setup.policy, config.be.weight)
-        tell_share(host.be_share, dry_run=self._dry_run)
         self._shield = Shield(setup.profile, plant.limits)
         # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved

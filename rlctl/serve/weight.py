@@ -37,10 +37,3 @@ def set_weight(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
             raise
         log.warning("%s: BE gets the minimum CPU weight instead", error)
         plant.set_weight(Weight.MINIMUM)
-
-
-def tell_share(share: float | None, *, dry_run: bool) -> None:
-    """Log what BE's weight comes to beside the LC, where that can be told."""
-    if share is not None:
-        now = "as the weights are now, before any write" if dry_run else "by their weights"
-        log.info("of a CPU that BE and the LC both want BE gets %.2g %%, %s", 100.0 * share, now)

@@ -62,6 +62,7 @@ complete -c rlctl -n _shtab_rlctl_using -s v -l verbose -d 'log more to stderr; 
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a doctor -d 'What this host offers and lacks, the reason of each, and what a lack disables.'
 complete -c rlctl -n '_shtab_rlctl_using doctor' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using doctor' -l state -xka "(__fish_complete_directories)" -d 'default: /var/lib/rlctl'
+complete -c rlctl -n '_shtab_rlctl_using doctor' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'look at the weights of its LC and BE too'
 complete -c rlctl -n '_shtab_rlctl_using doctor' -l json -d 'the findings as JSON'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a serve -d 'Hold best-effort work to what the latency-critical service leaves, under a safety shield.'
 complete -c rlctl -n '_shtab_rlctl_using serve' -s h -l help -d 'show this help message and exit'

@@ -196,9 +196,13 @@ class BeActuator:
         return self._weight is not None and self._weight.is_least and not self.outweighed
 
     def effective_share(self) -> float | None:
-        """BE's share of a CPU that it and the LC both want, by their weights; None where that cannot be told."""
+        """BE's share of a CPU that it and the LC both want, by their weights; None where that cannot be told.
+
+        Of knobs that write nothing: the share that the weight would give it.
+        """
+        planned = self._weight if self._knobs.dry_run else None
         with contextlib.suppress(RlctlError):
-            return effective_share(self.groups, self.lc) if self.lc is not None else None
+            return effective_share(self.groups, self.lc, self._knobs, planned) if self.lc is not None else None
         return None
 
     def rehearse(self) -> int:

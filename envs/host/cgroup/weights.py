@@ -7,6 +7,7 @@ slices count: that of BE itself is void there, however low.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.workload import Weight
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +50,21 @@ def find_rivals(group: Group, lc: Group) -> Rivals | None:
     return Rivals(group.cpu.of_group(be), group.cpu.of_group(against), be == group.cpu.group)
 
 
-def effective_share(groups: Sequence[Group], lc: Group) -> float | None:
+def effective_share(groups: Sequence[Group], lc: Group, knobs: Knobs, planned: Weight | None = None) -> float | None:
     """BE's share of a CPU that it and the LC both want all of, by their weights: the largest that any BE group gets.
 
     None where no BE group has a weight beside the LC's. Raises as `Knobs.read` does.
+
+    Args:
+        planned: A low weight that BE is to get: the share once it is set, where it will count.
     """
+    ours = _directories(groups)
     weights: dict[Path, tuple[dict[Path, int], int]] = {}  # of BE's groups and of the LC's, by the one that holds both
     for rivals in filter(None, (find_rivals(group, lc) for group in groups)):
         of_be, _ = weights.setdefault(rivals.be.group.parent, ({}, _weight(rivals.lc)))
         of_be[rivals.be.group] = _weight(rivals.be)
+        if planned and planned.is_least and (rivals.own or _holds_only(knobs, rivals.be.group, ours)):
+            of_be[rivals.be.group] = min(of_be[rivals.be.group], rivals.be.weights[planned])
     # share = w_BE / (w_BE + w_LC) while both want the CPU (sched-design-CFS.rst); groups of BE side by side add up.
     both = [(sum(of_be.values()), against) for of_be, against in weights.values()]
     return max((ours / (ours + against) for ours, against in both if ours + against), default=None)
@@ -67,8 +76,7 @@ def set_above(groups: Sequence[Group], lc: Group, weight: Weight, knobs: Knobs) 
     Returns:
         Why BE's own weight is void, and what to set; empty where it counts.
     """
-    ours = {group.cpu.group for group in groups if group.cpu is not None}
-    why = ""
+    ours, why = _directories(groups), ""
     for rivals in filter(None, (find_rivals(group, lc) for group in groups)):
         if rivals.own:
             continue
@@ -76,7 +84,8 @@ def set_above(groups: Sequence[Group], lc: Group, weight: Weight, knobs: Knobs) 
         # A low weight of a group with others in it would starve those too: theirs is not ours to lower.
         alone = _holds_only(knobs, top.group, ours)
         if weight.is_least and alone:
-            if _weight(top) > native:  # an operator's cpu.idle stays
+            if (before := _weight(top)) > native:  # an operator's cpu.idle stays
+                log.info("group %s holds BE alone: CPU weight %s for it too, was %s", top.group, native, before)
                 top.set_weight(native)
             continue
         top.restore_weight()
@@ -86,6 +95,10 @@ def set_above(groups: Sequence[Group], lc: Group, weight: Weight, knobs: Knobs) 
             f"{top.weights[Weight.MINIMUM]}, or move BE into a slice of its own"
         )
     return why if weight.is_least else ""
+
+
+def _directories(groups: Sequence[Group]) -> set[Path]:
+    return {group.cpu.group for group in groups if group.cpu is not None}
 
 
 def _weight(cpu: CpuDriver) -> int:

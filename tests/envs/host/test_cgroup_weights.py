@@ -89,3 +89,19 @@ def test_a_slice_that_is_idle_stays_so(fake: Bench) -> None:
     be = weighed(fake, "machine/be", "system/lc")
     assert slice_.cpu.idle()
     assert be.effective_share() == 0.0
+
+
+@pytest.mark.parametrize(("lc", "be", "others", "then"), [
+    ("lc", "be", (), LEAST_SHARE), ("system/lc", "machine/be", (), LEAST_SHARE),
+    ("system/lc", "machine/be", ("machine/other",), 1.0),
+])  # fmt: skip
+def test_dry_run_tells_the_share_to_come(fake: Bench, lc: str, be: str, others: tuple[str, ...], then: float) -> None:
+    names = dict.fromkeys([*parents(be), *parents(lc), be, lc, *others])
+    groups = {name: fake.group(name) for name in names}
+    knobs = fake.knobs(dry_run=True)
+    actuator = BeActuator([groups[be]], (1, 0), Limits(cpus=2), knobs, lc=groups[lc].using(knobs))
+    assert actuator.effective_share() == pytest.approx(0.5)
+    actuator.set_weight(Weight.MINIMUM)
+    assert actuator.effective_share() == pytest.approx(0.5) if others else actuator.effective_share() < then
+    assert actuator.least_weight == (not others)
+    assert {weight_of(fake, name) for name in names} == {weight_of(fake, lc)}

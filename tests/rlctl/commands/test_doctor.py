@@ -9,8 +9,12 @@ from rlctl.cli import main
 from rlctl.commands import doctor
 from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup import journal, kernel
+from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.probe import probe_machine
+from tests.doubles.cgroup_kernel import FakeKernel
 
 
 def capabilities(without=()):
@@ -167,3 +171,34 @@ def test_doctor_names_no_command_that_does_not_exist(tmp_path):
     found = doctor.examine(tmp_path, proc=tmp_path, sys=tmp_path, cgroup=tmp_path)
     named = {words.split()[0] for one in found for words in one.disables.split("`rlctl ")[1:]}
     assert {name.strip("`") for name in named} <= set(COMMANDS)
+
+
+@pytest.fixture
+def weighs(tmp_path, monkeypatch, host, serve_yaml):
+    """Runs doctor on a configuration whose LC and BE are these groups; its exit code."""
+    kernel = FakeKernel(tmp_path, "v2")
+
+    def run(lc, be, *others):
+        layout = Layout.detect(kernel.root, kernel.proc)
+        for name in (lc, be, *others):
+            Group.create(layout, name, Knobs(None, kernel))
+        host()
+        monkeypatch.setattr(doctor, "Layout", SimpleNamespace(detect=lambda: layout))
+        config = serve_yaml("path: /web", f"path: /{lc}")
+        config.write_text(config.read_text().replace("path: /batch", f"path: /{be}"))
+        return main(["doctor", "--config", str(config)])
+
+    return run
+
+
+def test_doctor_tells_share_that_weights_give(weighs, capsys):
+    assert weighs("system/lc", "batch/be") == 0
+    assert "yes BE's CPU weight" in (out := capsys.readouterr().out)
+    assert "50.00% of a CPU that the LC wants too, 0.99% under `rlctl serve`" in out
+
+
+def test_doctor_names_group_that_voids_weights(weighs, capsys):
+    assert weighs("system/lc", "users/be", "users/shell") == 0
+    assert "no  BE's CPU weight" in (out := capsys.readouterr().out)
+    assert "users" in out
+    assert "set cpu.weight there to 1" in out
