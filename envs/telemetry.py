@@ -253,6 +253,9 @@ LC_IDLE = "lc_idle"
 LC_WAITING = "lc_waiting_ratio"
 """The counter with the share of the time in which the LC waited, where that stands in the latency's place."""
 
+LC_LINK = "lc_link_ratio"
+"""The counter with the share of the requests under way whose reply is late on the link; `kind: tcp` has it."""
+
 FEW_IN_LONG = "few_in_long"
 """The counter that is 1 where the tail is the worst of few requests, and no others came in `GROWN_SECONDS`."""
 
@@ -286,7 +289,7 @@ OF_EACH_LC = (
 
 COUNTERS_OF_EACH_LC = (
     "offered_rps", "done_rps", "error_rps", "rejected_rps", "log_gaps", "tail_is_lower_limit",
-    LC_IDLE, FEW_IN_LONG, LC_WAITING, TARGET_PROPOSED, "lc_saturated_ratio",
+    LC_IDLE, FEW_IN_LONG, LC_WAITING, TARGET_PROPOSED, "lc_saturated_ratio", LC_LINK,
     "lc_memory_pressure_ratio", "lc_io_pressure_ratio", BUSIEST_THREAD,
 )  # fmt: skip
 """Counters that each LC has of its own."""

@@ -25,6 +25,7 @@ from rlctl.log.lookup import find, parse_moment
 from rlctl.log.max_load import ONLY, LoggedLoad
 from rlctl.log.reader import read_log
 from rlctl.log.tail import LogTail
+from rlctl.loop.narrator import Event, Narrator
 from rlctl.loop.stopping import Request, stop_on_signals
 
 WHY_EXAMPLES = """examples:
@@ -56,6 +57,9 @@ Estimated at: extrapolated from the CPU time of requests, at .8 of the CPUs that
 yet (`borne_out`). At least: the LC met its target there, or nearly. At most: the LC missed its target there with BE at
 its minimum, or all its CPUs would be busy. In a log of several LCs each is judged as if it had all their CPUs.
 """
+
+MOST_CHANGES = 3
+"""Lines of the service's log that `rlctl top` shows."""
 
 STYLES = {top.Mood.PLAIN: "", top.Mood.GOOD: "green", top.Mood.WARN: "yellow", top.Mood.BAD: "bold red"}
 
@@ -163,7 +167,13 @@ def _live_screen() -> Iterator[Callable[[LogTail], None]]:
 
 def _rows(tail: LogTail, columns: int) -> list[top.ScreenRow]:
     blocks = top.BLOCKS if _can_show(top.BLOCKS) else top.PLAIN_BLOCKS
-    whole = [top.ScreenRow("log", str(tail.path)), *top.rows(tail.ticks, time.time(), columns, blocks)]
+    told: list[Event] = []
+    # Limits are in the log's header, which the end of a log need not have; CPUs stand in summaries only.
+    narrator = Narrator(told.append, cpus=1)
+    for tick in tail.ticks:
+        narrator.write(tick)
+    changes = [(event.ts, event.text) for event in told if event.event != "summary"][-MOST_CHANGES:]
+    whole = [top.ScreenRow("log", str(tail.path)), *top.rows(tail.ticks, time.time(), columns, blocks, changes)]
     if tail.damaged:
         whole.append(top.ScreenRow("damaged", f"{tail.damaged} lines of the log", top.Mood.BAD))
     return [line for row in whole for line in row.wrap(columns)]

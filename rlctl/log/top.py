@@ -14,6 +14,7 @@ from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, reason_code
+from rlctl.log.waits import waiting_sentence, waits_of
 from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -57,8 +58,20 @@ class ScreenRow:
         return f"{self.word:<{WORD_COLUMNS}}{self.text}".rstrip()
 
 
-def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: str = BLOCKS) -> list[ScreenRow]:
-    """The whole screen, row by row, so many characters wide; the age of the last tick follows from Unix time now."""
+def rows(
+    ticks: Sequence[Tick],
+    now_seconds: float,
+    columns: int = 80,
+    blocks: str = BLOCKS,
+    changes: Sequence[tuple[float, str]] = (),
+) -> list[ScreenRow]:
+    """The whole screen, row by row.
+
+    Args:
+        now_seconds: Unix time, by which the last tick has an age.
+        columns: Characters of a row.
+        changes: The last lines of the service's log: Unix time and words.
+    """
     if not ticks:
         return [ScreenRow("tick", "no tick is recorded yet", Mood.WARN)]
     last = ticks[-1]
@@ -67,11 +80,15 @@ def rows(ticks: Sequence[Tick], now_seconds: float, columns: int = 80, blocks: s
         _acting(last),
         _slack(last),
         _load(last),
+        *_waits(last),
         *_history(ticks, columns, blocks),
         _be(last),
         *(ScreenRow("" if number else "shares", line) for number, line in enumerate(shares_in_words(last))),
-        ScreenRow("asked", str(last.proposed) + (f" ({printable(last.note)})" if last.note else "")),
         *_verdict(last),
+        *(
+            ScreenRow("" if number else "changes", f"{clock(when).partition(' ')[2].partition('.')[0]} {text}")
+            for number, (when, text) in enumerate(changes)
+        ),
         *([ScreenRow("error", printable(last.error), Mood.BAD)] if last.error else ()),
         *_counters(ticks),
     ]
@@ -156,6 +173,16 @@ def _load(last: Tick) -> ScreenRow:
     return ScreenRow("load", unknown + reading_in_words("load_ratio", load) + ("" if unknown else rest))
 
 
+def _waits(last: Tick) -> Iterator[ScreenRow]:
+    """What the LC waits for, and the setting that helps where it waits for long."""
+    if waits := waits_of(last.telemetry):
+        sentence = waiting_sentence(last.telemetry)
+        shares = ", ".join(f"{what} {share:.0%}" for what, share in waits.items())
+        yield ScreenRow("LC waits", f"for {shares}", Mood.WARN if sentence else Mood.PLAIN)
+        if sentence:
+            yield ScreenRow("", sentence.partition(": ")[2])
+
+
 def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[ScreenRow]:
     """Latency and BE's use over the last minutes, as wide as the screen."""
     wide = max(1, columns - WORD_COLUMNS - 1)
@@ -177,11 +204,14 @@ def _be(last: Tick) -> ScreenRow:
 
 
 def _verdict(last: Tick) -> Iterator[ScreenRow]:
+    """Who decided and why; what was asked for where the verdict is another; the detail of the guard that counts."""
     mood = Mood.WARN if last.verdict.binding else Mood.GOOD
-    yield ScreenRow("verdict", str(last.verdict.allocation), mood)
-    yield ScreenRow("", decision_sentence(last), mood)
-    for bound in last.verdict.binding:
-        yield ScreenRow("", reason_code(bound) + (f" ({printable(bound.detail)})" if bound.detail else ""))
+    yield ScreenRow("decision", decision_sentence(last), mood)
+    if last.verdict.overridden:
+        asked = f"asked for {last.proposed}" + (f" ({printable(last.note)})" if last.note else "")
+        yield ScreenRow("", f"{asked}, allowed {last.verdict.allocation}")
+    if (cause := last.verdict.cause()) is not None:
+        yield ScreenRow("", reason_code(cause) + (f" ({printable(cause.detail)})" if cause.detail else ""))
 
 
 _COUNTS: dict[str, Callable[[Tick], bool]] = {

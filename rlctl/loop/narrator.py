@@ -21,6 +21,7 @@ from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered
 from rlctl.log.record import Tick, allocation_as_json
 from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
 from rlctl.log.stderr import takes
+from rlctl.log.waits import waiting_sentence, waits_of
 from rlctl.safety.verdict import Reason
 
 log = logging.getLogger(__name__)
@@ -203,12 +204,13 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
 def _change(tick: Tick) -> Event:
     cause = None if tick.why_safe or tick.be_vanished else tick.verdict.cause()
     code = f" ({reason_code(cause)})" if cause else ""
+    waits = waiting_sentence(tick.telemetry)
     return Event(
         "change",
         tick.wall_seconds,
         tick.index,
         f"{change_sentence(tick.before, tick.applied)}: {decision_sentence(tick)}{code}; "
-        f"latency {tick.telemetry.latency_in_words}",
+        f"latency {tick.telemetry.latency_in_words}" + (f"; {waits}" if waits else ""),
         {
             "before": allocation_as_json(tick.before),
             "applied": allocation_as_json(tick.applied),
@@ -216,6 +218,7 @@ def _change(tick: Tick) -> Event:
             "acting": tick.acting,
             "fallback": tick.fallback,
             "note": tick.note,
+            "waits": waits_of(tick.telemetry),
             "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.binding],
         },
     )

@@ -31,7 +31,7 @@ _BYTECODE, _PORT_IS, _JUMP = 1, 11, 1  # INET_DIAG_REQ_BYTECODE; INET_DIAG_BC_S_
 _PORTS, _COOKIE, _RECEIVE_QUEUE, _INODE, _ATTRIBUTES = 5, 15, 18, 21, 22
 _INFO_WORDS = {
     "unacked": 6, "received": 13, "sent": 11, "acked": 14, "advertised_mss": 21, "bytes_in": 32,
-    "segments_in": 38, "segments_out": 39,
+    "segments_in": 38, "segments_out": 39, "unsent": 36, "best_round_trip": 37,
 }  # fmt: skip
 _LEAST_INFO = 4 + 4 * (_INFO_WORDS["segments_out"] + 1)
 
@@ -52,6 +52,8 @@ class Connections:
         received, sent, acked: Milliseconds since data came, since data went out, since an acknowledgement came.
         advertised_mss: Largest segment that the peer may send.
         bytes_in, segments_in, segments_out: Counts since the connection began, modulo 2^32; of segments with data.
+        unsent: Bytes that the service wrote and the kernel holds back, for the link or the peer takes no more.
+        best_round_trip: Microseconds, of the last five minutes (tcp_min_rtt_wlen).
     """
 
     cookie: NDArray[np.uint64]
@@ -64,6 +66,8 @@ class Connections:
     bytes_in: Numbers
     segments_in: Numbers
     segments_out: Numbers
+    unsent: Numbers
+    best_round_trip: Numbers
 
     def __len__(self) -> int:
         return len(self.cookie)
@@ -108,7 +112,7 @@ class InetDiag:
             _columns(rows) for family in families for rows in self._dump(family, _ESTABLISHED, _WITH_INFO, ports)
         ]
         if not columns:
-            return Connections(np.empty(0, np.uint64), *[np.empty(0, np.int64)] * 9)
+            return Connections(np.empty(0, np.uint64), *[np.empty(0, np.int64)] * 11)
         both = np.concatenate(columns, axis=1)
         cookie = both[0].astype(np.uint64) | both[1].astype(np.uint64) << np.uint64(32)
         order = np.argsort(cookie)
@@ -180,7 +184,7 @@ def _rows(buffer: bytearray, size: int) -> tuple[list[Words], bool]:
 
 
 def _columns(rows: Words) -> Numbers:
-    """Cookie (two halves) and the other fields of `Connections`, shape (11, rows)."""
+    """Cookie (two halves) and the other fields of `Connections`, shape (13, rows)."""
     at = _ATTRIBUTES
     while at < rows.shape[1]:
         length, kind = int(rows[0, at]) & 0xFFFF, int(rows[0, at]) >> 16
@@ -188,7 +192,7 @@ def _columns(rows: Words) -> Numbers:
             break
         at += max(length + 3 >> 2, 1)
     else:
-        return np.empty((11, 0), np.int64)  # a socket that ended while it was listed
+        return np.empty((13, 0), np.int64)  # a socket that ended while it was listed
     if length < _LEAST_INFO:
         raise SensorError("this kernel's TCP_INFO has no counts of segments with data: it takes Linux 4.6")
     if (rows[:, at] != rows[0, at]).any():

@@ -20,7 +20,7 @@ from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.host.latency.tcp_window import TcpWindow
 from rlctl.envs.host.sensors.sensor import Window
-from rlctl.envs.telemetry import LC_IDLE, Missing, Reading, Value, Why
+from rlctl.envs.telemetry import LC_IDLE, LC_LINK, Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class TcpSource:
         HostError: The LC listens on no TCP port, the kernel does not answer, or its network cannot be entered.
     """
 
-    provides = (*PROVIDES, LC_IDLE, "lc_saturated_ratio")
+    provides = (*PROVIDES, LC_IDLE, "lc_saturated_ratio", LC_LINK)
 
     ends_at_ticks = False
 
@@ -105,13 +105,16 @@ class TcpSource:
         with self._lock:
             figures: Figures | Missing = self._trouble or self._window.figures()
             saturated, waiting = self._window.saturated_ratio, self._window.waiting
+            link = self._window.link_ratio
         readings = dict(self._reporter.readings(figures, now_seconds))
         if isinstance(figures, Missing):
-            return readings | dict.fromkeys((LC_IDLE, "lc_saturated_ratio"), figures)
+            return readings | dict.fromkeys((LC_IDLE, "lc_saturated_ratio", LC_LINK), figures)
         age = max(now_seconds - figures.end_seconds, 0.0)
         whole = figures.window_seconds >= 0.5 * self._window_seconds
         idle = figures.samples == 0 and not waiting and whole
-        return readings | {LC_IDLE: Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age)}
+        return readings | {
+            LC_IDLE: Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age), LC_LINK: Value(link, age),
+        }  # fmt: skip
 
     @property
     def window(self) -> Window | None:

@@ -23,6 +23,9 @@ STREAM_SECONDS = 60.0
 """What waits for longer is taken for a stream (a WebSocket whose client spoke last) and does not count. But first the
 LC must have served so many other requests meanwhile that the quantile lets one be late."""
 
+LINK_SECONDS = 0.01
+"""A reply is late on the link by so much: two of the longest jiffies, and some."""
+
 OVERLAPS, OVERLAP_RATIO, MEMORY = 20, 0.05, 2000
 """Requests that came while one was waiting on the same connection, and their share of the waits that two looks saw.
 With as many there are several in flight. Counts are halved at `MEMORY`."""
@@ -47,6 +50,7 @@ class TcpLook:
         passing: The same at the one look that saw its connection, of those that have ended since, shape (k,).
         connections: How many there are.
         unclear: Of these, on how many a request may wait or not.
+        on_link: On how many a reply is under way for longer than the link takes at its best.
     """
 
     at_seconds: float
@@ -57,6 +61,7 @@ class TcpLook:
     passing: Array
     connections: int
     unclear: int
+    on_link: int = 0
 
 
 @dataclass(slots=True)
@@ -148,7 +153,7 @@ class RequestTracker:
         ages = np.asarray(1e-3 * now.received[waits & ~stream], np.float64)
         return TcpLook(
             at_seconds, interval, np.concatenate([took, ended]), np.concatenate([weights, np.ones(len(ended))]),
-            ages, passing, len(now), int(unclear.sum()),
+            ages, passing, len(now), int(unclear.sum()), _count_on_link(now),
         )  # fmt: skip
 
     def _last_of(self, now: Connections) -> _State:
@@ -197,6 +202,15 @@ class RequestTracker:
         gone = (state.waits > 0) & ~np.isin(self._cookies, now.cookie, assume_unique=True)
         ages, once = self._seen_seconds - state.since[gone], state.looks[gone] == 1
         return ages[once], ages[~once] + 0.5 * (at_seconds - self._seen_seconds)
+
+
+def _count_on_link(now: Connections) -> int:
+    """Replies that the kernel holds back, or that went LINK_SECONDS and a round trip ago and have not arrived.
+
+    One segment alone may be acknowledged as late as 40 ms after it came, two are at once (RFC 1122, 4.2.3.2).
+    """
+    late = 1e-3 * now.sent > LINK_SECONDS + 1e-6 * now.best_round_trip
+    return int(((now.unacked >= 2) & (now.sent <= now.received) & (late | (now.unsent > 0))).sum())
 
 
 def _count_completed(most: Numbers, went: Numbers) -> Numbers:

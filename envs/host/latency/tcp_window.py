@@ -69,6 +69,12 @@ class TcpWindow:
         return full / len(self._looks) if self._looks else 0.0
 
     @property
+    def link_ratio(self) -> float:
+        """Of requests that were under way at the looks, the share whose reply was late on the link."""
+        replies = sum(look.on_link for look in self._looks)
+        return replies / max(replies + sum(look.ages.size for look in self._looks), 1)
+
+    @property
     def unclear_ratio(self) -> float:
         """Of all connections at all looks, how many may be busy or not."""
         return sum(look.unclear for look in self._looks) / max(sum(look.connections for look in self._looks), 1)

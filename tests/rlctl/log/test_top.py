@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from rlctl.cli import main
+from rlctl.envs.telemetry import Value
 from rlctl.log.record import TickLog
 from rlctl.log.tail import LogTail
 from rlctl.log.top import PLAIN_BLOCKS, Mood, ScreenRow, is_stale, rows, sparkline
@@ -85,13 +87,29 @@ def test_screen_names_slack_load_allocation_verdict_and_actor(recorded_run, foll
     assert "target 10 ms; latency " in shown["slack"]
     assert shown["load"].startswith("30.0 % of the maximum")
     assert "; used " in shown["BE"]
-    assert shown["asked"] == "unlimited on 2 CPUs (as ever)"
+    assert shown["decision"].startswith("the shield tightened policy always: ")
     lines = [row.text for row in rows(ticks, BEGAN + 9.5)]
-    assert any(line.startswith("the shield tightened policy always: ") for line in lines)
+    assert any(line.startswith("asked for unlimited on 2 CPUs (as ever), allowed ") for line in lines)
     assert shown["acting"] == "always"
     fallen = [*ticks[:-1], replace(ticks[-1], acting="safe", fallback="NaN")]
     row = next(row for row in rows(fallen, BEGAN) if row.word == "acting")
     assert (row.text, row.mood) == ("safe, not policy always: NaN", Mood.WARN)
+
+
+def test_changes_are_those_of_the_service_log(capsys, recorded_run):
+    _, out, _ = top(capsys, recorded_run().go(10))
+    changes = out.partition("\nchanges   ")[2]
+    assert re.match(r"\d\d:\d\d:\d\d BE (thawed|raised|reduced|frozen)", changes)
+
+
+def test_what_the_lc_waits_for_and_what_helps(recorded_run, follow):
+    last = list(follow(recorded_run().go(3)).ticks)[-1]
+    waiting = last.telemetry.but(lc_pressure_ratio=Value(0.04), counters={"lc_io_pressure_ratio": Value(0.6)})
+    shown = rows([replace(last, telemetry=waiting)], BEGAN)
+    place = next(number for number, row in enumerate(shown) if row.word == "LC waits")
+    assert shown[place].text == "for its disk 60%, a CPU 4%"
+    assert shown[place].mood is Mood.WARN
+    assert "resources.be_io_weight" in shown[place + 1].text
 
 
 @pytest.mark.parametrize(("age", "stale"), [(0.0, False), (2.9, False), (3.1, True), (-5.0, False)])

@@ -60,6 +60,14 @@ def test_lost_sensors_are_named_not_their_consequences(told):
     assert len(change.fields["guards"]) == 3
 
 
+def test_change_says_what_the_lc_waits_for(told):
+    fewer = tick(0, Quantile(0.009, samples=50), before=Allocation(1.0, 2), applied=Allocation(0.5, 2))
+    waiting = fewer.telemetry.but(lc_pressure_ratio=Value(0.31), be_cpus=Value(0.9))
+    Narrator(told.append, 2).write(replace(fewer, telemetry=waiting))
+    assert "; latency 9.00 ms; the LC waits for a CPU 31% of the time: `be.cpus` without" in told[0].text
+    assert told[0].fields["waits"] == {"a CPU": 0.31}
+
+
 def test_nothing_that_did_not_change_is_told(told):
     narrator = Narrator(told.append, 2)
     narrator.write(tick(0, Quantile(0.001, samples=50)))

@@ -15,13 +15,14 @@ JIFFY = 0.004
 def connection(
     received: int = 0, sent: int = 0, segments_in: int = 0, segments_out: int = 0, *,
     cookie: int = 1, unread: int = 0, unacked: int = 0, acked: int | None = None, bytes_in: int | None = None,
+    unsent: int = 0,
 ) -> dict[str, int]:  # fmt: skip
     """One connection as the kernel lists it; of small requests, which the peer acknowledges with the next one."""
     return {
         "cookie": cookie, "unread": unread, "unacked": unacked, "received": received, "sent": sent,
         "acked": received if acked is None else acked, "advertised_mss": 1460,
         "bytes_in": 60 * segments_in if bytes_in is None else bytes_in,
-        "segments_in": segments_in, "segments_out": segments_out,
+        "segments_in": segments_in, "segments_out": segments_out, "unsent": unsent, "best_round_trip": 100,
     }  # fmt: skip
 
 
@@ -202,3 +203,18 @@ def test_connections_of_one_request_are_seen(median_seconds: float) -> None:
     figures = window.figures()
     assert figures.tail_seconds == pytest.approx(np.quantile(latencies, 0.95), rel=0.25, abs=JIFFY)
     assert figures.done_rps == pytest.approx(300, rel=0.3)
+
+
+@pytest.mark.parametrize(("state", "on_link"), [
+    ({"received": 80, "sent": 40, "unacked": 2}, 1),
+    ({"received": 80, "sent": 8, "unacked": 2}, 0),
+    ({"received": 80, "sent": 40, "unacked": 1}, 0),
+    ({"received": 80, "sent": 0, "unacked": 10, "unsent": 90_000}, 1),
+    ({"received": 8, "sent": 40, "unacked": 2}, 0),
+], ids=["not-arrived", "just-sent", "delayed-ack", "held-back", "the-next-request-came"])  # fmt: skip
+def test_a_late_reply_is_on_the_link(state: dict[str, int], on_link: int) -> None:
+    _, (_, look) = looks(connection(400, 380, 1, 1), connection(**state, segments_in=2, segments_out=2))
+    assert look.on_link == on_link
+    window = TcpWindow(1.0, 0.95, JIFFY)
+    window.add(look)
+    assert window.link_ratio == on_link
