@@ -30,7 +30,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import whole
 
 CLASSES: Mapping[str, type[BaseAlgorithm]] = MappingProxyType(
-    {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN}
+    {"ppo": PPO, "dqn": DQN, "maskable-ppo": MaskablePPO, "qrdqn": QRDQN, "ppo-lagrangian": PPO}
 )
 
 LAST_SHARE = 0.05

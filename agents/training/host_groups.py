@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.training.lagrangian import Multiplier
+from rlctl.envs.constrained import REWARDED
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
@@ -65,15 +67,16 @@ class HostGroups:
 
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
+        multiplier: Prices missed windows in place of the environments' own reward; None keeps that.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """
 
-    def __init__(self, *groups: SimHostVectorEnv) -> None:
+    def __init__(self, *groups: SimHostVectorEnv, multiplier: Multiplier | None = None) -> None:
         if not groups:
             raise ConfigError("no hosts to learn on: give one group at least")
-        self.groups = groups
+        self.groups, self._multiplier = groups, multiplier
         spaces = [(one.single_observation_space, one.single_action_space) for one in groups]
         if any(one != spaces[0] for one in spaces):
             raise ConfigError("groups of hosts differ in observations or actions: give all the same lags and actions")
@@ -97,6 +100,10 @@ class HostGroups:
         for place, info in enumerate(infos):
             self._count(place, info["reward"], prices[place])
         reward, done = np.concatenate(rewards), np.concatenate(truncated) | np.concatenate(terminated)
+        if self._multiplier:
+            worth = [sum(info["reward"][name] for name in REWARDED) for info in infos]
+            costs = np.concatenate([info["cost"] for info in infos])
+            reward = self._multiplier.rewards(np.concatenate(worth), costs)
         self._rewards += reward
         self._steps += 1.0
         finals = self._no_finals

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, model_validator
 
 from rlctl.agents.served.learned import SENSORS
+from rlctl.agents.training.lagrangian import Multiplier
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import HostProfile
@@ -198,12 +199,21 @@ def readings_without(absent: Collection[str]) -> dict[str, Missing]:
     return {field: Missing(Why.NOT_SUPPORTED) for name, field in _READINGS.items() if name in absent}
 
 
-def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: int = 0) -> SimVecEnv:
+def build(
+    hosts: Hosts,
+    count: int,
+    seed: int,
+    lags: Sequence[int],
+    *,
+    block: int = 0,
+    multiplier: Multiplier | None = None,
+) -> SimVecEnv:
     """All hosts as one environment of Stable-Baselines3, seeded; rewards are of what happened, not of what was sensed.
 
     Args:
         count: Number of hosts in all; kinds that get none are left out.
         block: Number of the run's block of seeds: a resumed run takes the next one.
+        multiplier: As of `HostGroups`.
 
     Raises:
         ConfigError: A profile is wrong, or a seed or count too large.
@@ -211,7 +221,7 @@ def build(hosts: Hosts, count: int, seed: int, lags: Sequence[int], *, block: in
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
     groups = [HostShare.of(kind, number, hosts) for kind, number in present(hosts, count)]
-    env = SimVecEnv(*(one.simulated(lags) for one in groups))
+    env = SimVecEnv(*(one.simulated(lags) for one in groups), multiplier=multiplier)
     env.seed(first_seed(seed, count, block))
     return env
 

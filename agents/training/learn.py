@@ -30,6 +30,8 @@ from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judg
 from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.host_groups import Happened
 from rlctl.agents.training.host_kinds import build, present
+from rlctl.agents.training.lagrangian import Multiplier
+from rlctl.agents.training.recipe import ConstrainedPpo
 from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_bundle import write_bundle
 from rlctl.agents.training.run_folder import Checkpoint, State
@@ -154,6 +156,10 @@ class _Session(BaseCallback):
         set_random_seed(run.seed + self._block * SEEDS_OF_A_BLOCK)
         # As of the checkpoint: what came after it is learned from, and counted, anew.
         self._tally = (Tally.read(checkpoint.folder) if checkpoint else Tally()) if rollouts else None
+        self._multiplier: Multiplier | None = None
+        if isinstance(recipe := run.recipe, ConstrainedPpo):
+            begun = state.multiplier if state else 1.0
+            self._multiplier = Multiplier(recipe.cost_limit, recipe.multiplier_gain, begun)
         self.env, self._kinds, classes = self._hosts(rollouts)
         self.model: Any = make(run.algorithm, run.recipe, self.env, self._budget.left, classes)
         if self._run.export:
@@ -202,6 +208,8 @@ class _Session(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         now, recipe = time.monotonic(), self._run.recipe
+        if self._multiplier:
+            self._multiplier.update()
         if self._is_evaluation_due(now):
             self._evaluate()
             self._evaluated_at, self._evaluated_timesteps = time.monotonic(), self.num_timesteps
@@ -286,6 +294,7 @@ class _Session(BaseCallback):
             seconds=self._budget.seconds,
             calls=getattr(model, "_n_calls", 0),
             block=self._block,
+            multiplier=self._multiplier.value if self._multiplier else 1.0,
         )
         files.write_state(into, state)
         files.drop_older(folder, into)
@@ -306,6 +315,8 @@ class _Session(BaseCallback):
                 record(f"{prefix}/slo_violation_ratio", one.missed / one.ticks)
                 record(f"{prefix}/be_throughput_ratio", one.be_work / one.ticks)
                 record(f"{prefix}/shield_override_ratio", one.overridden / one.ticks)
+        if self._multiplier:
+            record("rlctl/multiplier", self._multiplier.value)
         if self._tally:
             for name in ("learned", "lost", "losses"):
                 record(f"rollouts/{name}", self._tally.total(name))
@@ -316,7 +327,7 @@ class _Session(BaseCallback):
         """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
         run, recipe = self._run, self._run.recipe
         if rollouts is None:
-            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block)
+            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block, multiplier=self._multiplier)
             return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
         from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES
 

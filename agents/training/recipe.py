@@ -193,6 +193,15 @@ class OnPolicy(Recipe):
         return {"batch_size": _divisor(n_envs * self.n_steps, self.batch_size)}
 
 
+class ConstrainedPpo(OnPolicy):
+    """PPO-Lagrangian: at most a share `cost_limit` of the windows may miss, and `multiplier_gain` finds the price."""
+
+    OWN: ClassVar[frozenset[str]] = OnPolicy.OWN | {"cost_limit", "multiplier_gain"}
+
+    cost_limit: float = Field(0.01, gt=0.0, le=1.0)
+    multiplier_gain: Positive = 0.02
+
+
 class OffPolicy(Recipe):
     """DQN: off-policy, from a replay buffer.
 
@@ -235,7 +244,13 @@ def _divisor(of: int, most: int) -> int:
 
 
 ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
-    {"ppo": OnPolicy, "dqn": OffPolicy, "maskable-ppo": OnPolicy, "qrdqn": QuantileDqn}
+    {
+        "ppo": OnPolicy,
+        "dqn": OffPolicy,
+        "maskable-ppo": OnPolicy,
+        "qrdqn": QuantileDqn,
+        "ppo-lagrangian": ConstrainedPpo,
+    }
 )
 """What `--algo` may be, and what its file may say."""
 

@@ -56,12 +56,14 @@ class State(Strict, extra="ignore"):
         seconds: Wall-clock time that this took, over all sessions.
         calls: What Stable-Baselines3 calls `_n_calls`: target networks go by it.
         block: The block of seeds that the hosts had, see `host_kinds.build`; the next session takes the next one.
+        multiplier: Of PPO-Lagrangian.
     """
 
     timesteps: int
     seconds: float
     calls: int
     block: int
+    multiplier: float = 1.0
 
 
 class Checkpoint(NamedTuple):

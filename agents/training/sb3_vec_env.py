@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlctl.agents.training.host_groups import Counts, HostGroups
+from rlctl.agents.training.lagrangian import Multiplier
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
@@ -30,13 +31,14 @@ class SimVecEnv(VecEnv):
 
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
+        multiplier: As of `HostGroups`.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """
 
-    def __init__(self, *groups: SimHostVectorEnv) -> None:
-        self._hosts = HostGroups(*groups)
+    def __init__(self, *groups: SimHostVectorEnv, multiplier: Multiplier | None = None) -> None:
+        self._hosts = HostGroups(*groups, multiplier=multiplier)
         self.groups, first = groups, groups[0]
         self._actions: NDArray[np.integer] | None = None
         self._uneventful: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self._hosts.count)]

@@ -53,7 +53,7 @@ policy, cql learns from all of them. The round that is kept is the one with the 
 --scenario the best one in the simulator. --total-timesteps are updates then.
 """
 
-ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn")
+ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn", "ppo-lagrangian")
 OFFLINE = ("bc", "cql")
 LIVE_ONLY = ("explore", "explore_slack")
 NEW_RUN_ONLY = (
@@ -184,6 +184,8 @@ def _check_plans(args: argparse.Namespace, plans: list[TrainingPlan]) -> list[Tr
     from rlctl.agents.training.run_folder import check_new
 
     asked = plans[0].options
+    if args.ray and asked.algorithm == "ppo-lagrangian":
+        raise ConfigError("ppo-lagrangian learns on hosts simulated in this process: leave out --ray")
     if asked.live and not args.ray:
         raise ConfigError(f"it learns on the testbeds of {asked.live}: give --ray with the cluster that has them")
     for plan in () if args.resume else plans:
