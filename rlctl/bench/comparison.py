@@ -2,22 +2,24 @@
 
 Every seed gives both managers the same load and noise, so their difference varies less than either of them. Intervals
 are bootstrapped over seeds: a seed is the unit of repetition, the windows of one run are not independent. Each interval
-holds for its own comparison; with 40 of them two are expected to miss the truth at 95 %. Nothing here corrects for
-that.
+holds for its own comparison; with 40 of them two are expected to miss the truth at 95 %. What is claimed of several is
+therefore corrected: see `correct`.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.bench.intervals import finite_bounds, mean_interval, student_t
+from rlctl.bench.intervals import finite_bounds, mean_interval, student_t, t_mass
 from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.envs.arrays import Array
 
 RESAMPLES = 10_000
 """Bootstrap samples: the ends of a 95 % interval then rest on 250 samples each."""
@@ -34,22 +36,24 @@ class Difference:
         t95: Student's t interval, 95 %.
         bootstrap95: BCa bootstrap interval, 95 %, expanded for few seeds. Both are too narrow where
             differences are much skewed, as they are near 100 % QoS.
+        p: Of Student's paired test; among several comparisons as `correct` leaves it.
     """
 
     mean: float
     t95: Interval
     bootstrap95: Interval
     seeds: int
+    p: float
 
     @property
     def is_clear(self) -> bool:
-        """True when both intervals leave out zero."""
-        return all(low > 0.0 or high < 0.0 for low, high in (self.t95, self.bootstrap95))
+        """True when both intervals leave out zero, and p is below 0.05 after the correction."""
+        return self.p < 0.05 and all(low > 0.0 or high < 0.0 for low, high in (self.t95, self.bootstrap95))
 
     def as_json(self) -> dict[str, object]:
         """Means and bounds by name; an endless bound (a single seed) is null."""
         bounds = {"t95": finite_bounds(self.t95, 6), "bootstrap95": finite_bounds(self.bootstrap95, 6)}
-        return {"mean": round(self.mean, 6), **bounds}
+        return {"mean": round(self.mean, 6), **bounds, "p": round(self.p, 6)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +76,13 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     estimate = mean_interval(differences)
     number = len(differences)
     if number == 1:
-        return Difference(estimate.mean, estimate.ci95, (-math.inf, math.inf), 1)
+        return Difference(estimate.mean, estimate.ci95, (-math.inf, math.inf), 1, 1.0)
     samples = resample_weights(number, RESAMPLES) @ differences
     left_out = (differences.sum() - differences) / (number - 1)
     bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
-    return Difference(estimate.mean, estimate.ci95, bootstrap, number)
+    error = float(differences.std(ddof=1)) / math.sqrt(number)
+    p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1) if error else float(estimate.mean == 0.0)
+    return Difference(estimate.mean, estimate.ci95, bootstrap, number, max(p, 0.0))
 
 
 def ratio_of_means(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:
@@ -156,6 +162,9 @@ def bca_interval(
 LEAST_BE_PERCENT = 0.5
 """Less BE throughput than this is next to none, and a multiple of it means nothing."""
 
+COMPARED = ("qos_guarantee_percent", "qos_15s_percent", "be_throughput_percent")
+"""Metrics that comparisons are about."""
+
 BASELINES = ("prm-hybrid-tuned", "frozen")
 """Managers that others are compared with by default: the thesis' best, and the most QoS that the LC can have."""
 
@@ -190,26 +199,44 @@ class Comparison:
 def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
     """Every other manager against the baseline, in the result's order; KeyError: the baseline was not measured."""
     base = result.managers[baseline]
+    return correct([compare_runs(name, runs, base) for name, runs in result.managers.items() if name != baseline])
 
-    def against(metric: str, name: str) -> Difference:
-        return paired_difference(result.managers[name][metric], base[metric])
+
+def compare_runs(name: str, runs: Mapping[str, Array], base: Mapping[str, Array]) -> Comparison:
+    """One manager's metrics less others on the same seeds, not corrected; each has a value per seed."""
+    qos, qos_15s, be = (paired_difference(runs[metric], base[metric]) for metric in COMPARED)
+    return Comparison(name, qos, qos_15s, be, _be_ratio(runs[COMPARED[-1]], base[COMPARED[-1]]))
+
+
+def correct(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """The same with p of all their differences corrected for their number."""
+    ps = iter(holm([difference.p for one in comparisons for difference in (one.qos, one.qos_15s, one.be)]))
+
+    def corrected(difference: Difference) -> Difference:
+        return replace(difference, p=next(ps))
 
     return tuple(
-        Comparison(
-            name,
-            against("qos_guarantee_percent", name),
-            against("qos_15s_percent", name),
-            against("be_throughput_percent", name),
-            _be_ratio(result.managers[name]["be_throughput_percent"], base["be_throughput_percent"]),
-        )
-        for name in result.managers
-        if name != baseline
+        replace(one, qos=corrected(one.qos), qos_15s=corrected(one.qos_15s), be=corrected(one.be))
+        for one in comparisons
     )
 
 
-def present_baselines(result: SimOutcome) -> tuple[str, ...]:
-    """The default baselines that were measured and have somebody to be compared with."""
-    return tuple(name for name in BASELINES if name in result.managers and len(result.managers) > 1)
+def holm(ps: Sequence[float]) -> list[float]:
+    """Values of p that may be read together (Holm 1979): the smallest times their number, the next times one less.
+
+    None is below a smaller one's, nor above 1.
+    """
+    order = np.argsort(ps, kind="stable")
+    scaled = np.asarray(ps, float)[order] * np.arange(len(ps), 0, -1)
+    adjusted = np.empty(len(ps))
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return adjusted.tolist()
+
+
+def present_baselines(result: SimOutcome, against: str = "") -> tuple[str, ...]:
+    """The baseline asked for, or the default ones that were measured and have somebody to be compared with."""
+    wanted = (against,) if against else BASELINES
+    return tuple(name for name in wanted if name in result.managers and len(result.managers) > 1)
 
 
 def _be_ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:

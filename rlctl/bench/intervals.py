@@ -157,11 +157,11 @@ def student_t(confidence: float, degrees: int) -> float:
     low, high = 0.0, 1e4
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (middle, high) if _t_mass(middle, degrees) < confidence else (low, middle)
+        low, high = (middle, high) if t_mass(middle, degrees) < confidence else (low, middle)
     return (low + high) / 2
 
 
-def _t_mass(t: float, degrees: int) -> float:
+def t_mass(t: float, degrees: int) -> float:
     """P(|T| < t): with tan(theta) = t / sqrt(degrees) the density becomes a power of cos(theta)."""
     theta = np.linspace(0.0, math.atan(t / math.sqrt(degrees)), 2001)
     norm = math.exp(math.lgamma((degrees + 1) / 2) - math.lgamma(degrees / 2)) / math.sqrt(math.pi)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 
@@ -95,6 +96,16 @@ class SimOutcome:
         """For `rlctl bench --json`, with what `bench verify` and paired statistics need; managers by their names."""
         managers = {self.names.get(label, label): self._manager_as_json(label) for label in self.managers}
         return {"schema": 1, "plant": "sim", "scenario": self.scenario, **self.facts, "managers": managers}
+
+    @classmethod
+    def of_json(cls, told: Mapping[str, Any]) -> Self:
+        """What paired statistics take, from `as_json`; KeyError, TypeError or ValueError where it is none."""
+        managers = {
+            name: {metric: np.array(row["per_seed"][metric], float) for metric in METRICS}
+            for name, row in told["managers"].items()
+        }
+        scenario, seconds = told["scenario"], told["duration_seconds"]
+        return cls(scenario, "", "", managers, {}, seconds, tick_seconds=told["tick_seconds"])
 
     def _manager_as_json(self, manager: str) -> dict[str, object]:
         values = self.managers[manager]

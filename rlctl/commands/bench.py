@@ -13,7 +13,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_live, bench_sim, bench_verify
+from rlctl.commands import bench_compare, bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -34,6 +34,8 @@ EXAMPLES = """examples:
   rlctl bench --scenario all --managers all --json result.json --report out/
   rlctl bench --scenario all --managers all --tuned --json tuned.json
   rlctl bench verify result.json
+  rlctl bench compare before.json after.json
+  rlctl bench --managers ./toy.py:Toy,feedforward,ppo --against feedforward
   rlctl bench --scenario all --ray auto --json result.json
   rlctl bench --managers ppo,ppo-bare,out/my-policy,prm-hybrid-tuned
   rlctl bench --managers ./toy.py:Toy,prm-hybrid-tuned,feedforward --report out/
@@ -62,9 +64,9 @@ RAY = (
 )
 
 
-NOT_OF_VERIFY = (
+NOT_OF_ACTIONS = (
     *("plant", "scenario", "managers", "seeds", "repeats", "adapt", "duration", "be_weight", "shield", "tuned"),
-    *("time_scale", "json", "report", "dry_run"),
+    *("time_scale", "json", "report", "dry_run", "against"),
 )
 
 
@@ -94,11 +96,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="sim: constants tuned on training seeds, those that ship or FILE's (default: published ones)",
     )
     parser.add_argument("--time-scale", type=positive, metavar="X", help="divide published periods by X")
+    parser.add_argument("--against", metavar="MANAGER", help="sim: show everybody's differences from it, seed by seed")
     add_json(parser)
     parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and logs here")
     parser.add_argument("--dry-run", action="store_true", default=None, help="print the plan and touch nothing")
-    actions = parser.add_subparsers(dest="action", metavar="[verify FILE]")
+    actions = parser.add_subparsers(dest="action", metavar="[verify FILE | compare OLD NEW]")
     verify = actions.add_parser("verify", help="re-run what a result file of the simulator claims, and compare")
+    both = actions.add_parser("compare", help="what differs between two result files of the simulator, seed by seed")
+    both.add_argument("old", type=Path, metavar="OLD", help="what `bench --plant sim --json FILE` wrote")
+    both.add_argument("new", type=Path, metavar="NEW", help="likewise, of the same scenarios")
     verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
     jobs = "processes (default: one for each CPU)"
     verify.add_argument("--jobs", type=positive_int, metavar="N", default=argparse.SUPPRESS, help=jobs)
@@ -112,15 +118,17 @@ def run(args: argparse.Namespace) -> int:
     Tables go to stdout, all else to stderr; what was measured before a run on the live host fails is written.
     """
     check_ray(args.ray, "--jobs", args.jobs)
-    if args.action == "verify":
-        refuse_given(args, NOT_OF_VERIFY, "is not verify's, which runs what the file says")
-        return bench_verify.run(args)
+    if args.action:
+        refuse_given(args, NOT_OF_ACTIONS, f"is not {args.action}'s, which takes what its files say")
+        return bench_verify.run(args) if args.action == "verify" else bench_compare.run(args)
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
     _check_options(args, live=live)
     asked = "all" if args.managers is None else args.managers
     names, missing = _managers(asked, live=live, answers=_answers(scenarios.values()))
+    if args.against and args.against not in names:
+        raise ConfigError(f"--against {args.against}: is not among the managers; add it to --managers")
     check_reachable(args.ray, names)
     plant = bench_live if live else bench_sim
     plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
@@ -170,6 +178,8 @@ def _check_options(args: argparse.Namespace, *, live: bool) -> None:
         raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
     if args.be_weight == Weight.IDLE and (why := no_idle_class(live=live)):
         raise ConfigError(f"--be-weight idle: {why}")
+    if live and args.against:
+        raise ConfigError("--against compares seed by seed, which a live host does not have; leave it out")
     if not live and args.repeats:
         raise ConfigError("--repeats is the live host's; in the simulator give --seeds")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from rlctl.agents.catalogue import label
 from rlctl.bench.live_repeats import results_as_json
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
@@ -17,9 +18,9 @@ from rlctl.commands.arguments import command_line
 from rlctl.commands.outputs import files_first, write_json
 from rlctl.envs.sim.surface import outside
 from rlctl.log.progress import progress, say
-from rlctl.report.html import write_suite_report
+from rlctl.report.html import PAIRED_NOTE, write_suite_report
 from rlctl.report.page import render
-from rlctl.report.table import LEGEND, score_rows, suite_rows
+from rlctl.report.table import LEGEND, paired_rows, score_rows, suite_rows
 
 SEEDS = 30
 """Seeds when none are asked for: as many as the acceptance tables have."""
@@ -41,13 +42,15 @@ def run_plans(args: argparse.Namespace, plans: Sequence[SimPlan]) -> int:
             outcome = run_plan(plan, workers)
             outcomes.append(outcome)
             if args.json != "-":
-                with files_first(partial(_show, outcome)):
+                with files_first(partial(_show, outcome, args.against)):
                     write_json(args.json, results_as_json(outcomes))
     return 0
 
 
-def _show(outcome: SimOutcome) -> None:
+def _show(outcome: SimOutcome, against: str | None) -> None:
     print(render(score_rows(outcome.scores)), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+    if against:
+        print(render(paired_rows(outcome, label(against))), "", PAIRED_NOTE, "", sep="\n", flush=True)
 
 
 def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[SimOutcome]) -> None:
@@ -56,7 +59,7 @@ def _end(args: argparse.Namespace, plans: Sequence[SimPlan], outcomes: Sequence[
         return
     with files_first(partial(_show_together, args, outcomes)):
         if args.report:
-            write_suite_report(outcomes, args.report, _command(args, plans))
+            write_suite_report(outcomes, args.report, _command(args, plans), label(args.against or ""))
             say(f"report: {args.report / 'index.html'}")
 
 
@@ -111,6 +114,7 @@ def _command(args: argparse.Namespace, plans: Sequence[SimPlan]) -> str:
         "shield": plan.shield_source,
         "tuned": plan.tuned_source or None,
         "be_weight": args.be_weight,
+        "against": args.against,
         "adapt": args.adapt and f"{args.adapt:g}",
         "duration": args.duration and f"{args.duration:g}",
         "time_scale": args.time_scale and f"{args.time_scale:g}",

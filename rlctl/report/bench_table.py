@@ -14,14 +14,14 @@ from rlctl.envs.whole_file import write_json
 from rlctl.log.record import write_ticks
 from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
-from rlctl.report.page import render
+from rlctl.report.page import Grid, csv_text, latex, render
 from rlctl.report.pareto import draw_scenario, styles
 from rlctl.report.plots import draw_live_run
 from rlctl.report.table import score_rows
 
 
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
-    """Write `result.json`, `table.md`, `summary.png`, `loads.png`, and for every run `MANAGER-REPEAT.{png,jsonl}`.
+    """Write `result.json`, `table.{md,csv,tex}`, `summary.png`, `loads.png`, and `MANAGER-REPEAT.{png,jsonl}`.
 
     Of several hosts, the runs of each are in a folder with its name. The runs of an earlier report in this folder go,
     those that its `result.json` names.
@@ -36,6 +36,9 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     told = [f"* {label(name)}: {one}" for name, remarks in outcome.remarks.items() for one in remarks]
     told += [f"* {note}" for note in outcome.notes]
     (folder / "table.md").write_text("\n\n".join((tables(outcome), outcome.caption, "\n".join(told))).rstrip() + "\n")
+    rows = score_rows(outcome.scores, outcome.plan.weights)
+    (folder / "table.csv").write_text(csv_text(rows))
+    (folder / "table.tex").write_text(latex([Grid(rows, outcome.plan.scenario.name)]))
     runs = _runs_by_path(outcome, folder)
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)

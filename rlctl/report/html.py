@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from rlctl import __version__
 from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.envs.run_metrics import METRICS
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
-from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, html_page, markdown
+from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, csv_text, html_page, latex, markdown
 from rlctl.report.pareto import draw_scenario, draw_suite, estimates_of, styles
 from rlctl.report.plots import draw_windows
-from rlctl.report.table import paired_rows, summary_rows
+from rlctl.report.table import aggregate_rows, paired_rows, summary_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -28,8 +29,12 @@ OPEN_RUNS = 8
 
 PAIRED_NOTE = (
     "Differences per seed, the seeds being the same for both. t: Student's t interval; bootstrap: BCa over seeds, "
-    "expanded for few of them. * both leave out zero. Each interval is for its own comparison; with many of them one "
-    "in twenty misses."
+    "expanded for few of them. Each interval is for its own comparison; with many of them one in twenty misses. * both "
+    "leave out zero, and Student's test is clear after Holm's correction for all differences of the table."
+)
+AGGREGATE_NOTE = (
+    "IQM: mean of the middle half of all runs. P: how often a run has more than one of the baseline on the same "
+    "scenario, equal ones by half (Agarwal et al. 2021). Intervals: bootstrap over seeds within each scenario."
 )
 READING = (
     "QoS is the share of windows whose tail latency held the target: 1 s counts every window, 15 s one in fifteen "
@@ -43,18 +48,21 @@ TIMELINE_NOTE = (
 )
 
 
-def suite_json(results: Sequence[SimOutcome], command: str = "") -> dict[str, object]:
+def suite_json(results: Sequence[SimOutcome], command: str = "", against: str = "") -> dict[str, object]:
     """The JSON of `rlctl bench`, one scenario by itself and several by name, each with its paired comparisons."""
     by_label = [replace(result, names={}) for result in results]
-    by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result)} for result in by_label}
+    by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result, against)} for result in by_label}
     origin: dict[str, object] = {"command": command, "rlctl": __version__}
     if len(results) == 1:
         return {**by_name[results[0].scenario], **origin}
     return {"schema": 1, "scenarios": by_name, **origin}
 
 
-def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str = "") -> None:
-    """Write `result.json`, `report.md`, `index.html`, `pareto.png`, and of several `pareto-SCENARIO.png`.
+def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str = "", against: str = "") -> None:
+    """Write `result.json`, `runs.csv`, `report.md`, `tables.tex`, `index.html` and `pareto.png`.
+
+    Of several scenarios each has a `pareto-SCENARIO.png`, too. Differences are from the manager `against`, or from the
+    default baselines.
 
     The figures of an earlier report in this folder go, which may be of scenarios that this one does not have: those
     that its `result.json` names. The page shows `command`, which gives this report again.
@@ -68,8 +76,12 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
     folder.mkdir(parents=True, exist_ok=True)
     for figure in list(_earlier(folder)):
         figure.unlink(missing_ok=True)
-    write_whole(folder / "result.json", json.dumps(suite_json(results, command), indent=1, allow_nan=False) + "\n")
-    parts = list(_parts(results, folder, command))
+    write_whole(
+        folder / "result.json", json.dumps(suite_json(results, command, against), indent=1, allow_nan=False) + "\n"
+    )
+    write_whole(folder / "runs.csv", csv_text(_run_rows(results)))
+    parts = list(_parts(results, folder, command, against))
+    write_whole(folder / "tables.tex", latex(parts))
     write_whole(folder / "report.md", f"# {TITLE}\n\n{markdown(parts)}\n")
     write_whole(folder / "index.html", html_page(TITLE, parts))
 
@@ -84,7 +96,16 @@ def _earlier(folder: Path) -> Iterator[Path]:
     yield from (folder / f"pareto-{name}.png" for name in names)
 
 
-def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterator[Part]:
+def _run_rows(results: Sequence[SimOutcome]) -> Iterator[Sequence[object]]:
+    """Every run of every manager with all its metrics; the same number is the same seed."""
+    yield ("scenario", "manager", "seed", *METRICS)
+    for result in results:
+        for name, metrics in result.managers.items():
+            columns = (metrics[metric].tolist() for metric in METRICS)
+            yield from ((result.scenario, name, number, *row) for number, row in enumerate(zip(*columns, strict=True)))
+
+
+def _parts(results: Sequence[SimOutcome], folder: Path, command: str, against: str) -> Iterator[Part]:
     """The report; figures are written to the folder as they come."""
     style = styles(manager for result in results for manager in result.managers)
     yield _provenance(results, command)
@@ -93,6 +114,10 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterato
     if len(results) > 1:
         yield _picture("QoS against BE throughput, all scenarios", draw_suite(results, style), folder / "pareto.png")
     yield Note(READING)
+    for baseline in present_baselines(results[0], against)[:1]:
+        yield Heading("Together")
+        yield Grid(aggregate_rows(results, baseline), "all scenarios and seeds")
+        yield Note(AGGREGATE_NOTE)
     for result in results:
         yield from (Heading(result.scenario), result.description)
         yield Grid(summary_rows(result), f"{result.scenario}: all managers")
@@ -101,7 +126,7 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str) -> Iterato
         figure = draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
         file = f"pareto-{result.scenario}.png" if len(results) > 1 else "pareto.png"
         yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / file)
-        for baseline in present_baselines(result):
+        for baseline in present_baselines(result, against):
             yield Heading(f"Against {baseline}, seed by seed", 3)
             yield Grid(paired_rows(result, baseline), f"{result.scenario}: against {baseline}")
             yield Note(PAIRED_NOTE)
@@ -128,8 +153,8 @@ def _provenance(results: Sequence[SimOutcome], command: str) -> str:
     )
 
 
-def _paired_json(result: SimOutcome) -> dict[str, object]:
+def _paired_json(result: SimOutcome, against: str) -> dict[str, object]:
     return {
         baseline: {one.manager: one.as_json() for one in compare(result, baseline)}
-        for baseline in present_baselines(result)
+        for baseline in present_baselines(result, against)
     }

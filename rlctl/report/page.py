@@ -1,8 +1,10 @@
-"""The writers of every report: one list of parts as Markdown, or as an HTML page that needs nothing but itself."""
+"""The writers of every report: one list of parts as Markdown, as LaTeX, or as an HTML page that needs nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
@@ -117,6 +119,31 @@ def _markdown(part: Part) -> Iterator[str]:
             yield text
         case str():
             yield part
+
+
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+)
+
+
+def latex(parts: Sequence[Part]) -> str:
+    """The grids alone, for a paper: tabulars of the package booktabs, each under its label as a comment."""
+    return "\n\n".join(f"% {part.label}\n{_latex_table(part.rows)}" for part in parts if isinstance(part, Grid)) + "\n"
+
+
+def _latex_table(rows: Sequence[Sequence[str]]) -> str:
+    head, *lines = (" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in rows)
+    columns = "l" + "r" * (len(rows[0]) - 1)
+    top, end = rf"\begin{{tabular}}{{{columns}}}", r"\end{tabular}"
+    return "\n".join([top, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", end])
+
+
+def csv_text(rows: Iterable[Sequence[object]]) -> str:
+    """Rows, the header first, as a spreadsheet or pandas reads them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def render(rows: Sequence[Sequence[str]]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
+from rlctl.bench.aggregates import Aggregate, aggregate, improvement
 from rlctl.bench.comparison import Comparison, Difference, compare
 from rlctl.bench.intervals import Estimate
 from rlctl.bench.score import Score
@@ -144,11 +145,36 @@ def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
 
 def paired_rows(result: SimOutcome, baseline: str) -> Rows:
     """Every other manager's row: differences with both intervals, BE as a multiple; KeyError: no such baseline."""
+    return difference_rows(f"less {baseline}", compare(result, baseline))
+
+
+def difference_rows(title: str, comparisons: Sequence[Comparison]) -> Rows:
+    """A row for each comparison, under its manager's name."""
     header = (
-        f"less {baseline}", "QoS 1 s, points", "t 95 %", "bootstrap 95 %", "QoS 15 s, points", "bootstrap 95 %",
+        title, "QoS 1 s, points", "t 95 %", "bootstrap 95 %", "QoS 15 s, points", "bootstrap 95 %",
         "BE, points", "t 95 %", "bootstrap 95 %", "BE x", "bootstrap 95 %",
     )  # fmt: skip
-    return [header, *(_paired_row(one) for one in compare(result, baseline))]
+    return [header, *map(_paired_row, comparisons)]
+
+
+def aggregate_rows(results: Sequence[SimOutcome], baseline: str) -> Rows:
+    """One row per manager over all scenarios and seeds, which all have the same managers: see `aggregates`."""
+    beats = f"P(> {baseline})"
+    rows: Rows = [("manager", "QoS %, IQM", "95 %", beats, "95 %", "BE %, IQM", "95 %", beats, "95 %")]
+    for name in results[0].managers:
+        row = [name]
+        for metric, decimals in (("qos_guarantee_percent", 2), ("be_throughput_percent", 1)):
+            row += _aggregate_cells(aggregate(results, name, metric), decimals)
+            if name == baseline:
+                row += ("-", "-")
+            else:
+                row += _aggregate_cells(improvement(results, name, baseline, metric), 2)
+        rows.append(tuple(row))
+    return rows
+
+
+def _aggregate_cells(one: Aggregate, decimals: int) -> tuple[str, str]:
+    return f"{one.value:.{decimals}f}", span(one.bootstrap95, f".{decimals}f", "-", "-")
 
 
 def _paired_row(one: Comparison) -> tuple[str, ...]:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
+import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl import __version__
+from rlctl.agents.served import bundle
+from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.offline.dataset import Floats, Whole
 from rlctl.agents.training.offline.origin import KEY, TERMS, DatasetFolder, Origin, PolicyCounts, Source, require_minari
-from rlctl.envs.actions import MOVES_VERSION, discrete_space
+from rlctl.envs.actions import MOVES, MOVES_VERSION, discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.observation import LAGS, VERSION, Observer
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.yaml_edge import configs_folder
+
+REFERENCE_EPISODES, REFERENCE_SEED = 16, validation_seed(0)
+"""Of the reference scores: each episode meets another host, on seeds that nothing is recorded on."""
 
 ROOM_BYTES = 64 << 20
 """Free before each episode: more than one of a day takes, with ticks of a second."""
@@ -111,7 +119,8 @@ def _store(folder: Path, name: str, recordings: Iterable[Recording], code: str) 
     storage, tally = MinariStorage.new(folder, **spaces), _Tally()
     storage.update_episodes(_while_room(tally.buffers(recordings), folder))
     origin = tally.origin(code)
-    who = ", ".join(origin.policies)
+    who, spec = ", ".join(origin.policies), _env_spec(origin)
+    simulated = any(one.kind == "simulator" for one in origin.sources)
     storage.update_metadata(
         {
             "dataset_id": name,
@@ -119,7 +128,8 @@ def _store(folder: Path, name: str, recordings: Iterable[Recording], code: str) 
             "algorithm_name": who,
             "description": f"{origin.transitions} transitions of {who}; written by rlctl {__version__}",
             "author": {f"rlctl {__version__}"},
-            "env_spec": _env_spec(origin),
+            "env_spec": spec,
+            **(_reference_scores(spec) if simulated else {}),  # any other host is only a stand-in for the recorded one
             KEY: origin.model_dump(mode="json"),
         }
     )
@@ -139,6 +149,31 @@ def _env_spec(origin: Origin) -> str:
     spec = copy.deepcopy(gymnasium.spec("rlctl/SimHost-v0"))
     spec.kwargs.update(kwargs)
     return spec.to_json()
+
+
+@functools.cache
+def _reference_scores(spec: str) -> dict[str, float]:
+    """Mean returns by which `minari.get_normalized_score` divides: of random moves, and of the `ppo` that ships.
+
+    They are of whole episodes of the environment that `recover_environment` makes, where policies are then compared.
+    """
+    ppo, dice = bundle.load(configs_folder("bundles") / "ppo"), np.random.default_rng(0)
+
+    def mean_return(choose: Callable[[Floats, SimHostVectorEnv], Whole]) -> float:
+        hosts = SimHostVectorEnv(REFERENCE_EPISODES, **json.loads(spec)["kwargs"])
+        observations, returns = hosts.reset(seed=REFERENCE_SEED)[0], np.zeros(REFERENCE_EPISODES)
+        for _ in range(hosts.max_episode_steps):
+            observations, rewards, *_ = hosts.step(choose(observations, hosts))
+            returns += rewards
+        hosts.close()
+        return float(returns.mean())
+
+    return {
+        "ref_min_score": mean_return(lambda seen, _: dice.integers(len(MOVES), size=len(seen))),
+        "ref_max_score": mean_return(
+            lambda seen, hosts: np.where(hosts.action_masks(), ppo.logits(seen), -np.inf).argmax(axis=1)
+        ),
+    }
 
 
 def _while_room(buffers: Iterable[Any], folder: Path) -> Iterator[Any]:

@@ -29,7 +29,7 @@ def test_shipped_hyperparameters_come_back_from_run_folder(algorithm, tmp_path):
     assert load_recipe(algorithm, written(tmp_path, yaml.safe_dump(as_document(recipe)))) == recipe
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "dqn", "maskable-ppo", "qrdqn"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_kept_model_does_not_hang_on_busyness(algorithm):
     recipe = load_recipe(algorithm)
     assert recipe.eval_every_seconds is None

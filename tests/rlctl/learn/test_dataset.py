@@ -42,8 +42,12 @@ def test_minari_recovers_the_simulated_host(tmp_path, monkeypatch):
     import minari
 
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    assert main([*RECORD, "--out", "hosts-v0"]) == 0
-    env = minari.load_dataset("hosts-v0").recover_environment()
+    assert main([*RECORD, "--out", "rlctl/hosts-v0"]) == 0
+    dataset = minari.load_dataset("rlctl/hosts-v0")
+    worst, best = (dataset.storage.metadata[f"ref_{end}_score"] for end in ("min", "max"))
+    assert minari.get_normalized_score(dataset, np.array([worst, best])).tolist() == [0.0, 1.0]
+    assert worst < 0.0 < best  # random moves miss many windows, and the shipped policy earns
+    env = dataset.recover_environment()
     assert env.spec.kwargs["profile"] == "two-core-host"
     observation, _ = env.reset(seed=0)
     assert env.observation_space.contains(observation)

@@ -1,5 +1,6 @@
 """The report: a page that is whole by itself, says every number, and takes names as text."""
 
+import csv
 import json
 import re
 from html.parser import HTMLParser
@@ -101,6 +102,31 @@ def test_every_manager_is_on_page_and_markdown(report):
         for cell in row:
             assert cell in page.text
             assert cell in markdown
+
+
+def test_spreadsheet_has_every_run(report):
+    head, *rows = csv.reader((report / "runs.csv").read_text().splitlines())
+    assert head[:4] == ["scenario", "manager", "seed", "qos_guarantee_percent"]
+    assert len(rows) == 2 * len(MANAGERS) * 6
+    values = result().managers["prm-hybrid"]["qos_guarantee_percent"]
+    assert [float(row[3]) for row in rows if row[:2] == ["thesis", "prm-hybrid"]] == values.tolist()
+
+
+def test_latex_has_the_tables_escaped(report):
+    text = (report / "tables.tex").read_text()
+    assert (
+        text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 7
+    )  # together; all and two baselines of each
+    assert r'odd <b>\&"name"' in text
+    assert not re.search(r"(?<!\\)[%&#$](?! )", re.sub(r"(?m)^% .*$", "", text))
+
+
+def test_differences_are_from_whom_one_asks_for(tmp_path):
+    write_suite_report([result()], tmp_path, against="prm-hybrid")
+    assert list(json.loads((tmp_path / "result.json").read_text())["paired"]) == ["prm-hybrid"]
+    report = (tmp_path / "report.md").read_text()
+    assert "Against prm-hybrid, seed by seed" in report
+    assert "P(> prm-hybrid)" in report
 
 
 def test_how_to_run_again_is_there(report):
