@@ -56,7 +56,7 @@ class State(Strict, extra="ignore"):
         seconds: Wall-clock time that this took, over all sessions.
         calls: What Stable-Baselines3 calls `_n_calls`: target networks go by it.
         block: The block of seeds that the hosts had, see `host_kinds.build`; the next session takes the next one.
-        multiplier: Of PPO-Lagrangian.
+        multiplier: Price of a missed window that PPO-Lagrangian has found so far.
     """
 
     timesteps: int

@@ -212,11 +212,11 @@ def correct(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """The same with p of all their differences corrected for their number."""
     ps = iter(holm([difference.p for one in comparisons for difference in (one.qos, one.qos_15s, one.be)]))
 
-    def corrected(difference: Difference) -> Difference:
+    def correct_one(difference: Difference) -> Difference:
         return replace(difference, p=next(ps))
 
     return tuple(
-        replace(one, qos=corrected(one.qos), qos_15s=corrected(one.qos_15s), be=corrected(one.be))
+        replace(one, qos=correct_one(one.qos), qos_15s=correct_one(one.qos_15s), be=correct_one(one.be))
         for one in comparisons
     )
 

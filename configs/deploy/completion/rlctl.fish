@@ -50,8 +50,8 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
+set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' 'bench compare' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -117,6 +117,7 @@ complete -c rlctl -n '_shtab_rlctl_using bench' -l be-weight -xka "equal minimum
 complete -c rlctl -n '_shtab_rlctl_using bench' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: measured'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l tuned -xka "(__fish_complete_path (commandline -ct))" -d 'sim: constants tuned on training seeds, those that ship or FILE'"'"'s (default: published ones)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l time-scale -x -d 'divide published periods by X'
+complete -c rlctl -n '_shtab_rlctl_using bench' -l against -x -d 'sim: show everybody'"'"'s differences from it, seed by seed'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l json -xka "(__fish_complete_path (commandline -ct))" -d 'the result as JSON; without FILE to stdout'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l report -xka "(__fish_complete_directories)" -d 'write plots, table and logs here'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l dry-run -d 'print the plan and touch nothing'
@@ -125,9 +126,11 @@ complete -c rlctl -n '_shtab_rlctl_using bench verify' -s h -l help -d 'show thi
 complete -c rlctl -n '_shtab_rlctl_using bench verify' -l jobs -x -d 'processes (default: one for each CPU)'
 complete -c rlctl -n '_shtab_rlctl_using bench verify' -l ray -x -d 'on a Ray cluster: local starts one here, auto is this machine'"'"'s, or HOST:PORT; sim: the result is the same; host: repeats are shared out to all its live testbeds'
 complete -c rlctl -n '_shtab_rlctl_using bench verify; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'what `bench --plant sim --json FILE` wrote'
+complete -c rlctl -n '_shtab_rlctl_using bench; and test $_shtab_rlctl_npos -eq 0' -a compare -d 'what differs between two result files of the simulator, seed by seed'
+complete -c rlctl -n '_shtab_rlctl_using bench compare' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a train -d 'train a policy in the simulator, evaluate it and export a bundle'
 complete -c rlctl -n '_shtab_rlctl_using train' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using train' -l algo -xka "ppo dqn maskable-ppo qrdqn bc cql" -d 'the learner; bc and cql go with --offline'
+complete -c rlctl -n '_shtab_rlctl_using train' -l algo -xka "ppo dqn maskable-ppo qrdqn ppo-lagrangian bc cql" -d 'the learner; bc and cql go with --offline'
 complete -c rlctl -n '_shtab_rlctl_using train' -l plant -xka "sim host" -d 'default: sim'
 complete -c rlctl -n '_shtab_rlctl_using train' -l offline -xka "(__fish_complete_directories)" -d 'learn from this dataset, without any host'
 complete -c rlctl -n '_shtab_rlctl_using train' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'hyperparameters (default: configs/training/ALGO.yaml)'
