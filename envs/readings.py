@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.rows import READING_NAMES, Rows
 
 
 class Readings(NamedTuple):
@@ -45,3 +46,8 @@ class Readings(NamedTuple):
         """The latency that counts, as in `Telemetry`; meaningless where `lost`."""
         oldest, tail = self.oldest_request_seconds, self.tail_latency_seconds
         return np.where(oldest > tail, oldest, tail)
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """The columns of rows of READING, without a copy."""
+        return cls(*(rows[name] for name in READING_NAMES))

@@ -86,5 +86,6 @@ class UpperBound(ABC):
     def _contention_costs(self) -> bool:
         c = self._now.constants
         spread = np.minimum(c.own_cpus + c.shared_cpus, c.threads)
-        lost = (1.0 - fair_share(self._weights, c.lc_cpus, spread)) * np.minimum(c.shared_cpus, c.threads)
+        fair = np.vectorize(fair_share)(self._weights, c.lc_cpus, spread)
+        lost = (1.0 - fair) * np.minimum(c.shared_cpus, c.threads)
         return bool(((c.own_cpus > 0.0) & ((c.slice_seconds > 0.0) | (lost > CONTENTION_CPUS))).any())

@@ -19,7 +19,7 @@ lose against a finer search is tested (tests/agents/bounds/test_oracle.py).
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,11 +89,11 @@ class Oracle(UpperBound):
         before = copy.copy(self._alone)
         window = self._alone.step(self._batch.rate_rps(before.tick), self._still())
         self._alone.remember(before)
-        return _Ahead(before, self._within(window), self._alone.backlog.requests)
+        return _Ahead(before, self._within(window), self._alone.waiting_requests)
 
     def _value(self, ahead: _Ahead, after: Array) -> Array:
         """What a state is worth before a tick, from what it is worth after it; shape (2, backlogs, n)."""
-        backlog = ahead.before.backlog.requests + self._backlogs
+        backlog = ahead.before.waiting_requests + self._backlogs
         orders = HostOrders(self._quotas, self._cpusets[:, :, None], np.zeros(self._quotas.shape, bool), self._weights)
         runs = self._gain(ahead.before.at(backlog, frozen=True), orders, ahead, after[RAN]).max(axis=(0, 1))
         stops, stays = (
@@ -105,7 +105,7 @@ class Oracle(UpperBound):
     def _gain(self, trial: Hosts, orders: HostOrders, ahead: _Ahead, after: Array) -> Array:
         """BE work in a tick and after it."""
         window = trial.step(self._batch.rate_rps(trial.tick), orders)
-        later = self._later(after, trial.backlog.requests - ahead.backlog_requests)
+        later = self._later(after, trial.waiting_requests - ahead.backlog_requests)
         allowed = (self._within(window) | ~ahead.held) & (later >= 0.0)
         return np.where(allowed, window.be_work_ratio + later, NEVER)
 
@@ -132,12 +132,12 @@ class _Trial(Hosts):
 
     def remember(self, before: Hosts) -> None:
         """Keep the arrivals of the past, which the yardstick no longer needs: a larger backlog reaches further back."""
-        came = (self.backlog.came[0], *before.backlog.came)[:REMEMBERED]
-        self.backlog = replace(self.backlog, came=came)
+        self.rows["kept"] = np.minimum(before.rows["kept"] + 1, REMEMBERED)
 
     def at(self, backlog_requests: Array, *, frozen: bool) -> _Trial:
         """A copy with another backlog, in which BE was frozen in the last window or was not."""
         other = copy.copy(self)
-        other.backlog = replace(self.backlog, gone=self.backlog.came[0] - backlog_requests)
-        other._was_frozen = np.full(self.count, frozen)
+        other.spread_over(backlog_requests.shape)
+        other.rows["gone"] += other.waiting_requests - backlog_requests
+        other.rows["was_frozen"] = frozen
         return other

@@ -7,13 +7,32 @@ leaves next to no backlog.
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 
 from rlctl.agents.bounds.bound import NEVER, UpperBound
-from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.sim.physics import ARRIVALS, DRIFT, PHASE, RATE, HostOrders, Hosts
+from rlctl.envs.arrays import Array
+from rlctl.envs.law import compiled, law
+from rlctl.envs.rows import Row, Rows
+from rlctl.envs.sim.link import link_rate
+from rlctl.envs.sim.physics import (
+    HostOrders,
+    Hosts,
+    Shocks,
+    advance_noise,
+    capacity_rps,
+    noisy_tail_seconds,
+    offered_rps,
+    order_rows,
+    pace_of,
+    pass_link,
+    running_threads,
+    share_cpus,
+    tail_seconds,
+)
 from rlctl.envs.sim.plant import SimBatch
+from rlctl.envs.sim.queueing import pass_backlog, waiting_requests
 
 RISK_RATIO = 5e-4
 """Probability of missing a window that BE-frozen holds; half of what 99.9 % of the windows leave."""
@@ -48,57 +67,91 @@ class OracleModel(UpperBound):
         return np.where(risk <= RISK_RATIO, (self._chances * work).sum(axis=0), NEVER)
 
 
+FORESEEN = np.dtype([("missed", "f8"), ("backlog_requests", "f8"), ("be_cpus", "f8")])
+"""Of a case: the chance of a tail too long, the backlog after the window, and BE's CPUs."""
+
+
 class _Foreseen(Hosts):
     """What the model says of the next window: utilisation in a few cases, and in each the chance of a tail too long."""
 
     def foreseen(self, rate_rps: Array, orders: HostOrders) -> tuple[Array, Array, Array]:
         """Probability of a missed window, backlog after it, and BE CPUs, by case; shape (len(SHOCKS), ...)."""
-        c = self.constants
         trial = copy.copy(self)
-        z = trial._shocks(rate_rps, orders)
-        trial._advance(z)
-        trial._be_pace = trial._pace(
-            SHOCKS[:, None, None, None]
-        )  # a case with more utilisation is one in which BE sends more
-        offered = trial._offered_rps(rate_rps, z[ARRIVALS])
-        share, service, _ = trial._shared_out(offered, trial._threads(orders.frozen), orders)
-        rho = offered * service * c.imbalance_ratio / share.lc_capacity_cpus
-        backlog, waited, oldest = self.backlog.after(self._quantile, offered, trial._capacity_rps(share, service))
-        tails = (trial._tail(offered, rho, service, share, z) for z in (_ZERO, _ONE))
-        missed = self._beyond(c.target_seconds - waited, *tails)
-        late = oldest + 0.5 * service > c.target_seconds
-        return np.where(late, 1.0, missed), backlog.requests, trial._linked_cpus(offered, share.be_cpus)
-
-    def _beyond(self, room: Array, median: Array, upper: Array) -> Array:
-        """P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal."""
-        base = self.constants.base_seconds
-        median, upper, room = median - base, upper - base, np.maximum(room - base, 1e-12)
-        return _upper_tail(np.log(room / median) / np.log(upper / median))
-
-    def _shocks(self, rate_rps: Array, orders: HostOrders) -> Array:
-        """The noise of each case: the likeliest combination that moves the utilisation that far."""
-        c = self.constants
-        pressure = np.where(orders.frozen, 0.0, np.minimum(orders.quota_cpus, c.threads))
-        steep = c.inflation_per_cpu * pressure + 2.0 * c.inflation_per_cpu2 * pressure * pressure
-        moves = np.zeros((6, *pressure.shape))
-        moves[DRIFT] = c.drift_cv * self._fresh[0]
-        moves[RATE] = c.rate_cv * self._fresh[1]
-        moves[ARRIVALS] = np.sqrt(c.arrival_scv / np.maximum(rate_rps * self.tick_seconds, 1.0))
-        moves[PHASE] = steep * c.phase_sd * self._fresh[2]
-        length = np.sqrt((moves * moves).sum(axis=0))
-        return np.asarray((moves / np.maximum(length, 1e-12))[:, None] * SHOCKS[:, None, None, None])
-
-    def _threads(self, frozen: Flags) -> Array:
-        """All of BE's, for nobody foresees its pauses."""
-        return self._running(self.constants.threads, frozen)
+        given = order_rows(
+            orders, (len(SHOCKS), *np.broadcast_shapes(orders.quota_cpus.shape, orders.cpuset_cpus.shape))
+        )
+        trial.spread_over(given.shape)
+        found = np.empty(given.shape, FORESEEN)
+        shocks = np.broadcast_to(SHOCKS.reshape(-1, *(1,) * (given.ndim - 1)), given.shape)
+        compiled(foresee_all)(
+            trial.rows.reshape(-1), self.constant_rows, given.reshape(-1), found.reshape(-1),
+            np.ascontiguousarray(shocks).reshape(-1), rate_rps, self.tick, self.tick_seconds,
+        )  # fmt: skip
+        return found["missed"], found["backlog_requests"], found["be_cpus"]
 
 
-_ZERO, _ONE = np.zeros(1), np.ones(1)
+@law
+def foresee_all(
+    hosts: Rows, constants: Rows, orders: Rows, found: Rows, shocks: Array, rates_rps: Array, tick: int,
+    tick_seconds: float,
+) -> None:  # fmt: skip
+    """Every case of every host."""
+    count = len(constants)
+    for place in range(len(hosts)):
+        own = place % count
+        foresee(
+            hosts[place], constants[own], orders[place], found[place], shocks[place], rates_rps[own], tick, tick_seconds
+        )
 
 
-def _upper_tail(z: Array) -> Array:
+@law
+def foresee(
+    host: Row, c: Row, order: Row, found: Row, shock: float, rate_rps: float, tick: int, tick_seconds: float
+) -> None:
+    """One case: the period as `step_host` has it, with the shocks of this case and all of BE's threads.
+
+    Nobody foresees BE's pauses. A case with more utilisation is one in which BE sends more.
+    """
+    seconds = tick * tick_seconds
+    z = likeliest_shocks(c, order, rate_rps, shock, tick_seconds)
+    advance_noise(host, c, z)
+    host["be_pace"] = pace_of(c, shock)
+    be_bytes = c["link_be_bytes"] * host["be_pace"]
+    offered = offered_rps(host, c, rate_rps, z.arrivals, tick_seconds)
+    linked = c["link_bytes_per_second"] < math.inf
+    link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
+    threads = running_threads(host, c, c["threads"], order["frozen"], tick_seconds)
+    share, service, _ = share_cpus(host, c, order, offered, threads, link, seconds, tick_seconds)
+    rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
+    capacity = capacity_rps(c, share, service, be_bytes, link)
+    waited, oldest = pass_backlog(host, c["quantile_ratio"], offered, capacity, tick_seconds)
+    tail = tail_seconds(c, offered, rho, service, share, be_bytes, link)
+    median = noisy_tail_seconds(c, tail, offered, 0.0, tick_seconds) - c["base_seconds"]
+    upper = noisy_tail_seconds(c, tail, offered, 1.0, tick_seconds) - c["base_seconds"]
+    # P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal.
+    room = max(c["target_seconds"] - waited - c["base_seconds"], 1e-12)
+    late = oldest + 0.5 * service > c["target_seconds"]
+    found["missed"] = 1.0 if late else upper_tail(math.log(room / median) / math.log(upper / median))
+    found["backlog_requests"] = waiting_requests(host)
+    found["be_cpus"] = pass_link(host, c, offered, share.be_cpus, link, tick_seconds) if linked else share.be_cpus
+
+
+@law
+def likeliest_shocks(c: Row, order: Row, rate_rps: float, shock: float, tick_seconds: float) -> Shocks:
+    """The noise of a case: the likeliest combination that moves the utilisation that far."""
+    pressure = 0.0 if order["frozen"] else min(order["quota_cpus"], c["threads"])
+    steep = c["inflation_per_cpu"] * pressure + 2.0 * c["inflation_per_cpu2"] * pressure * pressure
+    drift, rate = c["drift_cv"] * c["fresh_drift"], c["rate_cv"] * c["fresh_rate"]
+    arrivals = math.sqrt(c["arrival_scv"] / max(rate_rps * tick_seconds, 1.0))
+    phase = steep * c["phase_sd"] * c["fresh_phase"]
+    by = shock / max(math.sqrt(drift * drift + rate * rate + arrivals * arrivals + phase * phase), 1e-12)
+    return Shocks(drift * by, rate * by, arrivals * by, 0.0, phase * by, 0.0)
+
+
+@law
+def upper_tail(z: float) -> float:
     """P(Z > z) of a standard normal Z, to 1e-7 (Abramowitz and Stegun 26.2.17)."""
-    t = 1.0 / (1.0 + 0.2316419 * np.abs(z))
+    t = 1.0 / (1.0 + 0.2316419 * abs(z))
     series = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
-    tail = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi) * series
-    return np.asarray(np.where(z >= 0.0, tail, 1.0 - tail))
+    tail = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) * series
+    return tail if z >= 0.0 else 1.0 - tail

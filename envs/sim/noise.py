@@ -6,16 +6,60 @@ a thousand others, whatever the managers do; managers are compared on common ran
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.law import law
+
 # SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_TICK = np.uint64(0xD1342543DE82EF95)  # odd, so that ticks and channels step through different sequences
-_SHIFTS = tuple(np.uint64(bits) for bits in (30, 27, 31, 12))
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_TICK = 0xD1342543DE82EF95  # odd, so that ticks and channels step through different sequences
+_STRETCH = np.uint64(0x632BE59BD9B4E019)
+_WORD = 2**64 - 1
 _SCALE = 2.0**-52  # of 52 bits and a half, which a float holds exactly: never 0, never 1
+
+
+@law
+def mix_bits(bits: Any) -> Any:
+    """SplitMix64's hash of a word of 64 bits, as a whole number or an array of them."""
+    bits = ((bits ^ (bits >> 30)) * _MIX_1) & _WORD
+    bits = ((bits ^ (bits >> 27)) * _MIX_2) & _WORD
+    return bits ^ (bits >> 31)
+
+
+@law
+def key_of(seed: Any) -> Any:
+    """What a host's noise begins from."""
+    return mix_bits((seed * _GOLDEN + _MIX_2) & _WORD)
+
+
+@law
+def uniform(key: Any, place: Any) -> Any:
+    """A uniform number in (0, 1), from a host's key and one of `places`."""
+    return ((mix_bits((key + place) & _WORD) >> 12) + 0.5) * _SCALE
+
+
+@law
+def normal_pair(one: float, other: float) -> tuple[float, float]:
+    """Two standard normal numbers from two uniform ones."""
+    # Box and Muller 1958, A note on the generation of random normal deviates.
+    radius, angle = math.sqrt(-2.0 * math.log(one)), 2.0 * math.pi * other
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+@law
+def key_of_stretch(seed: int, number: float) -> int:
+    """The key of a stretch of time of one host, by its number, a whole one from 0 on."""
+    stretch = int(np.uint64(number))
+    return key_of((seed + int(_STRETCH) * stretch + int(_STRETCH)) & _WORD)
+
+
+def places(tick: int, *channels: int) -> NDArray[np.uint64]:
+    """Where the numbers of some channels of a tick stand in everybody's sequence."""
+    return np.array([(tick * _TICK + (channel + 1) * _GOLDEN) & _WORD for channel in channels], np.uint64)
 
 
 def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0) -> NDArray[np.float64]:
@@ -28,19 +72,15 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
     Returns:
         Shape (channels, n).
     """
-    with np.errstate(over="ignore"):
-        place = np.uint64(tick) * _TICK + np.arange(first + 1, first + channels + 1, dtype=np.uint64) * _GOLDEN
-        bits = _mix_bits(_mix_bits(seeds * _GOLDEN + _MIX_2)[None, :] + place[:, None])
-    return ((bits >> _SHIFTS[3]).astype(np.float64) + 0.5) * _SCALE
+    drawn: NDArray[np.float64] = uniform(key_of(seeds), places(tick, *range(first, first + channels))[:, None])
+    return drawn
 
 
 def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0) -> NDArray[np.float64]:
-    """Standard normal numbers, shape (channels, n); `channels` must be even."""
-    # Box and Muller 1958, A note on the generation of random normal deviates.
+    """Standard normal numbers, shape (channels, n); `channels` must be even. As `normal_pair`."""
     half = channels // 2
-    uniform = uniforms(seeds, tick, channels, first)
-    radius = np.sqrt(-2.0 * np.log(uniform[:half]))
-    angle = (2.0 * np.pi) * uniform[half:]
+    drawn = uniforms(seeds, tick, channels, first)
+    radius, angle = np.sqrt(-2.0 * np.log(drawn[:half])), (2.0 * np.pi) * drawn[half:]
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
 
 
@@ -63,9 +103,3 @@ def numbered_uniform(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], chan
 def between(span: tuple[float, float], share: NDArray[np.float64]) -> NDArray[np.float64]:
     """The number at some share of the way from one end of a range to the other."""
     return span[0] + (span[1] - span[0]) * share
-
-
-def _mix_bits(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    bits = (bits ^ (bits >> _SHIFTS[0])) * _MIX_1
-    bits = (bits ^ (bits >> _SHIFTS[1])) * _MIX_2
-    return bits ^ (bits >> _SHIFTS[2])

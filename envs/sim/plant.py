@@ -46,7 +46,7 @@ class SimHosts(ABC):
     ) -> None:
         self.constants, self.weights, self.tick_seconds = constants, weights, tick_seconds
         self.hosts = Hosts(constants, seeds, tick_seconds)
-        self.sensors = Sensors(constants, tick_seconds)
+        self.sensors = Sensors(self.hosts.constant_rows, tick_seconds)
         self.window: Window | None = None
 
     @property

@@ -195,9 +195,9 @@ def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
         return Regime.OTHER_CPU
     if cell.weight_ratio < FULL_WEIGHT_RATIO:
         return Regime.WEIGHTS
-    spread = np.array(min(cell.own_cpus + values["shared_cpus"], values["threads"]))
+    spread = min(cell.own_cpus + values["shared_cpus"], values["threads"])
     lc_cpus, shared = values["lc_cpus"], values["shared_cpus"]
-    fair = float(fair_share(np.array(cell.weight_ratio), np.array(lc_cpus), spread))
+    fair = fair_share(cell.weight_ratio, lc_cpus, spread)
     # The LC is below its fair part, above it, or beyond what BE leaves: three laws, three regimes.
     demand = cell.sent_rps * values["service_seconds"] / lc_cpus
     if demand <= fair:

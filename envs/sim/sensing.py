@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
+from rlctl.envs.rows import READING, Row, Rows
 from rlctl.envs.sim.physics import Window
-from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "done_rps", "lost")
 """What comes from the LC's side and may arrive late or not at all."""
+
+DEPTH = 9
+"""Periods that a sensor keeps: one more than its longest delay."""
+
+SENSOR = np.dtype(
+    [
+        ("ring", "f8", (DEPTH, len(LATE))), ("place", "i8"), ("delay_ticks", "i8"), ("seen", "f8", (len(LATE),)),
+        ("age_ticks", "f8"),
+    ], align=True,
+)  # fmt: skip
+"""The sensor of one host: the last periods, what of LATE arrived last, and its age. `lost` is 1.0 where the latest did
+not arrive."""
 
 # The LC's PSI with BE frozen (.001-.003: docs/measured/simulator.md, 9); the host's own work is never nothing.
 QUIET_PRESSURE_RATIO = 0.002
@@ -23,83 +37,94 @@ SILENCE = "no figures in this window"
 _ALIVE = Value(1.0)
 
 
+@law
+def measure(sensor: Row, c: Row, window: Row, tick_seconds: float) -> None:
+    """Measure a control period that has passed on a host."""
+    # Load is measured at the LC's side, so it is lost with the latency and never alone.
+    samples = math.floor(window["done_rps"] * tick_seconds)
+    place = sensor["place"]
+    latest = sensor["ring"][place]
+    latest[0], latest[1] = window["tail_latency_seconds"], window["oldest_request_seconds"]
+    latest[2], latest[3] = window["offered_rps"] / c["max_load_rps"], samples
+    latest[4] = window["done_rps"]
+    latest[5] = 1.0 if window["missing"] or samples < 1.0 else 0.0  # without a completed request there is no quantile
+    # A ring of the last periods, of which each host reads the one that its delay points to.
+    arrived = sensor["ring"][(place - sensor["delay_ticks"]) % DEPTH]
+    sensor["place"] = (place + 1) % DEPTH
+    # A sensor that is silent goes on showing its last figure, with a growing age: the shield judges by the age.
+    if arrived[5] == 0.0:
+        for reading in range(len(LATE)):
+            sensor["seen"][reading] = arrived[reading]
+        sensor["age_ticks"] = sensor["delay_ticks"]
+    else:
+        sensor["seen"][5] = 1.0
+        sensor["age_ticks"] += 1.0
+
+
+@law
+def read_sensor(sensor: Row, c: Row, window: Row, reading: Row, time_seconds: float, tick_seconds: float) -> None:
+    """What the sensors of a host measured, written to its reading."""
+    seen = sensor["seen"]
+    lost = seen[5] != 0.0
+    # PSI "some": share of the time in which a task of the LC waits for a CPU. It does while BE competes and the LC
+    # has work; the run delay is the same summed over the LC's CPUs.
+    waited = window["contended_ratio"] * min(window["utilisation_ratio"], 1.0)
+    reading["time_seconds"] = time_seconds
+    reading["target_seconds"] = c["target_seconds"]
+    reading["tail_latency_seconds"], reading["oldest_request_seconds"] = seen[0], seen[1]
+    reading["load_ratio"], reading["samples"], reading["lost"] = seen[2], seen[3], lost
+    reading["age_seconds"] = sensor["age_ticks"] * tick_seconds
+    reading["cpi"] = window["cpi"]
+    # As on a live host: CPU time of now by requests that the LC's side told of, or nothing where it is silent.
+    reading["lc_cpu_seconds_per_request"] = math.nan if lost else window["lc_cpus"] / max(seen[4], 1e-9)
+    reading["lc_cpus"], reading["be_cpus"] = window["lc_cpus"], window["be_cpus"]
+    reading["host_cpus"] = window["host_cpus"]
+    reading["lc_pressure_ratio"] = min(max(waited, QUIET_PRESSURE_RATIO), 1.0)
+    reading["lc_run_delay_ratio"] = waited * c["lc_cpus"]
+    reading["be_work_rate"] = window["be_work_ratio"]
+    reading["true_latency_seconds"] = max(window["tail_latency_seconds"], window["oldest_request_seconds"])
+
+
+@law
+def measure_all(sensors: Rows, constants: Rows, windows: Rows, tick_seconds: float) -> None:
+    """Measure the period on every host."""
+    for place in range(len(sensors)):
+        measure(sensors[place], constants[place], windows[place], tick_seconds)
+
+
+@law
+def read_all(
+    sensors: Rows, constants: Rows, windows: Rows, readings: Rows, time_seconds: float, tick_seconds: float
+) -> None:
+    """What the sensors of every host measured."""
+    for place in range(len(sensors)):
+        read_sensor(sensors[place], constants[place], windows[place], readings[place], time_seconds, tick_seconds)
+
+
 class Sensors:
     """The sensors of n hosts: the LC's figures may arrive late or never, the host's own come at once.
 
-    Attributes:
-        seen: The readings of `LATE` as they arrived last, shape (6, n), in that order; `lost` is 1.0 where the latest
-            did not arrive.
-        age_ticks: Age of what arrived last, shape (n,).
+    Args:
+        constants: Rows of the hosts' constants, shape (n,).
     """
 
-    def __init__(self, constants: Constants, tick_seconds: float) -> None:
-        self.constants = constants
-        self.tick_seconds = tick_seconds
-        self._delay = np.round(constants.delay_ticks).astype(int)
-        self._depth = int(self._delay.max(initial=0)) + 1
-        self._every = np.arange(len(self._delay))
-        count = len(self._delay)  # at first nothing has arrived
-        self._ring = np.zeros((self._depth, len(LATE), count))
-        self._ring[:, -1] = 1.0
-        self._place = 0
-        self.seen = self._ring[0].copy()
-        self.age_ticks = np.full(count, np.inf)
+    def __init__(self, constants: Rows, tick_seconds: float) -> None:
+        self.constants, self.tick_seconds = constants, tick_seconds
+        self.rows = np.zeros(len(constants), SENSOR)  # at first nothing has arrived
+        self.rows["delay_ticks"] = np.round(constants["delay_ticks"])
+        self.rows["ring"][:, :, 5] = self.rows["seen"][:, 5] = 1.0
+        self.rows["age_ticks"] = np.inf
+        self._measure, self._read = compiled(measure_all), compiled(read_all)
 
     def take(self, window: Window) -> None:
         """Measure a control period that has passed."""
-        # Load is measured at the LC's side, so it is lost with the latency and never alone.
-        load = window.offered_rps / self.constants.max_load_rps
-        samples = np.floor(window.done_rps * self.tick_seconds)
-        lost = window.missing | (samples < 1.0)  # without a completed request there is no quantile
-        latest = np.stack(
-            (
-                window.tail_latency_seconds,
-                window.oldest_request_seconds,
-                load,
-                samples,
-                window.done_rps,
-                lost.astype(float),
-            )
-        )
-        if self._depth == 1:
-            arrived = latest
-        else:  # a ring of the last periods, of which each host reads the one that its delay points to
-            self._ring[self._place] = latest
-            arrived = self._ring[(self._place - self._delay) % self._depth, :, self._every].T
-            self._place = (self._place + 1) % self._depth
-        came = arrived[-1] == 0.0
-        # A sensor that is silent goes on showing its last figure, with a growing age: the shield judges by the age.
-        self.seen = np.where(came, arrived, self.seen)
-        self.seen[-1] = ~came
-        self.age_ticks = np.where(came, self._delay, self.age_ticks + 1.0)
+        self._measure(self.rows, self.constants, window.rows, self.tick_seconds)
 
     def readings(self, window: Window, time_seconds: float) -> Readings:
         """What the sensors of all hosts measured."""
-        c = self.constants
-        tail, oldest, load, samples, done, lost = self.seen
-        # PSI "some": share of the time in which a task of the LC waits for a CPU. It does while BE competes and the LC
-        # has work; the run delay is the same summed over the LC's CPUs.
-        waited = window.contended_ratio * np.minimum(window.utilisation_ratio, 1.0)
-        return Readings(
-            time_seconds=np.full(len(tail), time_seconds),
-            target_seconds=c.target_seconds,
-            tail_latency_seconds=tail,
-            oldest_request_seconds=oldest,
-            load_ratio=load,
-            samples=samples,
-            lost=lost != 0.0,
-            age_seconds=self.age_ticks * self.tick_seconds,
-            cpi=window.cpi,
-            # As on a live host: CPU time of now by requests that the LC's side told of, or nothing where it is silent.
-            lc_cpu_seconds_per_request=np.where(lost != 0.0, np.nan, window.lc_cpus / np.maximum(done, 1e-9)),
-            lc_cpus=window.lc_cpus,
-            be_cpus=window.be_cpus,
-            host_cpus=window.host_cpus,
-            lc_pressure_ratio=np.clip(waited, QUIET_PRESSURE_RATIO, 1.0),
-            lc_run_delay_ratio=waited * c.lc_cpus,
-            be_work_rate=window.be_work_ratio,
-            true_latency_seconds=window.latency_seconds,
-        )
+        rows = np.empty(len(self.rows), READING)
+        self._read(self.rows, self.constants, window.rows, rows, time_seconds, self.tick_seconds)
+        return Readings.of(rows)
 
     def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
         """The same host by host, and the counters that a host of its own has besides."""
@@ -108,8 +133,8 @@ class Sensors:
         own = (r.cpi, r.lc_cpus, r.be_cpus, r.host_cpus, r.be_work_rate)
         waiting = (r.lc_pressure_ratio, r.lc_run_delay_ratio)
         counted = (
-            r.load_ratio * self.constants.max_load_rps,
-            self.seen[LATE.index("done_rps")],
+            r.load_ratio * self.constants["max_load_rps"],
+            self.rows["seen"][:, LATE.index("done_rps")],
             r.lc_cpu_seconds_per_request,
         )
         told = (_lc_readings(column, r.lost, r.age_seconds) for column in counted)

@@ -5,15 +5,13 @@ BE's CPUs are some of its own, where the LC never runs, and some shared with the
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-import numpy as np
-
-from rlctl.envs.arrays import Array
+from rlctl.envs.law import law
 
 
 class Share(NamedTuple):
-    """What comes of an allocation, arrays of shape (n,).
+    """What comes of an allocation.
 
     Attributes:
         be_cpus: CPUs that BE keeps busy.
@@ -25,23 +23,16 @@ class Share(NamedTuple):
         yields: How far BE gives way there: 0 at the LC's weight, nearly 1 at the least.
     """
 
-    be_cpus: Array
-    lc_capacity_cpus: Array
-    contended_ratio: Array
-    burst_ratio: Array
-    fair: Array
-    yields: Array
-
-
-def fair_share(weight_ratio: Array | float, lc_cpus: Array, be_spread_cpus: Array) -> Array:
-    """The LC's part of a CPU on which both always want to run; BE runs on `be_spread_cpus`."""
-    # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
-    # on two CPUs BE presses half as hard on each. An LC on one of them held 2/3 (docs/measured/simulator.md, 4).
-    return 1.0 / (1.0 + weight_ratio * lc_cpus / np.maximum(be_spread_cpus, 1e-9))
+    be_cpus: float
+    lc_capacity_cpus: float
+    contended_ratio: float
+    burst_ratio: float
+    fair: float
+    yields: float
 
 
 class Contest(NamedTuple):
-    """The CPUs that BE could use, and how hard it presses on the LC there; arrays of shape (n,).
+    """The CPUs that BE could use, and how hard it presses on the LC there.
 
     Attributes:
         lc_cpus: CPUs that the LC may run on.
@@ -50,38 +41,50 @@ class Contest(NamedTuple):
         shared: CPUs on which BE's threads may meet the LC.
     """
 
-    lc_cpus: Array
-    fair: Array
-    fair_equal: Array
-    own: Array
-    shared: Array
-
-    @classmethod
-    def between(
-        cls, weight_ratio: Array, lc_cpus: Array, be_spread_cpus: Array, own: Array, shared: Array, threads: Array
-    ) -> Self:
-        """The LC against so many runnable BE threads (0 when frozen), which take BE's own CPUs first, then shared ones.
-
-        Args:
-            be_spread_cpus: CPUs that BE runs on.
-            own: CPU time per second that BE can have beside the LC.
-            shared: CPUs in BE's cpuset that the LC runs on too.
-        """
-        own = np.minimum(own, threads)
-        fair, equal = fair_share(weight_ratio, lc_cpus, be_spread_cpus), fair_share(1.0, lc_cpus, be_spread_cpus)
-        return cls(lc_cpus, fair, equal, own, np.minimum(shared, threads - own))
-
-    def most(self, lc_wants: Array, fair: Array) -> Array:
-        """CPUs that BE keeps busy without a quota, where the LC's part of a contended CPU is `fair` or `fair_equal`.
-
-        The LC moves to those of its CPUs that BE does not use, as far as there are any; what it leaves idle is BE's.
-        """
-        # The scheduler conserves work: a CPU that the LC leaves idle is BE's, and below it BE still has its fair part.
-        idle = np.minimum(self.shared, np.maximum(self.lc_cpus - lc_wants, 0.0))
-        return self.own + np.maximum(idle, (1.0 - fair) * self.shared)
+    lc_cpus: float
+    fair: float
+    fair_equal: float
+    own: float
+    shared: float
 
 
-def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
+@law
+def fair_share(weight_ratio: float, lc_cpus: float, be_spread_cpus: float) -> float:
+    """The LC's part of a CPU on which both always want to run; BE runs on `be_spread_cpus`."""
+    # The kernel divides a group's weight over the CPUs that it runs on (Documentation/scheduler/sched-design-CFS):
+    # on two CPUs BE presses half as hard on each. An LC on one of them held 2/3 (docs/measured/simulator.md, 4).
+    return 1.0 / (1.0 + weight_ratio * lc_cpus / max(be_spread_cpus, 1e-9))
+
+
+@law
+def contest_of(
+    weight_ratio: float, lc_cpus: float, be_spread_cpus: float, own: float, shared: float, threads: float
+) -> Contest:
+    """The LC against so many runnable BE threads (0 when frozen), which take BE's own CPUs first, then shared ones.
+
+    Args:
+        be_spread_cpus: CPUs that BE runs on.
+        own: CPU time per second that BE can have beside the LC.
+        shared: CPUs in BE's cpuset that the LC runs on too.
+    """
+    own = min(own, threads)
+    fair, equal = fair_share(weight_ratio, lc_cpus, be_spread_cpus), fair_share(1.0, lc_cpus, be_spread_cpus)
+    return Contest(lc_cpus, fair, equal, own, min(shared, threads - own))
+
+
+@law
+def most_cpus(contest: Contest, lc_wants: float, fair: float) -> float:
+    """CPUs that BE keeps busy without a quota, where the LC's part of a contended CPU is `fair` or `fair_equal`.
+
+    The LC moves to those of its CPUs that BE does not use, as far as there are any; what it leaves idle is BE's.
+    """
+    # The scheduler conserves work: a CPU that the LC leaves idle is BE's, and below it BE still has its fair part.
+    idle = min(contest.shared, max(contest.lc_cpus - lc_wants, 0.0))
+    return contest.own + max(idle, (1.0 - fair) * contest.shared)
+
+
+@law
+def lc_wants(work: float, wakes: float, lc_cpus: float) -> float:
     """CPUs that the LC would use if it had them all.
 
     Args:
@@ -90,10 +93,17 @@ def lc_wants(work: Array, wakes: Array, lc_cpus: Array) -> Array:
     """
     # A request finds its server idle, and so has to wake it, with probability 1 - utilisation: Poisson arrivals see
     # time averages (Wolff 1982, Operations Research 30). The utilisation is taken without the wake-ups themselves.
-    return np.minimum(work + wakes * np.maximum(1.0 - work / lc_cpus, 0.0), lc_cpus)
+    return min(work + wakes * max(1.0 - work / lc_cpus, 0.0), lc_cpus)
 
 
-def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
+@law
+def duty_of(quota: float, cpus: float) -> float:
+    """Share of each period in which a quota lets a BE run that could use so many CPUs."""
+    return min(1.0, quota / max(cpus, 1e-9))
+
+
+@law
+def share_out(contest: Contest, wants: float, quota: float) -> Share:
     """The CPUs that BE and the LC get under a quota.
 
     Args:
@@ -102,17 +112,15 @@ def share_out(contest: Contest, wants: Array, quota: Array) -> Share:
     """
     # A quota below what BE could use lets it run in a part of each period, its duty: beside an LC that wants what it
     # wants now, beside one that always wants to run (the LC's capacity), and as if BE had the LC's weight.
-    most, pressed = contest.most(wants, contest.fair), contest.own + (1.0 - contest.fair) * contest.shared
-    at_equal_weight = contest.most(wants, contest.fair_equal)
-    duty, duty_pressed, duty_equal = (
-        np.minimum(1.0, quota / np.maximum(cpus, 1e-9)) for cpus in (most, pressed, at_equal_weight)
-    )
-    meet = contest.shared > 0.0
+    most, meet = most_cpus(contest, wants, contest.fair), contest.shared > 0.0
+    duty = duty_of(quota, most)
+    pressed = duty_of(quota, contest.own + (1.0 - contest.fair) * contest.shared)
+    equal = duty_of(quota, most_cpus(contest, wants, contest.fair_equal))
     return Share(
-        be_cpus=duty * most,
-        lc_capacity_cpus=contest.lc_cpus - duty_pressed * (1.0 - contest.fair) * contest.shared,
-        contended_ratio=np.where(meet, duty, 0.0),
-        burst_ratio=np.where(meet, duty_equal, 0.0),
-        fair=contest.fair,
-        yields=1.0 - (1.0 - contest.fair) / (1.0 - contest.fair_equal),
+        duty * most,
+        contest.lc_cpus - pressed * (1.0 - contest.fair) * contest.shared,
+        duty if meet else 0.0,
+        equal if meet else 0.0,
+        contest.fair,
+        1.0 - (1.0 - contest.fair) / (1.0 - contest.fair_equal),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -144,7 +143,7 @@ def exhaustive(profile: HostProfile, load: LoadModel, found: Run, ticks: int) ->
         window = trial.step(rate, HostOrders(quotas[pick], full, frozen, batch.weights))
         good &= held(profile, window)
         work += window.be_work_ratio
-    return np.asarray(np.where(good & (trial.backlog.requests <= 0.0), work, -1.0).max(axis=0))
+    return np.asarray(np.where(good & (trial.waiting_requests <= 0.0), work, -1.0).max(axis=0))
 
 
 @pytest.mark.parametrize("load", [0.85, 1.0])
@@ -176,10 +175,11 @@ def optimum(profile: HostProfile, load: float, ticks: int) -> float:
         batch.hosts.step(load * c.max_load_rps, still)
     value = np.zeros((25, count))
     for trial in reversed(before):
-        trial.backlog = replace(trial.backlog, gone=trial.backlog.came[0] - grid[:, None, None])
-        trial._was_frozen = np.zeros(count, bool)
+        trial.spread_over(shape)
+        trial.rows["gone"] += trial.waiting_requests - grid[:, None, None]
+        trial.rows["was_frozen"] = False
         window = trial.step(load * c.max_load_rps, orders)
-        left = trial.backlog.requests
+        left = trial.waiting_requests
         later = np.stack([np.interp(left[..., host], grid, value[:, host]) for host in range(count)], axis=-1)
         value = np.where(held(profile, window), window.be_work_ratio + later, -1e3).max(axis=1)
     return float(value[0].sum())
@@ -227,7 +227,7 @@ def test_only_the_oracle_looks_at_noise_to_come(profile: HostProfile) -> None:
     for kind, seeds in itertools.product((Oracle, OracleModel), (batch.hosts.seeds, batch.hosts.seeds + np.uint64(7))):
         other = copy.copy(batch)
         other.hosts = copy.copy(batch.hosts)
-        other.hosts.seeds = seeds
+        other.hosts.rows["seed"] = seeds
         choices.setdefault(kind, []).append(kind(other).act_all())
     assert choices[OracleModel][0] == choices[OracleModel][1]
     assert choices[Oracle][0] != choices[Oracle][1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlctl.agents.training.host_kinds import HostShare, load_hosts
 from rlctl.bench.calibration import write_profile
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.sim.link import queue_seconds
+from rlctl.envs.sim.link import link_rate, queue_seconds
 from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import Constants, HostProfile, load_profile
@@ -60,6 +60,12 @@ def order(quota: float, frozen: bool = False, count: int = 1) -> HostOrders:
     return HostOrders(np.full(count, quota), np.ones(count), np.full(count, frozen), np.full(count, 2 / 1024))
 
 
+def rate_now(hosts: Hosts) -> float:
+    """Bytes per second that the first host's link takes in the next period."""
+    host, c = hosts.rows[0], hosts.constant_rows[0]
+    return link_rate(c, hosts.tick * hosts.tick_seconds, hosts.tick_seconds, host["credit_bytes"])
+
+
 def made(*profiles: HostProfile, seed: int = 0) -> Hosts:
     return Hosts(Constants.stack(profiles), np.full(len(profiles), seed, np.uint64))
 
@@ -69,7 +75,7 @@ def rate_of(profile: HostProfile, load: float) -> np.ndarray:
 
 
 def columns(window: Window) -> dict[str, Any]:
-    return {one.name: getattr(window, one.name) for one in fields(window)}
+    return {name: window.rows[name] for name in window.rows.dtype.names}
 
 
 def constant(load: float) -> Any:
@@ -130,26 +136,25 @@ def test_delay_is_bounded_link_keeps_its_rate(profile: HostProfile, seed: int, l
     quiet = profile.but(tail_cv=0.0)
     hosts, bare = made(quiet, seed=seed), made(quiet.model_copy(update={"link": None}), seed=seed)
     for _ in range(3):
-        rate, queued = hosts._link_rate(), hosts.backlog.requests
+        rate, queued = rate_now(hosts), hosts.waiting_requests
         window, alone = (one.step(rate_of(profile, load), order(quota)) for one in (hosts, bare))
         assert all(np.isfinite(column).all() for column in columns(window).values())
         added = window.tail_latency_seconds - alone.tail_latency_seconds
-        if queued == hosts.backlog.requests == 0.0 and alone.offered_rps > 100.0:  # the LC's own backlog has no bound
+        if queued == hosts.waiting_requests == 0.0 and alone.offered_rps > 100.0:  # the LC's own backlog has no bound
             noise = np.exp(6.0 * np.sqrt(2.1 / alone.offered_rps))  # of a sample's quantile
             assert added <= hosts.constants.link_queue_bytes / rate * noise + 1e-9
-        sent = window.be_work_ratio * hosts._solo_cpus * hosts.constants.link_be_bytes
+        sent = window.be_work_ratio * hosts.constant_rows["solo_cpus"] * hosts.constants.link_be_bytes
         least = window.done_rps * hosts.constants.link_lc_bytes * hosts.constants.link_batch_ratio
         assert sent <= np.maximum(rate - least, 0.0) * (1.0 + 1e-9) + 1e-3
-        assert 0.0 <= hosts._credit_bytes <= hosts.constants.link_credit_bytes
+        assert 0.0 <= hosts.rows["credit_bytes"] <= hosts.constants.link_credit_bytes
 
 
 @given(links(), st.sampled_from([0.5, 0.95, 0.99]), st.floats(0.0, 1e9), st.floats(0.0, 1e9), st.floats(1e5, 1e9))
 def test_reply_waits_for_a_full_queue_at_most(
     profile: HostProfile, q: float, lc: float, be: float, rate: float
 ) -> None:
-    constants = Constants.stack([profile])
-    waited = queue_seconds(q, constants, np.array([lc]), np.array([be]), np.array([rate]))
-    assert 0.0 <= waited <= constants.link_queue_bytes / rate * (1.0 + 1e-9)
+    c = made(profile).constant_rows[0]
+    assert 0.0 <= queue_seconds(q, c, lc, be, rate) <= c["link_queue_bytes"] / rate * (1.0 + 1e-9)
 
 
 @given(st.lists(links(), min_size=1, max_size=3), SEEDS, st.lists(st.tuples(LOADS, QUOTAS), min_size=1, max_size=5))
@@ -185,7 +190,7 @@ def test_the_rate_steps_down_in_every_second_stretch() -> None:
     hosts = made(LINK.but(link_step_ratio=0.5, link_step_seconds=2.0))
     rates = []
     for _ in range(6):
-        rates.append(hosts._link_rate()[0])
+        rates.append(rate_now(hosts))
         hosts.step(rate_of(LINK, 0.3), order(0.2))
     assert rates == [37.5e6, 37.5e6, 18.75e6, 18.75e6, 37.5e6, 37.5e6]
 
@@ -196,7 +201,7 @@ def test_credits_run_out_and_refill() -> None:
     def passed(ticks: int, frozen: bool) -> list[float]:
         rates = []
         for _ in range(ticks):
-            rates.append(float(hosts._link_rate()[0] / 37.5e6))
+            rates.append(rate_now(hosts) / 37.5e6)
             hosts.step(rate_of(LINK, 0.3), order(1.0, frozen))
         return rates
 
@@ -204,15 +209,15 @@ def test_credits_run_out_and_refill() -> None:
     assert spent[:2] == [1.0, 1.0], "40 MB last for two seconds at 18.75 MB beyond the base rate"
     assert spent[-1] == 0.5
     assert passed(10, frozen=True)[-1] == 1.0
-    assert hosts._credit_bytes == 40e6
+    assert hosts.rows["credit_bytes"] == 40e6
 
 
 def test_branched_trial_leaves_the_hosts_credits() -> None:
     hosts = made(*[LINK.but(link_base_ratio=0.5, link_credit_bytes=40e6)] * 2)
     branch = Hosts.branch_from(hosts)
     branch.step(rate_of(LINK, 0.3), order(1.0))
-    assert (hosts._credit_bytes == 40e6).all()
-    assert (branch._credit_bytes < 40e6).all()
+    assert (hosts.rows["credit_bytes"] == 40e6).all()
+    assert (branch.rows["credit_bytes"] < 40e6).all()
 
 
 @pytest.mark.parametrize(

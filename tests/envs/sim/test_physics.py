@@ -132,7 +132,7 @@ def rate_of(profile: HostProfile, load: float) -> np.ndarray:
 
 
 def columns(window: Window) -> dict[str, Any]:
-    return {one.name: getattr(window, one.name) for one in fields(window)}
+    return {name: window.rows[name] for name in window.rows.dtype.names}
 
 
 LOADS = st.floats(0.0, 1.6)

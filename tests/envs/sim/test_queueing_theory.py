@@ -45,10 +45,8 @@ def mmc_quantile(q: float, servers: int, rho: float) -> float:
 
 def formula(q: float, servers: float, rho: float, ca2: float = 1.0, cs2: float = 1.0) -> float:
     """What the plant computes, for a service time of 1."""
-    one = np.ones(1)
-    delayed = delay_probability(servers * one, rho * one)
-    wait = conditional_wait(servers * one, rho * one, one, ca2 * one, cs2 * one)
-    return float(sojourn_quantile(q, delayed, wait, one, cs2 * one)[0])
+    delayed, wait = delay_probability(servers, rho), conditional_wait(servers, rho, 1.0, ca2, cs2)
+    return sojourn_quantile(q, delayed, wait, 1.0, cs2)
 
 
 def services(random: np.random.Generator, scv: float, count: int) -> NDArray[np.float64]:
@@ -68,22 +66,18 @@ def waits(rho: float, service: NDArray[np.float64], random: np.random.Generator)
     [(1, 0.5, 0.5), (2, 1.0, 1 / 3), (3, 2.0, 4 / 9), (4, 3.0, 0.5094), (5, 4.0, 0.5541), (10, 8.0, 0.4092)],
 )
 def test_erlang_c_is_what_the_tables_print(servers: int, offered: float, expected: float) -> None:
-    got = delay_probability(np.array([float(servers)]), np.array([offered / servers]))
-    assert got[0] == pytest.approx(expected, abs=5e-5)
+    assert delay_probability(float(servers), offered / servers) == pytest.approx(expected, abs=5e-5)
 
 
 def test_erlang_c_is_the_textbook_sum() -> None:
-    """All sizes in one call: a batch may mix hosts, and the recursion must stop at each host's own number."""
-    servers, rho = np.meshgrid(np.arange(1, 65), np.array(RHOS), indexing="ij")
-    exact = [erlang_c_by_sum(int(m), float(r)) for m, r in zip(servers.flat, rho.flat, strict=True)]
-    np.testing.assert_allclose(delay_probability(servers.astype(float), rho).ravel(), exact, rtol=1e-10)
+    for servers, rho in itertools.product(range(1, 65), RHOS):
+        assert delay_probability(float(servers), rho) == pytest.approx(erlang_c_by_sum(servers, rho), rel=1e-10)
 
 
-def test_beyond_saturation_everybody_waits_and_for_ever() -> None:
-    servers = np.array([1.0, 2.0, 17.0])
-    rho = np.array([1.0, 1.3, 5.0])
-    assert (delay_probability(servers, rho) == 1.0).all()
-    assert np.isinf(conditional_wait(servers, rho, np.ones(3), np.ones(3), np.ones(3))).all()
+@pytest.mark.parametrize(("servers", "rho"), [(1.0, 1.0), (2.0, 1.3), (17.0, 5.0)])
+def test_beyond_saturation_everybody_waits_and_for_ever(servers: float, rho: float) -> None:
+    assert delay_probability(servers, rho) == 1.0
+    assert conditional_wait(servers, rho, 1.0, 1.0, 1.0) == math.inf
 
 
 @pytest.mark.parametrize("q", [0.6, 0.9, 0.95, 0.99, 0.999])
@@ -101,17 +95,15 @@ def test_mmc_sojourn_quantile_is_the_closed_form(servers: int) -> None:
 
 @pytest.mark.parametrize(("servers", "rho"), [(1, 0.8), (2, 0.5), (4, 0.9), (17, 0.95), (64, 0.97)])
 def test_mmc_mean_wait_is_the_closed_form(servers: int, rho: float) -> None:
-    one = np.ones(1)
-    wait = conditional_wait(servers * one, rho * one, one, one, one)
-    mean = delay_probability(servers * one, rho * one) * wait
-    assert mean[0] == pytest.approx(erlang_c_by_sum(servers, rho) / (servers * (1.0 - rho)), rel=1e-9)
+    mean = delay_probability(servers, rho) * conditional_wait(servers, rho, 1.0, 1.0, 1.0)
+    assert mean == pytest.approx(erlang_c_by_sum(servers, rho) / (servers * (1.0 - rho)), rel=1e-9)
 
 
 @pytest.mark.parametrize("scv", [0.0, 0.5, 2.0])
 def test_mg1_mean_wait_is_pollaczek_and_khinchine_s(scv: float) -> None:
-    rho, one = 0.7, np.ones(1)
+    rho = 0.7
     closed = rho / (1.0 - rho) * (1.0 + scv) / 2.0
-    mean = rho * conditional_wait(one, rho * one, one, one, scv * one)[0]
+    mean = rho * conditional_wait(1.0, rho, 1.0, 1.0, scv)
     assert mean == pytest.approx(closed, rel=1e-12)
     random = np.random.default_rng(11)
     assert waits(rho, services(random, scv, 2_000_000), random).mean() == pytest.approx(closed, rel=0.02)
@@ -194,8 +186,7 @@ def test_host_alone_is_mg1_as_formulas_have_it(scv: float) -> None:
 )
 def test_newton_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
     # It is farthest off where just as many wait as the quantile leaves, and a wait is many times the service.
-    one = np.ones(1)
-    once = sojourn_quantile(q, delayed * one, wait_ratio * one, one, scv * one)
+    once = sojourn_quantile(q, delayed, wait_ratio, 1.0, scv)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queueing, "_NEWTON_STEPS", 30)
-        assert sojourn_quantile(q, delayed * one, wait_ratio * one, one, scv * one) == pytest.approx(once, rel=1e-2)
+        assert sojourn_quantile(q, delayed, wait_ratio, 1.0, scv) == pytest.approx(once, rel=1e-2)

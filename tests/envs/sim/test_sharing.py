@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.sim.sharing import Contest, Share, fair_share, share_out
+from rlctl.envs.sim.sharing import Contest, Share, contest_of, fair_share, share_out
 
 MINIMUM = 2.0 / 1024.0
 UTILISATIONS = st.floats(0.0, 1.0)
@@ -15,15 +15,12 @@ QUOTAS = st.floats(0.01, 2.0)
 
 
 def fair_on(cpus: float, weight: float = 1.0) -> float:
-    one = np.ones(1)
-    return float(fair_share(weight * one, one, cpus * one)[0])
+    return fair_share(weight, 1.0, cpus)
 
 
 def two_core(wants: float, quota: float = np.inf, cpus: int = 1, weight: float = 1.0, threads: float = 2.0) -> Share:
     """LC on cpu0, BE on cpu0 (`cpus` 1) or on both."""
-    one = np.ones(1)
-    contest = Contest.between(weight * one, one, cpus * one, (cpus - 1.0) * one, one, threads * one)
-    return share_out(contest, wants * one, quota * one)
+    return share_out(contest_of(weight, 1.0, cpus, cpus - 1.0, 1.0, threads), wants, quota)
 
 
 def test_equal_weights_halve_one_cpu() -> None:
@@ -59,8 +56,7 @@ def test_minimum_weight_nearly_removes_be(wants: float, quota: float, cpus: int)
 
 
 def test_on_its_own_cpu_be_costs_lc_nothing() -> None:
-    one, none = np.ones(1), np.zeros(1)
-    share = share_out(Contest.between(one, one, one, one, none, 2.0 * one), 0.8 * one, np.inf * one)
+    share = share_out(contest_of(1.0, 1.0, 1.0, 1.0, 0.0, 2.0), 0.8, np.inf)
     assert (share.be_cpus, share.lc_capacity_cpus, share.contended_ratio) == (1.0, 1.0, 0.0)
 
 
@@ -74,23 +70,22 @@ CPUS = st.floats(0.0, 20.0)
 
 @st.composite
 def contests(draw: st.DrawFn) -> Contest:
-    one, lc_cpus = np.ones(1), draw(st.floats(0.5, 20.0))
+    lc_cpus = draw(st.floats(0.5, 20.0))
     weight, spread = draw(st.floats(1e-3, 10.0)), draw(st.floats(0.1, 20.0))
     shared = min(draw(CPUS), lc_cpus)
-    return Contest.between(weight * one, lc_cpus * one, spread * one, draw(CPUS) * one, shared * one, draw(CPUS) * one)
+    return contest_of(weight, lc_cpus, spread, draw(CPUS), shared, draw(CPUS))
 
 
 @given(contests(), CPUS, st.floats(0.01, 40.0))
 def test_shares_are_of_the_cpus_there_are(contest: Contest, wants: float, quota: float) -> None:
-    share = share_out(contest, np.minimum(wants, contest.lc_cpus), np.array([quota]))
-    assert 0.0 <= share.be_cpus <= np.minimum(contest.own + contest.shared, quota) + 1e-9
+    share = share_out(contest, min(wants, contest.lc_cpus), quota)
+    assert 0.0 <= share.be_cpus <= min(contest.own + contest.shared, quota) + 1e-9
     assert contest.fair * contest.lc_cpus * (1.0 - 1e-9) <= share.lc_capacity_cpus <= contest.lc_cpus
     assert 0.0 <= share.contended_ratio <= 1.0
     assert 0.0 <= share.burst_ratio <= 1.0
 
 
 def test_threads_run_on_be_s_own_cpus_first() -> None:
-    one = np.ones(1)
     for threads, own, shared in ((0.0, 0.0, 0.0), (1.0, 1.0, 0.0), (3.0, 2.0, 1.0), (9.0, 2.0, 4.0)):
-        contest = Contest.between(one, 8.0 * one, one, 2.0 * one, 4.0 * one, threads * one)
+        contest = contest_of(1.0, 8.0, 1.0, 2.0, 4.0, threads)
         assert (contest.own, contest.shared) == (own, shared)
