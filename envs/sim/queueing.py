@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from rlctl.envs.law import law
-from rlctl.envs.rows import Row
+from rlctl.envs.rows import Row, Rows
 
 # Control periods for which arrivals are kept: a request that waits longer is taken to have waited so long.
 REMEMBERED = 64
@@ -23,8 +21,8 @@ BACKLOG = [("came", "f8", (REMEMBERED,)), ("newest", "i8"), ("kept", "i8"), ("go
 """Of a host's row: requests that wait in the order of their arrival, a fluid, carried from one period to the next.
 
 It is counted in requests, so that it stays what it is when the LC's CPUs change. It knows when its requests came: one
-that completes at t has waited since it arrived, when the rate of arrivals may have been another. `came` is a ring of
-the number of arrivals so far at the end of each period, of which `kept` up to `newest` count; `gone` is the number of
+that completes at t has waited since it arrived, when the rate of arrivals may have been another. `came` is a ring: the
+number of arrivals so far, at the end of each period. Of it `kept` up to `newest` count. `gone` is the number of
 completions so far."""
 
 _NEWTON_STEPS, _SMALLEST_STEP = 6, 1e-9  # the error of a step is the square of the one before
@@ -146,6 +144,6 @@ def _waiting_time(host: Row, number: float, at: float, seconds: float) -> float:
     return at + (host["kept"] - 1.0) * seconds
 
 
-def empty_backlog(rows: np.ndarray) -> None:
+def empty_backlog(rows: Rows) -> None:
     """No request has come yet, on all hosts."""
     rows["came"], rows["newest"], rows["kept"], rows["gone"] = 0.0, 0, 1, 0.0

@@ -115,7 +115,9 @@ def test_observation_and_reward_are_those_of_the_telemetry(delay_ticks, lags, ab
             ]
         )
         batch.step()
-        oldest = batch.sensors.seen[1] * rng.choice([1.0, 1000.0], HOSTS)  # a stalled server: its tail looks well
+        oldest = batch.sensors.rows["seen"][:, 1] * rng.choice(
+            [1.0, 1000.0], HOSTS
+        )  # a stalled server: its tail looks well
         readings = batch.read()._replace(oldest_request_seconds=oldest)
         demand = np.where(rng.random(HOSTS) < 0.1, 0.0, readings.lc_cpu_seconds_per_request)  # an LC without counters
         readings = readings._replace(lc_cpu_seconds_per_request=demand)
