@@ -78,6 +78,9 @@ GONE: dict[str, str] = {
     "shadow report --config": "use `rlctl bench`, which takes policies with their options",
     "shadow report --report": "use --json FILE, and redirect stdout for the tables",
     "replay --policy": "use `rlctl shadow report LOG --policy A,B`, with --json for its figures",
+    "app adopt": "start the program with `rlctl app run`, or move its process into a group below BE's",
+    "app release": "move the process out of its group, which rlctl then forgets",
+    "app show": "use `rlctl app list --json`",
     "hand-off": "use the script configs/deploy/hand-off, which needs kubectl, as be.starved.command",
     "measure": "use `scripts/measure mix`, `burst` or `cyclictest` in rlctl's source tree, with the same options",
     "fleet": "use `rlctl bench` with many seeds for simulated hosts, `rlctl advise` for the logs of many real ones",
@@ -188,8 +191,10 @@ def _command_name(arguments: Sequence[str]) -> str:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     called = _command_name(arguments)
     parser = command_parser({called})
-    if called in GONE:
-        parser.error(f"`rlctl {called}` was removed: {GONE[called]}")
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    for gone in (called, " ".join(words[:2])):
+        if gone in GONE:
+            parser.error(f"`rlctl {gone}` was removed: {GONE[gone]}")
     if called and called not in COMMANDS and (near := _near(called)):
         parser.error(f"no command {called!r}, perhaps {near}")
     return parser

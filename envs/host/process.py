@@ -79,15 +79,6 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
     return task.start if task is not None and task.alive else None
 
 
-def ancestors(pid: int, proc: Path = PROC) -> tuple[int, ...]:
-    """A process and those above it, up to the first of all."""
-    line: list[int] = []
-    while pid > 0 and (task := read_task(pid, proc)) is not None:
-        line.append(pid)
-        pid = task.parent
-    return tuple(line)
-
-
 def leader(tid: int, proc: Path = PROC) -> int:
     """The process that a thread belongs to; itself where /proc has no answer."""
     return int(_status(tid, proc, "Tgid") or tid)

@@ -1,4 +1,4 @@
-"""`rlctl app`: best-effort applications with working modes, launched or adopted, and how they fare."""
+"""`rlctl app`: best-effort applications with working modes, launched, and how they fare."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from rlctl.commands import one_thread
 from rlctl.commands.outputs import print_json
 from rlctl.config.sections import ApplicationsSection
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.apps.launch import LaunchSite, adopt, forget, release
+from rlctl.envs.host.apps.launch import LaunchSite, forget
 from rlctl.envs.host.apps.launch import run as launch
 from rlctl.envs.host.apps.registry import Registration, Registry, load_description
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 
@@ -25,10 +24,8 @@ DESCRIPTION = "Best-effort applications that share BE's budget by their working 
 
 EXAMPLES = """examples:
   rlctl app run encoder.yaml -- ffmpeg -i in.mkv out.mp4
-  rlctl app adopt encoder.yaml 4711
   rlctl app list
-  rlctl app show 4711:encoder --json
-  rlctl app release 4711:encoder     # back to where it was adopted from
+  rlctl app list --json              # with all modes of each
 
 encoder.yaml:
   name: encoder
@@ -48,17 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     starting = actions.add_parser("run", help="launch a command as an application, and wait for it")
     starting.add_argument("file", type=Path, metavar="FILE", help="its description")
     starting.add_argument("words", nargs="*", metavar="COMMAND", help="after --; default: the description's")
-    taking = actions.add_parser("adopt", help="take a running process in, with all its threads")
-    taking.add_argument("file", type=Path, metavar="FILE", help="its description")
-    taking.add_argument("pid", type=int, metavar="PID")
-    returning = actions.add_parser("release", help="return an adopted process to where it was")
     listing = actions.add_parser("list", help="the applications, and what each has now")
-    showing = actions.add_parser("show", help="one application with all its modes")
-    for one in (returning, showing):
-        one.add_argument("name", metavar="PID:NAME")
-    for one in (listing, showing):
-        one.add_argument("--json", action="store_true", help="as JSON")
-    for one in (starting, taking, returning, listing, showing):
+    listing.add_argument("--json", action="store_true", help="as JSON, with all modes")
+    for one in (starting, listing):
         one.add_argument("--config", type=Path, metavar="FILE", help="serve's: its section be.applications")
 
 
@@ -66,26 +55,15 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; `app run` ends with the application's own exit code."""
     config = _config(args.config)
     place = _place(config)
-    if config is not None and config.be.applications is not None and args.action in ("run", "adopt"):
+    if args.action == "list":
+        _list(place, as_json=args.json)
+        return 0
+    if config is not None and config.be.applications is not None:
         from rlctl.serve.workloads import platform_of
 
         platform_of(config.be.applications, place.layout, place.knobs)  # HostError: its partitions do not stand
-    if args.action == "run":
-        one_thread.not_for_others()
-        return launch(load_description(args.file), args.words, place)
-    if args.action == "adopt":
-        if config is not None:
-            _refuse_lc(args.pid, config)
-        print(adopt(load_description(args.file), args.pid, place).key)
-        return 0
-    if args.action == "release":
-        release(_find_registration(args.name, place.registry), place)
-        return 0
-    if args.action == "show":
-        _show(_find_registration(args.name, place.registry), place, as_json=args.json)
-        return 0
-    _list(place, as_json=args.json)
-    return 0
+    one_thread.not_for_others()
+    return launch(load_description(args.file), args.words, place)
 
 
 def _config(file: Path | None) -> ServeConfig | None:
@@ -100,19 +78,10 @@ def _config(file: Path | None) -> ServeConfig | None:
     return config
 
 
-def _refuse_lc(pid: int, config: ServeConfig) -> None:
-    """A process of an LC among BE would be throttled and frozen with it."""
-    from rlctl.serve.workloads import lc_of
-
-    if name := lc_of(config, pid):
-        raise ConfigError(f"process {pid} is of the latency-critical service {name!r}: BE is what it is kept from")
-
-
 def _place(config: ServeConfig | None) -> LaunchSite:
     """Where applications go, by serve's configuration or by its defaults."""
     section = (config and config.be.applications) or ApplicationsSection()
-    state = config.state_directory if config else STATE_DIR
-    return LaunchSite(Layout.detect(), _parent(section), Registry(section.directory), state, Knobs(None))
+    return LaunchSite(Layout.detect(), _parent(section), Registry(section.directory), Knobs(None))
 
 
 def _parent(section: ApplicationsSection) -> str:
@@ -123,13 +92,6 @@ def _parent(section: ApplicationsSection) -> str:
 
     platform = load_platform(section.platform_source)
     return platform.cluster_group(platform.clusters[0].name)
-
-
-def _find_registration(name: str, registry: Registry) -> Registration:
-    known = registry.read()
-    if name not in known:
-        raise ConfigError(f"no application {name!r}; there are {', '.join(known) or 'none'}")
-    return known[name]
 
 
 def _list(place: LaunchSite, *, as_json: bool) -> None:
@@ -147,20 +109,6 @@ def _list(place: LaunchSite, *, as_json: bool) -> None:
     print(render([shown, *cells]) if rows else f"no applications are registered in {place.registry.directory}")
 
 
-def _show(registration: Registration, place: LaunchSite, *, as_json: bool) -> None:
-    state = _state(registration, place)
-    if as_json:
-        print_json({"schema": 1, **state})
-        return
-    for key, value in state.items():
-        if key != "modes":
-            print(f"{key}: {'-' if value is None else value}")
-    for index, mode in enumerate(registration.modes):
-        mark = "*" if index == state["mode"] else " "
-        memory = f", {mode.memory_bytes} bytes" if mode.memory_bytes else ""
-        print(f"{mark} mode {index}: {mode.cpus:g} CPU, {mode.threads} threads, value {mode.value:g}{memory}")
-
-
 def _state(registration: Registration, place: LaunchSite) -> dict[str, Any]:
     """What stands in its files: those of the kernel, and the one that tells its mode."""
     mode = _read_mode(place.registry.mode_file(registration.key))
@@ -172,7 +120,6 @@ def _state(registration: Registration, place: LaunchSite) -> dict[str, Any]:
         "threads": mode.get("threads"),
         "cpus": mode["millicpus"] / 1000.0 if "millicpus" in mode else None,
         "group": registration.group,
-        "adopted": bool(registration.home),
         "modes": [mode.model_dump() for mode in registration.modes],
     }
 

@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.moving import Choice, Left
-from rlctl.envs.host.partition.record import Record, Stage, current_record
+from rlctl.envs.host.partition.record import Stage, current_record
 from rlctl.envs.host.partition.undo import undo
 from rlctl.log.progress import say
 from rlctl.report.page import render
@@ -136,7 +136,6 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _undo(args: argparse.Namespace) -> int:
-    _refuse_adopted(current_record(args.state))
     undone = undo(args.state, kernel=KernelFiles())
     if args.json:
         print_json(undone.as_json())
@@ -145,18 +144,6 @@ def _undo(args: argparse.Namespace) -> int:
     if not undone.ok:
         raise HostError(f"{undone.failed[0]}; {undone.note}")
     return 0
-
-
-def _refuse_adopted(recorded: Record | None) -> None:
-    """Where an adopted application came from only its registration knows: undo would take it to the root group."""
-    from rlctl.envs.host.apps.registry import Registry  # with pydantic, which `rlctl restore` can do without
-
-    if recorded is None:
-        return
-    for one in Registry().read().values():
-        groups = [mount / one.group for mount in recorded.mounts if one.home and one.runs()]
-        if any(group.is_dir() and group.is_relative_to(made) for group in groups for made in recorded.made):
-            raise HostError(f"application {one.key} was adopted: `rlctl app release {one.key}` first")
 
 
 def _left_in_words(left: Iterable[Left]) -> list[str]:

@@ -21,7 +21,6 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.discovery import discover, selects
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.partition.platform import Platform, load_platform
-from rlctl.envs.host.partition.view import missing
 from rlctl.envs.host.topology import cpu_order, isolated_cpus, read_topology
 from rlctl.serve.sharing import Sharing, SharingRules
 
@@ -155,16 +154,6 @@ def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[G
     return [Group.open(layout, name, knobs) for name in discover(workload, layout)]
 
 
-def lc_of(config: ServeConfig, pid: int) -> str:
-    """Name of the LC that a process belongs to now; empty if it is none's, or that LC does not run."""
-    layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
-    for name, section in config.lcs.items():
-        with contextlib.suppress(RlctlError):
-            if any(pid in group.pids() for group in groups_of(section.workload, layout, knobs)):
-                return name
-    return ""
-
-
 def why_uncontrolled(group: Group, layout: Layout) -> str:
     """What BE cannot be restricted by because a group lacks it, in one line with the way out; empty if nothing."""
     lost = [knob for knob in KNOBS if getattr(group, knob) is None]
@@ -241,9 +230,27 @@ def platform_of(section: ApplicationsSection, layout: Layout, knobs: Knobs) -> P
     if section.platform is None:
         return None
     platform = load_platform(section.platform_source)
-    if lacks := missing(platform, layout, knobs):
+    if lacks := lacking_partitions(platform, layout, knobs):
         raise HostError(f"be.applications.platform: {lacks}")
     return platform
+
+
+def lacking_partitions(platform: Platform, layout: Layout, knobs: Knobs) -> str:
+    """What is not as the platform says, one line with the way out; empty when all stands."""
+    clusters = (platform.cluster_group(one.name) for one in platform.clusters)
+    for name in (platform.host_group, platform.mdev_group, *clusters):
+        try:
+            cpuset = Group.open(layout, name, knobs).cpuset
+            cpus = cpuset.cpus() if cpuset else frozenset()
+        except CgroupGone as error:
+            return f"{error}; `rlctl partition apply` makes the groups"
+        except RlctlError as error:
+            return str(error)
+        # Of the managed device BE has fewer just now where a controller, or its watchdog, leaves it fewer.
+        is_managed = bool(cpus) and cpus <= platform.mdev_cpus
+        if not (cpus == platform.host_cpus if name == platform.host_group else is_managed):
+            return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
+    return ""
 
 
 def build_sharing(

@@ -42,7 +42,7 @@ _shtab_rlctl; printf '%s\\n' "${{COMPREPLY[@]}}"
 
 def test_bash_completes_commands_options_and_names():
     assert {"serve", "shadow", "sign", "scenarios"} <= bash("rlctl s")
-    assert {"run", "adopt", "list"} <= bash("rlctl app ")
+    assert {"run", "list"} <= bash("rlctl app ")
     assert {"--managers", "--scenario"} <= bash("rlctl bench --")
     assert {"prm-latency", "prm-hybrid"} <= bash("rlctl bench --managers prm-")
     assert bash("rlctl bench --scenario live-ng") == {"live-nginx"}

@@ -50,7 +50,7 @@ function _shtab_rlctl_using
   test "$_shtab_rlctl_cmdpath" = "$argv"
 end
 
-set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app adopt' 'app release' 'app list' 'app show' bench 'bench verify' 'bench compare' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
+set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app list' bench 'bench verify' 'bench compare' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
 set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
@@ -87,21 +87,10 @@ complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0'
 complete -c rlctl -n '_shtab_rlctl_using app run' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using app run' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s: its section be.applications'
 complete -c rlctl -n '_shtab_rlctl_using app run; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'its description'
-complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0' -a adopt -d 'take a running process in, with all its threads'
-complete -c rlctl -n '_shtab_rlctl_using app adopt' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using app adopt' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s: its section be.applications'
-complete -c rlctl -n '_shtab_rlctl_using app adopt; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'its description'
-complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0' -a release -d 'return an adopted process to where it was'
-complete -c rlctl -n '_shtab_rlctl_using app release' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using app release' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s: its section be.applications'
 complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0' -a list -d 'the applications, and what each has now'
 complete -c rlctl -n '_shtab_rlctl_using app list' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using app list' -l json -d 'as JSON'
+complete -c rlctl -n '_shtab_rlctl_using app list' -l json -d 'as JSON, with all modes'
 complete -c rlctl -n '_shtab_rlctl_using app list' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s: its section be.applications'
-complete -c rlctl -n '_shtab_rlctl_using app; and test $_shtab_rlctl_npos -eq 0' -a show -d 'one application with all its modes'
-complete -c rlctl -n '_shtab_rlctl_using app show' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using app show' -l json -d 'as JSON'
-complete -c rlctl -n '_shtab_rlctl_using app show' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s: its section be.applications'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a bench -d 'run several managers on the same scenario and compare them'
 complete -c rlctl -n '_shtab_rlctl_using bench' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l plant -xka "sim host" -d 'default: the scenario'"'"'s, without one sim'

@@ -1,1 +1,1 @@
-"""Best-effort applications with working modes: described, launched or adopted, and given a mode each."""
+"""Best-effort applications with working modes: described, launched, and given a mode each."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, RlctlError
+from rlctl.envs.errors import CgroupBusy, CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
@@ -47,50 +45,15 @@ def move_all(source: Group, target: Group) -> None:
         CgroupError: The other group does not take one.
         CgroupGone: One of the groups vanished.
     """
-    _drain(source.name, source.pids, target.attach)
-
-
-def home_of(pid: int, layout: Layout, knobs: Knobs) -> tuple[Path, ...]:
-    """The directories of the groups that a process is in now; a hierarchy's root counts too."""
-    roots = {mount.path for mount in layout.mounts.values()}
-    try:
-        inside = Group.of_process(layout, pid, knobs).paths.items()
-    except ConfigError:  # in none of its own
-        return tuple(sorted(roots))
-    own = {layout.mounts[controller].path: path for controller, path in inside}
-    return tuple(sorted(own.get(root, root) for root in roots))
-
-
-def return_home(group: Group, home: Iterable[Path], layout: Layout, knobs: Knobs) -> None:
-    """Move an application's processes back to where it was taken from; to the root where that is gone."""
-    for mount in {mount.path: mount for mount in layout.mounts.values()}.values():
-        source = next((folder for folder in group.directories if folder.is_relative_to(mount.path)), None)
-        target = next((folder for folder in home if folder.is_relative_to(mount.path)), mount.path)
-        if source is not None:
-            try:
-                _move_folder(source, target, knobs)
-            except CgroupGone:
-                _move_folder(source, mount.path, knobs)
-
-
-def _move_folder(source: Path, target: Path, knobs: Knobs) -> None:
-    def pids() -> list[int]:
-        return [int(word) for word in knobs.read(source / "cgroup.procs").split()]
-
-    _drain(str(source), pids, lambda pid: knobs.poke(target / "cgroup.procs", str(pid)))
-
-
-def _drain(name: str, pids: Callable[[], Collection[int]], move: Callable[[int], None]) -> None:
-    """Move processes until none is left; raises as `move_all`."""
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while left := pids():
+    while left := source.pids():
         refused: RlctlError | None = None
         for pid in sorted(left):
             try:
-                move(pid)
+                target.attach(pid)
             except CgroupGone:
                 raise
             except RlctlError as error:  # it has ended, most likely
                 refused = error
-        if time.monotonic() >= deadline and pids():
-            raise refused or CgroupBusy(f"{name}: processes come faster than they can be moved")
+        if time.monotonic() >= deadline and source.pids():
+            raise refused or CgroupBusy(f"{source.name}: processes come faster than they can be moved")

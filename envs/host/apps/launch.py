@@ -1,4 +1,4 @@
-"""Applications come under control here: launched into a group of their own, or adopted from wherever they run."""
+"""Applications come under control here: launched into a group of their own, with a registration."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NoReturn
 
-from rlctl.envs.errors import CgroupBusy, CgroupGone, ConfigError, HostError, RlctlError
-from rlctl.envs.host.apps.groups import PARENT, home_of, make_group, return_home
+from rlctl.envs.errors import CgroupBusy, ConfigError, RlctlError
+from rlctl.envs.host.apps.groups import PARENT, make_group
 from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import STATE_DIR, lock_owner
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.process import ancestors, read_task, start_time
+from rlctl.envs.host.process import start_time
 
 CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as a shell has it
 
@@ -38,14 +36,12 @@ class LaunchSite:
 
     Attributes:
         parent: Path of BE's group, or of a cluster's group in it.
-        state: The service's state directory, whose lock names its process; it need not be there.
-        knobs: Without a journal: what is made here is removed, and an adopted process returned.
+        knobs: Without a journal: what is made here is removed.
     """
 
     layout: Layout = field(default_factory=Layout.detect)
     parent: str = PARENT
     registry: Registry = field(default_factory=Registry)
-    state: Path = STATE_DIR
     knobs: Knobs = field(default_factory=lambda: Knobs(None))
 
 
@@ -77,10 +73,14 @@ def run(description: Description, command: Sequence[str], place: LaunchSite) -> 
             _execute_when_registered(read_end, write_end, words, before, description, place)
         os.close(read_end)
         try:
-            registration = _register_process(description, pid, place)
+            registration = register(description, pid, place)
         except BaseException:
             os.close(write_end)  # without a word: it ends
             os.waitpid(pid, 0)
+            with contextlib.suppress(RlctlError):
+                Group.open(place.layout, f"{place.parent.strip('/')}/{pid}:{description.name}", place.knobs).remove(
+                    REMOVE_SECONDS
+                )
             raise
         os.write(write_end, b"\n")
         os.close(write_end)
@@ -89,59 +89,6 @@ def run(description: Description, command: Sequence[str], place: LaunchSite) -> 
         return code
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def adopt(description: Description, pid: int, place: LaunchSite) -> Registration:
-    """Take a running process, with all its threads but not its children, into a group of its own, and register it.
-
-    Raises:
-        ConfigError: It is an application already, the kernel's, this very process or one above it, or the service:
-            frozen with BE, these could not give it back.
-        HostError: There is no such process, or it cannot be moved; it then is where it was.
-        PermissionMissing: Not root.
-    """
-    begun = start_time(pid)
-    if begun is None:
-        raise HostError(f"process {pid}: No such process: has it ended?")
-    taken = next((one for one in place.registry.read().values() if one.pid == pid and one.runs()), None)
-    if taken is not None:
-        raise ConfigError(f"process {pid} is application {taken.key} already; `rlctl app release {taken.key}` first")
-    if why := _reason_unfit(pid, place.state):
-        raise ConfigError(f"process {pid} is no best-effort application: it is {why}")
-    return _register_process(description, pid, place, home_of(pid, place.layout, place.knobs))
-
-
-def _reason_unfit(pid: int, state: Path) -> str:
-    """What a process is that must not be frozen with BE, or cannot; empty for any other."""
-    task = read_task(pid)
-    if task is not None and task.kernel_thread:
-        return "a kernel thread"
-    if pid == 1 or pid in ancestors(os.getpid()):
-        return "rlctl's own, or one that it was started from"
-    return "the service that controls BE" if pid == lock_owner(state) else ""
-
-
-def release(registration: Registration, place: LaunchSite) -> None:
-    """Undo an adoption: the processes return to where they were, and group and registration are removed.
-
-    Raises:
-        ConfigError: It was launched, not adopted: it has no other place.
-        CgroupGone: Its group is gone, and it runs elsewhere; its home stays registered.
-        CgroupError: A process could not be moved back; all stays as it is.
-    """
-    if not registration.home:
-        raise ConfigError(f"{registration.key} was launched, not adopted: end it instead")
-    try:
-        group = _group_now(registration, place)
-        if group.freezer is not None:
-            group.freezer.order(False)
-        return_home(group, registration.home, place.layout, place.knobs)
-    except CgroupGone as error:
-        if registration.runs():
-            home, file = " ".join(map(str, registration.home)), place.registry.path(registration.key)
-            way_out = f"move it into {home} by hand, then remove {file}"
-            raise CgroupGone(f"{error}, but process {registration.pid} runs: {way_out}") from error
-    forget(registration, place)
 
 
 def forget(registration: Registration, place: LaunchSite) -> bool:
@@ -162,25 +109,19 @@ def _group_now(registration: Registration, place: LaunchSite) -> Group:
     return Group.open(place.layout, now.group, place.knobs)
 
 
-def _register_process(
-    description: Description, pid: int, place: LaunchSite, home: tuple[Path, ...] = ()
-) -> Registration:
-    """Group and registration of a process; neither if something fails, and then it is where it was."""
-    before = home or home_of(pid, place.layout, place.knobs)
-    with contextlib.ExitStack() as failing:
-        group = make_group(place.layout, place.parent, f"{pid}:{description.name}", place.knobs)
-        failing.callback(group.remove)
-        failing.callback(lambda: return_home(group, before, place.layout, place.knobs))
-        group.attach(pid)
-        registration = Registration(
-            **description.model_dump(exclude={"command"}),
-            pid=pid,
-            start_time=start_time(pid) or 0,
-            group=group.name,
-            home=home,
-        )
-        place.registry.add(registration)
-        failing.pop_all()
+def register(description: Description, pid: int, place: LaunchSite) -> Registration:
+    """Move a process into a group of its own, and register it.
+
+    Raises:
+        HostError: It cannot be moved or registered; its group may be there.
+        PermissionMissing: Not root.
+    """
+    group = make_group(place.layout, place.parent, f"{pid}:{description.name}", place.knobs)
+    group.attach(pid)
+    registration = Registration(
+        **description.model_dump(exclude={"command"}), pid=pid, start_time=start_time(pid) or 0, group=group.name
+    )
+    place.registry.add(registration)
     return registration
 
 

@@ -92,13 +92,11 @@ class Registration(Description):
     Attributes:
         start_time: Of that process, see `rlctl.envs.host.process.start_time`.
         group: Its group's path below the hierarchies' roots.
-        home: The directories of the groups that an adopted process was taken from; none of one that was launched.
     """
 
     pid: int = Field(gt=1)
     start_time: int = Field(ge=0)
     group: str = Field(min_length=1)
-    home: tuple[Path, ...] = ()
 
     @property
     def key(self) -> str:

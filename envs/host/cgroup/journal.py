@@ -277,14 +277,6 @@ class StateLock:
             os.close(file)
 
 
-def lock_owner(state_dir: Path) -> int:
-    """The process that has the lock of a state directory, or had it last; 0 where that is not known."""
-    try:
-        return int((state_dir / LOCK).read_text())
-    except (OSError, ValueError):
-        return 0
-
-
 @dataclass(slots=True)
 class Journal:
     """An open journal and the lock on its directory. Use `Journal.open`.

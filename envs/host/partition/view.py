@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED
-from rlctl.envs.errors import CgroupGone, RlctlError
+from rlctl.envs.errors import CgroupGone
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice, Left, tasks_in
-from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.record import HOST, MDEV
 
 LATE = "refused when it was to move, or came later"
@@ -48,24 +47,6 @@ def rows(plan: Mapping[str, Any], layout: Layout, kernel: Kernel) -> list[Row]:
         with contextlib.suppress(CgroupGone):
             standing.append(_row(Group.open(layout, Path(plan["within"], name), Knobs(None, kernel)), kernel))
     return standing
-
-
-def missing(platform: Platform, layout: Layout, knobs: Knobs) -> str:
-    """What is not as the platform says, one line with the way out; empty when all stands."""
-    clusters = (platform.cluster_group(one.name) for one in platform.clusters)
-    for name in (platform.host_group, platform.mdev_group, *clusters):
-        try:
-            cpuset = Group.open(layout, name, knobs).cpuset
-            cpus = cpuset.cpus() if cpuset else frozenset()
-        except CgroupGone as error:
-            return f"{error}; `rlctl partition apply` makes the groups"
-        except RlctlError as error:
-            return str(error)
-        # Of the managed device BE has fewer just now where a controller, or its watchdog, leaves it fewer.
-        is_managed = bool(cpus) and cpus <= platform.mdev_cpus
-        if not (cpus == platform.host_cpus if name == platform.host_group else is_managed):
-            return f"{name} has other CPUs than the platform says: `rlctl partition undo`, then `apply`"
-    return ""
 
 
 def tasks_outside(

@@ -14,7 +14,7 @@ from typing import Self
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, TestbedError
-from rlctl.envs.host.apps.launch import LaunchSite, adopt, forget
+from rlctl.envs.host.apps.launch import LaunchSite, forget, register
 from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -124,7 +124,7 @@ class Arena:
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
         knobs = Knobs(None)
-        place = LaunchSite(self._layout, group.name, Registry(folder / "apps"), folder, knobs)
+        place = LaunchSite(self._layout, group.name, Registry(folder / "apps"), knobs)
         sharing = Sharing(
             self._ground.clusters,
             group,
@@ -193,12 +193,12 @@ class _Manager(_Kernel):
 
     def take(self, instance: Instance, pid: int) -> None:
         """Make it an application."""
-        self._known[instance.name] = one = adopt(instance.description, pid, self._place)
+        self._known[instance.name] = one = register(instance.description, pid, self._place)
         # Its environment was made before its pid was known, by which the registry names the file.
         self._mode_file(instance.name).symlink_to(self._place.registry.mode_file(one.key))
 
     def _mode_file(self, name: str) -> Path:
-        return self._place.state / f"{name}.mode"
+        return self._place.registry.directory.parent / f"{name}.mode"
 
     def ended(self, name: str) -> None:
         """Remove its group, so that the next tick gives its CPU time to the others."""

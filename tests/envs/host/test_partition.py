@@ -27,7 +27,8 @@ from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
 from rlctl.envs.host.partition.record import FOLDER, Stage, read_record
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.envs.host.partition.view import missing, rows, tasks_outside
+from rlctl.envs.host.partition.view import rows, tasks_outside
+from rlctl.serve.workloads import lacking_partitions
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.meddling import Meddling
 
@@ -215,14 +216,14 @@ def test_rows_show_what_stands(machine: Machine) -> None:
 
 def test_whoever_places_work_can_ask(machine: Machine) -> None:
     knobs = Knobs(None, machine.fake)
-    assert missing(TWO, machine.layout, knobs)
-    assert "`rlctl partition apply` makes the groups" in missing(TWO, machine.layout, knobs)
+    assert lacking_partitions(TWO, machine.layout, knobs)
+    assert "`rlctl partition apply` makes the groups" in lacking_partitions(TWO, machine.layout, knobs)
     machine.apply()
-    assert not missing(TWO, machine.layout, knobs)
+    assert not lacking_partitions(TWO, machine.layout, knobs)
     wide = Platform(TWO.host_cpus, TWO.mdev_cpus | {2}, TWO.clusters)
-    assert not missing(wide, machine.layout, knobs), "its controller leaves BE fewer just now"
+    assert not lacking_partitions(wide, machine.layout, knobs), "its controller leaves BE fewer just now"
     other = Platform(frozenset({1}), frozenset({0}), (CpuCluster("half", frozenset({0}), 1.0),))
-    assert "other CPUs than the platform says" in missing(other, machine.layout, knobs)
+    assert "other CPUs than the platform says" in lacking_partitions(other, machine.layout, knobs)
 
 
 def test_the_papers_machine_from_its_description(tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
-from rlctl.envs.host.apps.registry import AppMode, Registration, Registry
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.record import FOLDER, Stage, group_entry, plan_entry, stage_entry
+from rlctl.envs.host.partition.record import FOLDER, Stage, plan_entry, stage_entry
 from rlctl.envs.host.partition.undo import Undone
-from rlctl.envs.host.process import start_time
 
 Capture = pytest.CaptureFixture[str]
 NOTHING = {
@@ -87,32 +85,6 @@ def test_undo_without_a_partition_is_no_error(capsys: Capture, tmp_path: Path) -
     assert said(capsys, "undo", "--state", str(tmp_path)) == (0, f"no partition in {tmp_path}\n", "")
     code, out, _ = said(capsys, "undo", "--state", str(tmp_path), "--json")
     assert (code, json.loads(out)["ok"]) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("changed", "refused"),
-    [({}, True), ({"home": ()}, False), ({"start_time": 1}, False), ({"group": "rlctl-be/app"}, False)],
-)
-def test_undo_waits_for_applications_that_were_adopted(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], refused: bool
-) -> None:
-    """Where they came from is in no record: they went to the root group, held to nothing."""
-    mount = tmp_path / "cgroup"
-    for group in ("rlctl-mdev/app", "rlctl-be/app"):
-        (mount / group).mkdir(parents=True)
-    with Journal.open(tmp_path / FOLDER) as journal:
-        made = group_entry(mount / "rlctl-mdev", (7, 7))  # by its identity another one by now, which undo leaves alone
-        plan = plan_entry({**NOTHING, "mounts": {str(mount): str(mount)}})
-        journal.record([plan, made, stage_entry(Stage.STANDING)])
-    adopted = Registration(
-        name="app", modes=(AppMode(cpus=1.0, threads=1),), pid=os.getpid(), start_time=start_time(os.getpid()) or 0,
-        group="rlctl-mdev/app", home=(mount / "db",),
-    )  # fmt: skip
-    monkeypatch.setattr(Registry, "read", lambda _: {adopted.key: adopted.model_copy(update=changed)})
-    code, _, err = said(capsys, "undo", "--state", str(tmp_path))
-    assert code == (75 if refused else 0)
-    assert (f"`rlctl app release {adopted.key}` first" in err) is refused
-    assert (tmp_path / FOLDER / JOURNAL).exists() is refused
 
 
 def test_one_of_an_earlier_boot_is_forgotten(capsys: Capture, tmp_path: Path) -> None:

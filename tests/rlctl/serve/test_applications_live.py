@@ -1,8 +1,7 @@
-"""Applications on this machine: launched, adopted, held to their shares by `rlctl serve`, and safe when that dies."""
+"""Applications on this machine: launched, held to their shares by `rlctl serve`, and safe when that dies."""
 
 import contextlib
 import io
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from rlctl.cli import main
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.apps.launch import LaunchSite, adopt, release
+from rlctl.envs.host.apps.launch import LaunchSite, forget, register
 from rlctl.envs.host.apps.registry import AppMode, Description, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -195,50 +194,6 @@ def test_signals_reach_one_that_is_frozen(scene):
     assert process.returncode == 9
 
 
-def test_process_is_adopted_listed_and_returned(scene):
-    worker = subprocess.Popen(BUSY)
-    try:
-        before = Path(f"/proc/{worker.pid}/cgroup").read_text()
-        file = scene.describe("worker")
-        assert scene.app("adopt", file, worker.pid).stdout == f"{worker.pid}:worker\n"
-        assert f"/be/{worker.pid}:worker" in Path(f"/proc/{worker.pid}/cgroup").read_text()
-        again = scene.app("adopt", file, worker.pid)
-        assert again.returncode == 78
-        assert "is application" in again.stderr
-        (listed,) = json.loads(scene.app("list", "--json").stdout)["applications"]
-        assert (listed["name"], listed["state"], listed["adopted"]) == (f"{worker.pid}:worker", "running", True)
-        assert "mode 1: 0.06 CPU, 2 threads, value 1" in scene.app("show", f"{worker.pid}:worker").stdout
-        assert scene.app("release", f"{worker.pid}:worker").returncode == 0
-        assert Path(f"/proc/{worker.pid}/cgroup").read_text() == before
-        assert scene.groups().keys() == {"be"}
-        assert scene.app("list").stdout == f"no applications are registered in {scene.folder}/apps\n"
-    finally:
-        worker.kill()
-        worker.wait()
-
-
-@pytest.mark.slow
-def test_a_process_that_is_not_there_is_told(scene):
-    answer = scene.app("adopt", scene.describe("nobody"), 2**22 + 1)
-    assert answer.returncode == 75
-    assert "No such process" in answer.stderr
-
-
-@pytest.mark.slow
-def test_irreturnable_process_is_not_adopted(scene):
-    (lc,) = Group.open(Layout.detect(), f"{scene.name}/lc", Knobs(None)).pids()
-    serve = scene.start("serve", "--config", scene.config)
-    scene.wait_for((scene.folder / "log/ticks.jsonl").exists, serve)
-    words = {2: "a kernel thread", os.getpid(): "started from", serve.pid: "the service", lc: "latency-critical"}
-    for pid, said in words.items():
-        answer = scene.app("adopt", scene.describe("wrong"), pid)
-        assert (answer.returncode, answer.stderr.count("\n")) == (78, 1)
-        assert said in answer.stderr
-    assert scene.registry.read() == {}
-    serve.terminate()
-    serve.communicate(timeout=PATIENCE_SECONDS)
-
-
 @pytest.mark.slow
 def test_serve_divides_budget_defers_and_puts_back(scene):
     for priority, name in enumerate(("one", "two", "three")):
@@ -285,7 +240,7 @@ def knobs(groups):
 
 
 @pytest.mark.slow
-def test_applications_are_moved_to_clusters_and_released(scene):
+def test_applications_are_moved_to_clusters(scene):
     """On two clusters of one CPU each: all that the two cores here can be divided into."""
     layout, free = Layout.detect(), Knobs(None)
     be = Group.create(layout, f"{scene.name}/be", free, also=(CgroupController.MEMORY,))
@@ -293,23 +248,23 @@ def test_applications_are_moved_to_clusters_and_released(scene):
     for cluster in clusters:
         group = Group.create(layout, f"{be.name}/{cluster.name}", free, also=(CgroupController.MEMORY,))
         group.cpuset.set_cpus(cluster.cpus)
-    place = LaunchSite(layout, f"{be.name}/c0", scene.registry, scene.folder / "state", free)
+    place = LaunchSite(layout, f"{be.name}/c0", scene.registry, free)
     description = Description(name="app", modes=(AppMode(cpus=0.9, threads=1),))
     with contextlib.ExitStack() as stack:
         workers = [subprocess.Popen(BUSY) for _ in range(2)]
         for worker in workers:
             stack.callback(worker.wait)
             stack.callback(worker.kill)
-        before = {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers}
-        adopted = [adopt(description, worker.pid, place) for worker in workers]
+        registered = [register(description, worker.pid, place) for worker in workers]
         sharing = Sharing(clusters, be, free, registry=scene.registry)
         placed = sharing.share(Allocation(2.0, 2))
-        assert {placed[one.key].cluster for one in adopted} == {"c0", "c1"}
+        assert {placed[one.key].cluster for one in registered} == {"c0", "c1"}
         assert sorted(os.sched_getaffinity(worker.pid) == {1} for worker in workers) == [False, True]
         assert sharing.share(Allocation(2.0, 2)) == placed, "and stay there"
-        for one in adopted:
-            release(one, place)
-        assert {worker.pid: Path(f"/proc/{worker.pid}/cgroup").read_text() for worker in workers} == before
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        assert all(forget(one, place) for one in registered)
         assert scene.registry.read() == {}
 
 

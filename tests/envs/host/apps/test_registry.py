@@ -20,7 +20,7 @@ def a_registration(name="encoder", pid=None, **changes):
 
 
 def test_what_is_added_is_read_back_the_same(registry):
-    one = a_registration(home=(registry.directory / "cpu/old",), priority=3)
+    one = a_registration(priority=3)
     registry.add(one)
     assert registry.read() == {one.key: one}
     assert one.key == f"{os.getpid()}:encoder"
