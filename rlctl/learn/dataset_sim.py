@@ -170,8 +170,8 @@ class _Recorded:
         """Decide, and note it down."""
         if self._absent:
             telemetry = telemetry.but(**self._absent)
-        decision, policy = self._runner.decide(telemetry, current), self._policy
-        verdict, observation = decision.verdict, policy.observation
+        verdict, policy = self._runner.decide(telemetry, current).verdict, self._policy
+        observation = policy.observation
         applied = self._limits.clip(verdict.allocation)
         assert observation.mask is not None
         self.builder.add(
@@ -180,8 +180,6 @@ class _Recorded:
                 mask=observation.mask,
                 telemetry=telemetry,
                 before=current,
-                proposed=decision.proposed,
-                ruled=verdict.allocation,
                 applied=applied,
                 proposed_move=policy.chosen,
                 executed_move=policy.move,

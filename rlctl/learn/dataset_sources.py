@@ -153,14 +153,11 @@ class _LogReader:
                 mask=self._shield.mask(tick.telemetry, tick.before),
                 telemetry=tick.telemetry,
                 before=tick.before,
-                proposed=tick.proposed,
-                ruled=tick.verdict.allocation,
                 applied=tick.applied,
                 proposed_move=proposed,
                 executed_move=nearest_move(limits.clip(tick.applied), tick.before, limits, preferred=proposed),
                 policy=tick.acting or tick.policy,
                 overridden=tick.verdict.corrected,
-                guard=next((bound.guard for bound in tick.verdict.decisive), ""),
             )
         )
 
@@ -220,15 +217,12 @@ def _moment(line: Mapping[str, Any]) -> TransitionStep:
     observation = np.array(line["observation"], np.float32)
     if observation.shape != (Observer(Limits(1), 1.0).size,):
         raise ValueError("observations of another history")
-    before, asked, ruled, in_force = (allocation_of(line[name]) for name in ("before", "asked", "ruled", "in_force"))
     return TransitionStep(
         observation=observation,
         mask=np.array([letter == "1" for letter in line["mask"]], np.bool_),
         telemetry=Telemetry(float(line["time_seconds"]), 1.0, latency, be_work_rate=work),
-        before=before,
-        proposed=asked,
-        ruled=ruled,
-        applied=in_force,
+        before=allocation_of(line["before"]),
+        applied=allocation_of(line["in_force"]),
         proposed_move=chosen,
         executed_move=_NUMBERS[line["executed"]],
         policy="train-live",

@@ -69,24 +69,20 @@ class TransitionStep:
     Attributes:
         observation: What a policy saw, float32, shape (size,).
         mask: Moves that the shield would let through unchanged, shape (len(MOVES),).
-        before, proposed, ruled, applied: Allocations: in force until then, asked for, let through, and read back.
+        before, applied: Allocations: in force until then, and read back.
         proposed_move, executed_move: The moves nearest to what was asked for and to what happened.
-        guard: Name of the guard that overruled it; empty where none did.
     """
 
     observation: NDArray[np.float32]
     mask: NDArray[np.bool_]
     telemetry: Telemetry
     before: Allocation
-    proposed: Allocation
-    ruled: Allocation
     applied: Allocation
     proposed_move: int
     executed_move: int
     policy: str
     overridden: bool = False
     explored: bool = False
-    guard: str = ""
 
 
 def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | None:
@@ -175,14 +171,8 @@ def _episode(moments: Sequence[TransitionStep]) -> Episode:
         actions=np.array([one.executed_move for one in steps], np.int64),
         proposed=np.array([one.proposed_move for one in steps], np.int64),
         terms=np.array([[one[name] for name in TERMS] for one in terms]),
-        allocations=np.array([[_plain(each) for each in (one.proposed, one.ruled, one.applied)] for one in steps]),
         be_work_ratio=np.array([number(after.telemetry.be_work_rate) or 0.0 for after in moments[1:]]),
         overridden=np.array([one.overridden for one in steps], np.bool_),
         explored=np.array([one.explored for one in steps], np.bool_),
         policies=tuple(one.policy for one in steps),
-        guards=tuple(one.guard for one in steps),
     )
-
-
-def _plain(allocation: Allocation) -> tuple[float, float, float]:
-    return allocation.quota_cpus, float(allocation.cpuset_cpus), float(allocation.frozen)

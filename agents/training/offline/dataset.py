@@ -2,17 +2,14 @@
 
 A dataset is a folder with `data/`, in Minari's own format: `minari.load_dataset` and any library that reads Minari take
 it. An episode has T moves and T + 1 observations; none is ever terminated, and each ends where the recording was cut.
-Beside observations, actions and rewards its infos hold, with names of policies and guards in the metadata (`Origin`):
+Beside observations, actions and rewards its infos hold, with names of policies in the metadata (`Origin`):
 
-    action_mask          moves that the shield let through, (T + 1, moves): of every observation
-    proposed             the move that the policy wanted, (T,); `actions` are the moves that were executed
-    proposed_allocation  quota in CPUs, cpuset size, frozen: what was asked for, (T, 3)
-    ruled_allocation     what the shield let through, (T, 3)
-    applied_allocation   what was then in force, (T, 3)
-    overridden, explored the shield changed it; it was not the policy's own choice, (T,)
-    guard, policy        who overruled it, -1 for nobody; who asked for it: places in `Origin.guards`, `Origin.policies`
-    reward_terms         by the names of `TERMS`, (T, 5); their sum is the reward
-    be_work_ratio        BE's work of the following tick, by BE running alone, (T,)
+    action_mask           moves that the shield let through, (T + 1, moves): of every observation
+    proposed              the move that the policy wanted, (T,); `actions` are the moves that were executed
+    overridden, explored  the shield changed it; it was not the policy's own choice, (T,)
+    policy                who asked for it, a place in `Origin.policies`, (T,)
+    reward_terms          by the names of `TERMS`, (T, 5); their sum is the reward
+    be_work_ratio         BE's work of the following tick, by BE running alone, (T,)
 
 Minari is the extra `data`; only `writer.write` and `read` need it.
 """

@@ -87,7 +87,6 @@ class Origin(Strict):
         ticks: Control periods of the recordings, more than there are transitions.
         censored: Ticks or breaks by reason, for which episodes were cut; see `rlctl.learn.transitions`.
         policies: Who decided, in the order of the numbers in `policy`.
-        guards: Who overruled, in the order of the numbers in `guard`.
     """
 
     schema_version: Literal[1] = 1
@@ -103,7 +102,6 @@ class Origin(Strict):
     transitions: int
     censored: dict[str, int]
     policies: dict[str, PolicyCounts]
-    guards: tuple[str, ...]
     sources: tuple[Source, ...]
 
 

@@ -49,8 +49,6 @@ class Episode:
 
     Attributes:
         observations, masks: Arrays of T + 1 rows; all others have T.
-        allocations: Proposed, ruled and applied, shape (T, 3, 3).
-        guards: Names of the guards that overruled; empty where none did.
     """
 
     observations: Floats
@@ -58,12 +56,10 @@ class Episode:
     actions: Whole
     proposed: Whole
     terms: NDArray[np.float64]
-    allocations: NDArray[np.float64]
     be_work_ratio: NDArray[np.float64]
     overridden: Flags
     explored: Flags
     policies: tuple[str, ...]
-    guards: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -191,7 +187,6 @@ class _Tally:
     def __init__(self) -> None:
         self._sources: list[Source] = []
         self._policies: dict[str, NDArray[np.float64]] = {}
-        self._guards: dict[str, int] = {}
         self._censored: Counter[str] = Counter()
         self._digest = hashlib.sha256()
         self._tick_seconds: float | None = None
@@ -226,7 +221,6 @@ class _Tally:
             transitions=transitions,
             censored=dict(self._censored.most_common()),
             policies={name: _counts(sums) for name, sums in self._policies.items()},
-            guards=tuple(self._guards),
             sources=tuple(self._sources),
         )
 
@@ -259,20 +253,13 @@ class _Tally:
             infos={
                 "action_mask": episode.masks,
                 "proposed": episode.proposed,
-                "proposed_allocation": episode.allocations[:, 0],
-                "ruled_allocation": episode.allocations[:, 1],
-                "applied_allocation": episode.allocations[:, 2],
                 "overridden": episode.overridden,
                 "explored": episode.explored,
-                "guard": np.array([self._guard(name) for name in episode.guards], np.int8),
                 "policy": self._numbered(episode),
                 "reward_terms": episode.terms,
                 "be_work_ratio": episode.be_work_ratio,
             },
         )
-
-    def _guard(self, name: str) -> int:
-        return self._guards.setdefault(name, len(self._guards)) if name else -1
 
     def _numbered(self, episode: Episode) -> NDArray[np.int16]:
         held = episode.terms[:, TERMS.index("qos")] > -1.0

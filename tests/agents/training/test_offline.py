@@ -73,7 +73,6 @@ def origin(transitions, policies=None, sources=None):
         transitions=transitions,
         censored={},
         policies=policies or {"cautious": counts(99.9, 20.0, transitions // 2), "bold": counts(90.0, 60.0)},
-        guards=(),
         sources=sources or (source(transitions),),
     )
 

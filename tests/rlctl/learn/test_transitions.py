@@ -70,7 +70,6 @@ def test_log_gives_what_the_environment_gives(recorded):
         assert episode.terms[step].sum() == pytest.approx(reward, abs=1e-12)
         assert episode.terms[step].tolist() == pytest.approx(list(info["reward"].values()), abs=1e-12)
         assert episode.overridden[step] == info["overridden"]
-        assert bool(episode.guards[step]) == info["overridden"]
         done = MOVES[episode.actions[step]].of(before, LIMITS)
         assert done.frozen == info["allocation"].frozen
         if not info["overridden"]:
@@ -117,8 +116,6 @@ def moment(number, telemetry=None, before=RUNNING, applied=RUNNING):
         mask=np.ones(len(MOVES), np.bool_),
         telemetry=telemetry or sound(),
         before=before,
-        proposed=applied,
-        ruled=applied,
         applied=applied,
         proposed_move=0,
         executed_move=0,
