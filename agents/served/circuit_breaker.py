@@ -6,7 +6,11 @@ All of it counts ticks, so it does the same in a replay as it did live, and no c
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rlctl.envs.yaml_edge import Strict
 
 LEAST_FAILURES = 2
 """One or two failures are never too many, however few ticks the window has."""
@@ -15,31 +19,43 @@ ANSWER_RATIO = 0.25
 """Most of a tick that a policy may take; the rest is for reading and writing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureBudget:
-    """How often a policy may fail before it is demoted, and for how long then.
+class FailureBudget(Strict):
+    """How often a policy may fail before it is demoted, and for how long then; keys of `fallback` as a file has them.
 
     Attributes:
-        answer_seconds: Time for one answer, its deadline; a quarter of the tick where that is less.
-        failure_ratio: Share of the failure window's ticks that may go without a usable answer.
-        failure_window_seconds: Length of that window; after so long without a demotion earlier ones are forgiven.
-        override_ratio: Share of the window's ticks in which the shield may override it.
-        drift_ratio: Share of the window's ticks that may be unlike its training.
-        hold_seconds: How long a first demotion lasts; each further one lasts twice as long as the one before.
+        answer_milliseconds: Time that the policy has for an answer; a quarter of the tick where that is less. A tick
+            without a usable answer in time is the heuristic's.
+        failure_percent: Share of the ticks of `failure_window_seconds` that may be without a usable answer; with more
+            the policy is demoted: the heuristic decides.
+        failure_window_seconds: The window of `failure_percent`.
+        override_percent: Share of the ticks of `window_seconds` that the shield may override; with more the policy is
+            demoted.
+        drift_percent: Share of the ticks of `window_seconds` that may be unlike the policy's training; with more it is
+            demoted, until that is over.
+        window_seconds: The window of `override_percent` and `drift_percent`.
+        hold_seconds: How long it stays demoted the first time; twice as long each time it must be demoted again within
+            `failure_window_seconds` of its return.
+        most_hold_seconds: The longest that it stays demoted.
     """
 
-    answer_seconds: float = 0.1
-    failure_ratio: float = 0.01
-    failure_window_seconds: float = 600.0
-    override_ratio: float = 0.5
-    drift_ratio: float = 0.5
-    window_seconds: float = 60.0
-    hold_seconds: float = 60.0
-    most_hold_seconds: float = 3600.0
+    answer_milliseconds: float = Field(default=100.0, ge=1.0, le=10_000.0)
+    failure_percent: float = Field(default=1.0, ge=0.0, le=100.0)
+    failure_window_seconds: float = Field(default=600.0, ge=1.0, le=86_400.0)
+    override_percent: float = Field(default=50.0, ge=0.0, le=100.0)
+    drift_percent: float = Field(default=50.0, ge=0.0, le=100.0)
+    window_seconds: float = Field(default=60.0, ge=1.0, le=86_400.0)
+    hold_seconds: float = Field(default=60.0, ge=1.0, le=86_400.0)
+    most_hold_seconds: float = Field(default=3600.0, ge=1.0, le=864_000.0)
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        if self.most_hold_seconds < self.hold_seconds:
+            raise ValueError(f"most_hold_seconds is less than hold_seconds, {self.hold_seconds:g}")
+        return self
 
     def answer_within(self, tick_seconds: float) -> float:
         """Seconds that a policy has for an answer."""
-        return min(self.answer_seconds, ANSWER_RATIO * tick_seconds)
+        return min(self.answer_milliseconds / 1e3, ANSWER_RATIO * tick_seconds)
 
 
 class Meter:
@@ -79,9 +95,9 @@ class CircuitBreaker:
         self.demoted = ""
         self.demotions = 0
         self._tick = 0
-        self._failures = Meter(ticks(budgets.failure_window_seconds), budgets.failure_ratio, LEAST_FAILURES)
-        self._overrides = Meter(ticks(budgets.window_seconds), budgets.override_ratio)
-        self._strange = Meter(ticks(budgets.window_seconds), budgets.drift_ratio)
+        self._failures = Meter(ticks(budgets.failure_window_seconds), budgets.failure_percent / 100.0, LEAST_FAILURES)
+        self._overrides = Meter(ticks(budgets.window_seconds), budgets.override_percent / 100.0)
+        self._strange = Meter(ticks(budgets.window_seconds), budgets.drift_percent / 100.0)
         self._first_hold, self._most_hold = ticks(budgets.hold_seconds), ticks(budgets.most_hold_seconds)
         self._hold = 0
         self._promoted = self._until = 0

@@ -165,4 +165,4 @@ def with_fallback(
     # Built in any case: a mistake in it is to be found before the day that it is needed.
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
     doubted = policy.learned or isinstance(policy, UserPolicy)
-    return FallbackPolicy(policy, heuristic, tick_seconds, section.budgets) if doubted else policy
+    return FallbackPolicy(policy, heuristic, tick_seconds, section) if doubted else policy

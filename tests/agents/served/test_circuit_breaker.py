@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rlctl.agents.served.circuit_breaker import CircuitBreaker, FailureBudget, Meter
 
 BUDGETS = FailureBudget(
-    failure_ratio=0.1, failure_window_seconds=50, window_seconds=10, hold_seconds=10, most_hold_seconds=35
+    failure_percent=10.0, failure_window_seconds=50, window_seconds=10, hold_seconds=10, most_hold_seconds=35
 )
 ALLOWED = 5
 

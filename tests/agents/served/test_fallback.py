@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -24,10 +23,9 @@ from rlctl.safety.verdict import Verdict
 LIMITS = Limits(cpus=4)
 TICK = 400.0  # so that the windows are short and a healthy answer is in time on the busiest machine
 PATIENT = FailureBudget(
-    answer_seconds=60.0, failure_window_seconds=10 * TICK, window_seconds=4 * TICK, hold_seconds=3 * TICK,
-    most_hold_seconds=100 * TICK,
-)  # fmt: skip
-HASTY = replace(PATIENT, answer_seconds=0.01)
+    failure_window_seconds=10 * TICK, window_seconds=4 * TICK, hold_seconds=3 * TICK, most_hold_seconds=100 * TICK
+).model_copy(update={"answer_milliseconds": 60_000.0})
+HASTY = PATIENT.model_copy(update={"answer_milliseconds": 10.0})
 ASKED, SPARE = Allocation(1.0, 2), Allocation(0.5, 1)
 
 

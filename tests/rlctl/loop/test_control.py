@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -430,7 +429,7 @@ ANSWERS = st.one_of(
     st.just(HANG),
 )
 WINDOW = FailureBudget(
-    answer_seconds=0.002, failure_window_seconds=5, window_seconds=5, hold_seconds=2, most_hold_seconds=4
+    answer_milliseconds=2.0, failure_window_seconds=5, window_seconds=5, hold_seconds=2, most_hold_seconds=4
 )
 
 
@@ -468,7 +467,7 @@ def test_be_is_never_freer_than_verdict_whatever_policy(always, script, load):
 def test_tick_says_who_decided_and_why_not_policy(always):
     answers = [Allocation(0.1, 1), ValueError("no"), Allocation(0.1, 1)]
     policy = always(lambda o: answers[round(o.telemetry.time_seconds) - 1])
-    patient = replace(FailureBudget(), answer_seconds=30.0)
+    patient = FailureBudget().model_copy(update={"answer_milliseconds": 30_000.0})
     chain = FallbackPolicy(always(lambda o: raised(policy.act(o))), build("frozen"), 1000.0, patient)
     loop = controller(FakePlant(LIMITS), chain)
     loop.run(ticks=3)

@@ -5,7 +5,6 @@ import pytest
 from rlctl.agents.catalogue import build
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.agents.served.card import TrainedOn
-from rlctl.agents.served.circuit_breaker import FailureBudget
 from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.agents.served.learned import VARIANTS
 from rlctl.config.sections import FallbackSection
@@ -17,17 +16,6 @@ from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.serve.announce import too_slow_a_rise, untrained_shield
 from rlctl.serve.policy_setup import Configuration, build_policy, with_fallback
-
-
-def test_section_and_chain_have_same_defaults():
-    assert FallbackSection().budgets == FailureBudget()
-
-
-def test_percent_and_milliseconds_become_ratios_and_seconds():
-    section = FallbackSection(answer_milliseconds=20, failure_percent=5, override_percent=10, drift_percent=20)
-    budgets = section.budgets
-    assert (budgets.answer_seconds, budgets.failure_ratio) == (0.02, 0.05)
-    assert (budgets.override_ratio, budgets.drift_ratio) == (0.1, 0.2)
 
 
 @pytest.mark.parametrize(

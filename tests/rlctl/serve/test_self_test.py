@@ -101,7 +101,7 @@ def test_what_can_be_done_without_is_a_warning(always, told):
     ],
 )
 def test_policy_without_usable_answer_is_told_early(decide, said, always, told):
-    chain = chained(always(decide), answer_seconds=0.01)
+    chain = chained(always(decide), answer_milliseconds=10.0)
     self_test(Host(), chain, 1)
     (line,) = told(logging.WARNING)
     assert line.endswith(said)
