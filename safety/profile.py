@@ -16,6 +16,7 @@ from rlctl.envs.yaml_edge import Strict, load_model, shipped_or_own
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
+from rlctl.safety.harm import MOST_WINDOWS, HarmEvidence
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
 from rlctl.safety.overrun import Overrun
 from rlctl.safety.trust import SensorGuard, Trust
@@ -72,11 +73,15 @@ class FollowRange(Strict, strict=True):
             `well_seconds` without a miss are saved.
         well_seconds: This time, which each miss costs anew; up to five times of it are saved, and a time scale does not
             divide it.
+        control_windows: Where BE has the least CPU weight, the slack guards and the growth rate hold it only on
+            evidence of harm, see `rlctl.safety.harm`. So many windows with BE held have to be known before a miss may
+            count as the LC's own. None: they hold it as under any weight.
     """
 
     least_gap_ratio: Share
     well_ratio_per_second: Share
     well_seconds: Seconds
+    control_windows: float | None = Field(default=None, ge=1.0, le=MOST_WINDOWS)
 
 
 class Profile(Strict, strict=True):
@@ -172,6 +177,13 @@ class Profile(Strict, strict=True):
             constants["own"] = [guard.digest for guard in self._own]
         return hashlib.sha256(json.dumps(constants, sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def strict_digest(self) -> str:
+        """The digest of the same guards where no evidence waives them: whoever was trained under it meets no others."""
+        if self.measured is None or self.measured.control_windows is None:
+            return self.digest
+        return self.model_copy(update={"measured": self.measured.model_copy(update={"control_windows": None})}).digest
+
     def scale_time(self, time_scale: float) -> Profile:
         """The same profile on a trace that runs `time_scale` times as fast.
 
@@ -235,8 +247,21 @@ class Profile(Strict, strict=True):
                 trust,
             ),
             Ceiling(self.ceiling_ratio),
+            *self._harm_evidence(trust),
             *self._own,
         )
+
+    def _harm_evidence(self, trust: Trust) -> Iterator[HarmEvidence]:
+        if self.measured is not None and self.measured.control_windows is not None:
+            yield HarmEvidence(
+                self.measured.control_windows,
+                self.slack_suspend_ratio,
+                self.load_suspend_ratio,
+                self.forget_strikes_seconds,
+                self.measured.well_seconds,
+                self.gap_seconds,
+                trust,
+            )
 
     def _memory_guards(self, trust: Trust) -> Iterator[Guard[Any]]:
         if (pressure := self.memory_pressure) is not None:

@@ -12,6 +12,7 @@ from rlctl.envs.allocations import moved_one
 from rlctl.envs.arrays import Flags
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Guard
+from rlctl.safety.harm import WAIVED, HarmEvidence
 from rlctl.safety.profile import Profile
 from rlctl.safety.user_guard import UserGuard, UserMemory
 from rlctl.safety.verdict import Bound, Verdict
@@ -52,22 +53,39 @@ def bounds(
     limits: Limits,
 ) -> tuple[Bound, ...]:
     """Every guard's bound of a tick, whatever is proposed; of several LCs, each guard's bound for each of them."""
+    # At the least weight a BE that nothing speaks against has what the kernel gives it: for each LC by itself.
+    cleared = _list_cleared(guards, memories) if limits.least_weight else frozenset()
     return tuple(
         bound
         for guard, memory in zip(guards, memories, strict=True)
-        for bound in _bounds_of(guard, memory, telemetry, current, limits)
+        for bound in _bounds_of(guard, memory, telemetry, current, limits, cleared)
         if bound is not None
     )
 
 
+def _list_cleared(guards: tuple[Guard[Any], ...], memories: tuple[Any, ...]) -> frozenset[str]:
+    """Names of the LCs that BE is not seen to harm, the empty one where there is only one LC."""
+    record = next(
+        (memory for guard, memory in zip(guards, memories, strict=True) if isinstance(guard, HarmEvidence)), None
+    )
+    records = record.lcs if isinstance(record, EachLc) else {"": record} if record is not None else {}
+    return frozenset(name for name, one in records.items() if one.cleared)
+
+
 def _bounds_of(
-    guard: Guard[Any], memory: Any, telemetry: Telemetry, current: Allocation, limits: Limits
+    guard: Guard[Any],
+    memory: Any,
+    telemetry: Telemetry,
+    current: Allocation,
+    limits: Limits,
+    cleared: frozenset[str],
 ) -> Iterator[Bound | None]:
+    waived = cleared if isinstance(guard, WAIVED) else frozenset()
     if not isinstance(memory, EachLc):
-        yield guard.bound(memory, telemetry, current, limits)
+        yield None if waived else guard.bound(memory, telemetry, current, limits)
         return
     for name, one in memory.lcs.items():
-        bound = guard.bound(one, telemetry.lcs.get(name, telemetry), current, limits)
+        bound = None if name in waived else guard.bound(one, telemetry.lcs.get(name, telemetry), current, limits)
         yield bound and replace(bound, detail=f"LC {name}: {bound.detail}" if bound.detail else f"LC {name}")
 
 

@@ -40,7 +40,8 @@ def untrained_shield(policy: Policy, shield: Shield) -> str:
     No reason to refuse it: the shield's word is the last one, whoever it was that the policy learned with.
     """
     met = policy.trained_with
-    if not met or shield.digest in met:
+    # Under guards that evidence of harm waives it meets none that it does not know.
+    if not met or {shield.digest, shield.profile.strict_digest} & met.keys():
         return ""
     now = f"{shield.profile.name} ({shield.digest})"
     return f"policy {policy.name} was trained with shield {', '.join(met.values())}, not with {now}"

@@ -125,18 +125,24 @@ class Bounding:
         self._floor = _of_each(limits, floor.floor)
         self._ceiling = _of_each(limits, Ceiling(p.ceiling_ratio).most)
 
-    def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations) -> Allocations:
-        """The most that all guards together allow on each host, whatever is proposed."""
-        p, limits, slack = self.profile, self.limits, memory.slack_ratio
+    def bounds(self, memory: Memory, beliefs: Beliefs, current: Allocations, cleared: Flags) -> Allocations:
+        """The most that all guards together allow on each host, whatever is proposed.
+
+        Args:
+            cleared: Hosts on which the slack guards and the growth rate are waived.
+        """
+        p, limits, slack, heeded = self.profile, self.limits, memory.slack_ratio, ~cleared
         # SlackGate: a strike takes BE to the minimum; one strike too many suspends it for the cool-down.
-        struck = slack < p.slack_suspend_ratio
-        suspended = (memory.remaining_seconds > 0.0) | (struck & (memory.strikes >= p.suspend_after_strikes))
+        struck = (slack < p.slack_suspend_ratio) & heeded
+        suspended = ((memory.remaining_seconds > 0.0) & heeded) | (struck & (memory.strikes >= p.suspend_after_strikes))
         # SensorGuard and LoadGate leave the safe allocation as well.
         suspended |= beliefs.complaint | memory.closed
         # SlackFloor and SlackHold. Not "below": a slack that was never seen (NaN) is too small as well.
-        floored, held = ~(slack >= p.slack_floor_ratio), ~(slack >= p.slack_hold_ratio)
+        floored, held = ~(slack >= p.slack_floor_ratio) & heeded, ~(slack >= p.slack_hold_ratio) & heeded
         objections = (struck, limits.minimum), (suspended, limits.safe), (floored, self._floor), (held, current)
         quota_cpus, cpuset_cpus = self._grown(memory, current)
+        quota_cpus[cleared] = UNLIMITED
+        cpuset_cpus[cleared] = np.iinfo(np.int64).max
         quota_cpus = np.minimum(quota_cpus, self._ceiling.quota_cpus)
         cpuset_cpus = np.minimum(cpuset_cpus, self._ceiling.cpuset_cpus)
         frozen = np.zeros(len(slack), np.bool_)

@@ -16,6 +16,7 @@ from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.readings import Readings
 from rlctl.safety.many.guards import Bounding, Memory, advance
+from rlctl.safety.many.harm import HarmRecords, advance_harm
 from rlctl.safety.many.readings import form_beliefs
 from rlctl.safety.profile import Profile
 
@@ -44,7 +45,7 @@ class BatchShield:
     def reset(self) -> None:
         """Forget everything: all hosts begin."""
         self._latest: tuple[Readings, Allocations, Allocations] | None = None
-        self._memory = Memory.start(self.count, self.profile)
+        self._memory, self._harm = Memory.start(self.count, self.profile), HarmRecords.start(self.count)
         self._learnt: Readings | None = None
 
     def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Allocations:
@@ -75,8 +76,11 @@ class BatchShield:
             beliefs = form_beliefs(readings, self.profile)
             # Memory moves on before the bounds: a guard judges by what it has just seen.
             if readings is not self._learnt:
-                self._memory = advance(self._memory, readings.time_seconds, beliefs, self.profile)
+                now = readings.time_seconds
+                self._memory = advance(self._memory, now, beliefs, self.profile)
+                self._harm = advance_harm(self._harm, now, readings.be_cpus, beliefs, self.profile)
                 self._learnt = readings
-            most = self._bounding.bounds(self._memory, beliefs, current)
+            cleared = self._harm.cleared & self.limits.least_weight
+            most = self._bounding.bounds(self._memory, beliefs, current, cleared)
         self._latest = readings, current, most
         return most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import FEW_IN_LONG, LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.gates import GateMemory, LoadGate, SlackGate, Strikes
 from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
+from rlctl.safety.harm import HarmEvidence, HarmRecord
 from rlctl.safety.overrun import Excess, Overrun
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield, advance, bounds, judge
@@ -88,6 +90,7 @@ def memories(profile: Profile) -> Iterator[tuple[dict[str, object], bool, int, f
             "slack-floor": SeenSlack(0.5, polled),
             "slack-hold": SeenSlack(0.5, polled),
             "growth-rate": Pace(NOW - TICK, TICK, 1e4 if quiet else 0.0),
+            "harm": HarmRecord(seen_seconds=NOW - TICK),
             "overrun": Excess(1.5, True, 0.9, 0.0, NOW - TICK) if over else Excess(seen_seconds=NOW - TICK),
         }
         yield memory, closed, strikes, 9.0 if over else left, quiet  # an overrun suspends as a cool-down does
@@ -151,6 +154,49 @@ def test_exactly_what_the_rules_forbid_is_forbidden(
                     min(quota, proposed.quota_cpus), min(cpuset, proposed.cpuset_cpus), frozen or proposed.frozen
                 )
                 assert judge(given, proposed).allocation == want, (load, memory, current, proposed)
+
+
+SUSPECTED = {"suspect_seconds": 30.0, "sentence_seconds": 60.0}
+CONTROL = {"held_windows": 20.0, "held_missed_ratio": 0.5, "held_load_ratio": 0.8, "free_windows": 20.0}
+HARM: dict[str, tuple[dict[str, float], Callable[[float, float], bool]]] = {
+    "nothing known": ({}, lambda slack, _: slack >= 0.0),
+    "missed lately": ({"clean_seconds": 5.0}, lambda slack, _: slack >= 0.0),
+    "suspected": (SUSPECTED, lambda slack, load: False),
+    "suspected no longer": ({**SUSPECTED, "suspect_seconds": 0.5}, lambda slack, _: slack >= 0.0),
+    "misses alone as well": (CONTROL | {"free_missed_ratio": 0.3}, lambda slack, load: slack >= 0.0 or load >= 0.72),
+    "misses less alone": (CONTROL | {"free_missed_ratio": 0.9}, lambda slack, _: slack >= 0.0),
+    "too small a control": (CONTROL | {"held_windows": 4.9}, lambda slack, _: slack >= 0.0),
+    "too small to acquit": (CONTROL | SUSPECTED | {"held_windows": 9.9}, lambda slack, load: False),
+    "acquitted": (CONTROL | SUSPECTED | {"free_missed_ratio": 0.3}, lambda slack, load: load >= 0.72),
+}
+"""What is known of harm, and at which slack and load nothing speaks against BE."""
+
+
+@pytest.mark.parametrize("harm", HARM)
+@pytest.mark.parametrize(
+    ("slacks", "stride"), [pytest.param(QUICK, STRIDE, id="some"), pytest.param(SLACKS, 1, marks=pytest.mark.slow)]
+)
+def test_least_weight_is_free_without_harm(harm: str, slacks: tuple[float, ...], stride: int, calm: Calm) -> None:
+    """Sensors, load gate and overrun hold all the same; with evidence of harm every guard does, as at any weight."""
+    profile, limits, known, is_cleared = load_profile("measured"), replace(LIMITS, least_weight=True), *HARM[harm]
+    guards = profile.guards()
+    points = itertools.product(slacks, LOADS, list(memories(profile)))
+    for slack, load, (memory, closed, *then) in itertools.islice(points, 0, None, stride):
+        remembered = memory | {"harm": HarmRecord(seen_seconds=NOW - TICK, **known)}
+        telemetry = calm(NOW, load, slack, be_cpus=Value(1.0))
+        slack_seen = telemetry.slack_ratio
+        assert slack_seen is not None
+        after = advance(guards, tuple(remembered.get(guard.name) for guard in guards), telemetry)
+        for current in EVERY_ALLOCATION:
+            quota, cpuset, frozen = most(profile, (slack_seen, load), (closed, *then), current)
+            if is_cleared(slack_seen, load):
+                quiet, left = then[2], then[1]
+                opens = profile.load_suspend_ratio - 0.01 if quiet else profile.load_resume_ratio
+                overrun = left > TICK and memory["slack-gate"].remaining_seconds == 0.0
+                frozen = load > profile.load_suspend_ratio or (closed and load >= opens) or overrun
+                quota, cpuset = (0.01, 1) if frozen else (UNLIMITED, LIMITS.cpus)
+            ruled = judge(bounds(guards, after, telemetry, current, limits), limits.full).allocation
+            assert ruled == Allocation(quota, cpuset, frozen), (slack, load, remembered, current)
 
 
 QUIET: dict[str, tuple[float, dict[str, object]]] = {
@@ -246,4 +292,5 @@ def test_every_history_of_five_ticks(name: str, forget: int, poll_seconds: float
 def test_the_grid_covers_every_guard_with_a_memory(profile: Profile) -> None:
     """A guard added to the profiles and not to this file would be tested in its start state only."""
     known = {LoadGate, SlackGate, SlackFloor, SlackHold, Overrun, GrowthRate}
+    known |= {HarmEvidence} if profile.measured else set()
     assert {type(guard) for guard in profile.guards() if guard.start() is not None} == known

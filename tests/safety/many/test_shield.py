@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,31 +34,35 @@ LIKELY = np.where(HIGH, 0.8 / sum(HIGH), 0.2 / (len(MOVES) - sum(HIGH)))
 """Mostly growth, so that the guards have work."""
 
 READ = 8
-"""So many fields of `Readings` guards read, the first ones: time, target, tail, oldest, load, samples, lost, age."""
+"""So many fields of `Readings` guards read first: time, target, tail, oldest, load, samples, lost, age. And be_cpus."""
 
 Row = Sequence[Any]
 """These of one host."""
 
 TIMES, TARGETS, SAMPLES = st.floats(-10.0, 1000.0), st.just(0.010), st.sampled_from([-1, 0, 19, 20, 500])
 TAILS, LOADS, ZERO = st.floats(0.0001, 0.02), st.floats(0.0, 1.2), st.just(0.0)
-SOUND = st.tuples(TIMES, TARGETS, TAILS, ZERO, LOADS, st.just(500), st.just(False), ZERO)
-ANY = st.tuples(TIMES | NUMBERS, TARGETS | NUMBERS, NUMBERS, NUMBERS, NUMBERS, SAMPLES, st.booleans(), AGES)
+USED = st.sampled_from([0.0, 0.01, 0.02, 0.5, 2.0])
+SOUND = st.tuples(TIMES, TARGETS, TAILS, ZERO, LOADS, st.just(500), st.just(False), ZERO, USED)
+ANY = st.tuples(
+    TIMES | NUMBERS, TARGETS | NUMBERS, NUMBERS, NUMBERS, NUMBERS, SAMPLES, st.booleans(), AGES, USED | NUMBERS
+)
 
 
 def arrays(rows: Sequence[Row]) -> Readings:
-    """The readings of some hosts; what no guard reads is 0."""
+    """The readings of some hosts, the last of a row what BE used; what no guard reads is 0."""
     unread = [np.zeros(len(rows))] * (len(Readings._fields) - READ)
-    return Readings(*(np.array(column) for column in zip(*rows, strict=True)), *unread)
+    *read, used = (np.array(column) for column in zip(*rows, strict=True))
+    return Readings(*read, *unread)._replace(be_cpus=used)
 
 
 def host_by_host(readings: Readings) -> list[Telemetry]:
     """The same for `Shield`, as the sensors of simulated hosts tell it."""
     told = []
-    for row in zip(*(column.tolist() for column in readings[:READ]), strict=True):
-        time, target, tail, oldest, load, samples, lost, age = row
-        late = Quantile(tail, age, samples, 1.0), Value(oldest, age), Value(load, age)
+    for row in zip(*(column.tolist() for column in (*readings[:READ], readings.be_cpus)), strict=True):
+        time, target, tail, oldest, load, samples, lost, age, used = row
+        late = Quantile(tail, age, samples), Value(oldest, age), Value(load, age)
         silence = Missing(Why.NO_DATA, age_seconds=age)
-        told.append(Telemetry(time, target, *((silence,) * 3 if lost else late), Value(1.0)))
+        told.append(Telemetry(time, target, *((silence,) * 3 if lost else late), Value(1.0), be_cpus=Value(used)))
     return told
 
 
@@ -107,6 +112,7 @@ def drawn_allocation(dice: np.random.Generator) -> Allocation:
 @examples(8)
 @given(data=st.data(), profile=st.sampled_from([load_profile(name) for name in SAFETY_PROFILES]))
 def test_it_answers_as_each_hosts_shield(data: st.DataObject, profile: Profile, limits: Limits) -> None:
+    limits = replace(limits, least_weight=data.draw(st.booleans(), "least weight"))
     odd = data.draw(st.lists(SOUND | ANY, min_size=1, max_size=10), "odd readings")
     odd_share, tick_seconds = data.draw(st.sampled_from([0.05, 0.3, 1.0])), data.draw(st.sampled_from([0.1, 1.0, 7.0]))
     own_clocks = data.draw(st.booleans(), "clocks of their own, that go back and stop")
@@ -116,11 +122,12 @@ def test_it_answers_as_each_hosts_shield(data: st.DataObject, profile: Profile, 
     profile = profile.scale_time(data.draw(st.sampled_from([1.0, 15.0]))).model_copy(update=ceiling)
     both = Both(profile, limits, HOSTS)
     current = [limits.safe] * HOSTS
+    used = data.draw(st.sampled_from([(0.5, 0.5), (0.95, 0.05), (0.1, 0.9)]), "how often BE is held, and runs")
 
     def one(now: float) -> Row:
         load, slack = dice.choice([0.5, 0.82, 0.92, 0.97]), dice.choice([-0.5, 0.0, 0.02, 0.07, 0.5])
-        calm = now, 0.010, 0.010 * (1.0 - slack), 0.0, load, 500, False, 0.0
-        is_odd = (dice.random(READ if by_sensor else 1) < odd_share) & np.array([own_clocks, *[True] * (READ - 1)])
+        calm = now, 0.010, 0.010 * (1.0 - slack), 0.0, load, 500, False, 0.0, dice.choice([0.0, 2.0], p=used)
+        is_odd = (dice.random(READ + 1 if by_sensor else 1) < odd_share) & np.array([own_clocks, *[True] * READ])
         found = odd[dice.integers(len(odd))]
         return [wrong if other else right for right, wrong, other in zip(calm, found, is_odd, strict=True)]
 
@@ -138,6 +145,23 @@ def test_it_answers_as_each_hosts_shield(data: st.DataObject, profile: Profile, 
         current = ruled if dice.random() < 0.8 else [drawn_allocation(dice) for _ in range(HOSTS)]
 
 
+def test_harm_is_judged_alike() -> None:
+    """Hosts of every kind: BE does harm or none, and the LC misses alone never, seldom, often, for a time, always."""
+    limits, profile, dice = Limits(cpus=4, least_weight=True), load_profile("measured"), np.random.default_rng(5)
+    alone = np.repeat([0.0, 0.02, 0.1, 0.3, 0.6, 1.0], 4)
+    harm = np.tile([0.0, 0.05, 0.3, 1.0], 6)
+    both, current = Both(profile, limits, len(alone)), [limits.safe] * len(alone)
+    for tick in range(600):
+        used = np.array([one.usable_cpus for one in current])
+        chance = np.where(tick % 400 < 250, alone, 0.0) + harm * (used > 1.0)
+        missed, load = dice.random(len(alone)) < chance, 0.5 if tick % 300 < 200 else 0.3
+        tail = np.where(missed, 0.015, 0.005)
+        rows = [(float(tick), 0.010, one, 0.0, load, 500, False, 0.0, be) for one, be in zip(tail, used, strict=True)]
+        readings = arrays(rows)
+        current = both.rule(host_by_host(readings), readings, current, [limits.full] * len(alone))
+    assert both.decided >= {"slack-gate", "growth-rate"}
+
+
 def test_odd_reading_among_sound_is_believed_alike(profile: Profile, limits: Limits) -> None:
     """Each rule of trust at its edge, where nothing else hides it: between polls, at one, and in what is remembered."""
     numbers = [0.0, -1.0, 1e-4, 0.0095, 0.0101, 0.83, 0.93, 20.0, 20.1, math.nan, math.inf, -math.inf]
@@ -147,7 +171,7 @@ def test_odd_reading_among_sound_is_believed_alike(profile: Profile, limits: Lim
 
     def ticks() -> Iterator[list[Row]]:
         for now, load in ((0.0, 0.5), (1.0, 0.5), (60.0, 0.5), (120.0, between)):
-            calm = now, 0.010, 0.005, 0.0, load, 500, False, 0.0
+            calm = now, 0.010, 0.005, 0.0, load, 500, False, 0.0, 0.0
             rows = [(*calm[:place], wrong, *calm[place + 1 :]) for place in range(READ) for wrong in odd[place]]
             yield rows if now in {1.0, 60.0} else [calm] * len(rows)
 
@@ -213,6 +237,6 @@ def test_quota_is_rounded_as_shield_rounds_it() -> None:
     limits, profile = Limits(cpus=4), load_profile("responsive")
     current = [Allocation((k + 0.5) * 1e-9 + tiny, 4) for k in range(1000, 4000, 7) for tiny in (0.0, 1e-16, -1e-16)]
     both = Both(profile, limits, len(current))
-    calm = arrays([(0.0, 0.010, 0.005, 0.0, 0.5, 500, False, 0.0)] * len(current))
+    calm = arrays([(0.0, 0.010, 0.005, 0.0, 0.5, 500, False, 0.0, 0.0)] * len(current))
     both.rule(host_by_host(calm), calm, current, [limits.full] * len(current))
     assert both.decided == {"growth-rate"}, "no other guard hides it"
