@@ -1,7 +1,7 @@
 """The evidence that BE harms the LC: misses while BE runs, beside those while BE is held, which are the LC's own.
 
-Where BE has the kernel's least weight, and that weight counts, BE is free until such evidence comes: `Shield` then
-waives the bounds of the slack guards and of the growth rate. What these guards remember goes on as ever.
+Where BE has the kernel's least weight, and that weight counts, BE is free until such evidence comes. `Shield` waives
+the bounds of the slack guards and of the growth rate until then; what these guards remember goes on as ever.
 
 The rule stands twice: here for one host, in `rlctl.safety.many.harm` for hosts in arrays.
 `tests/safety/many/test_shield.py` holds the two equal to the last bit.

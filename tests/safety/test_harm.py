@@ -90,7 +90,7 @@ def test_old_overload_excuses_no_later_harm(calm: Calm) -> None:
     assert current.frozen
 
 
-def test_idle_lc_ends_no_cool_down_but_needs_none(calm: Calm) -> None:
+def test_idle_lc_needs_no_cool_down(calm: Calm) -> None:
     shield, current = Shield(load_profile("measured"), LEAST), LEAST.safe
     nothing = {"tail_latency_seconds": Missing(Why.NO_DATA), "counters": {LC_IDLE: Value(1.0)}}
     had = []
@@ -104,7 +104,7 @@ def test_idle_lc_ends_no_cool_down_but_needs_none(calm: Calm) -> None:
     assert had[15] == had[19] == 4.0
 
 
-def test_one_late_request_in_long_window_is_one_miss(calm: Calm) -> None:
+def test_late_request_in_long_window_counts_once(calm: Calm) -> None:
     """A window that grows while few requests come shows the same one again and again."""
     shield, current = Shield(load_profile("measured"), LEAST), LEAST.safe
     had = []
