@@ -23,7 +23,7 @@ KINDS: Mapping[str, str] = {
     "group-replaced": "A group is gone and another one has its place.",
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",
     "group-refused": "A group that the configuration means cannot be put under control.",
-    "freeze-late": "BE is ordered to freeze, and some task is yet to stop; its quota holds it until then.",
+    "freeze-late": "BE is freezing, and a task has not stopped yet; its quota holds it until then.",
     "tighter-parent": "A group above BE allows less than was written.",
     "lc-vanished": "The LC's group is gone.",
     "lc-appeared": "The LC's group is there again.",

@@ -76,7 +76,8 @@ class HostRecord:
     def __post_init__(self) -> None:
         if (usable := len(self._usable)) < FEWEST_TICKS:
             raise ConfigError(
-                f"{usable} ticks have load, tail latency and the LC's CPU time; {FEWEST_TICKS} are needed"
+                f"{usable} ticks have load, tail latency and the LC's CPU time; {FEWEST_TICKS} are needed: "
+                "let `rlctl serve` log for longer, ten minutes or more"
             )
 
     @property

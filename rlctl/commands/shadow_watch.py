@@ -91,7 +91,7 @@ def _watch(
     for watched in _unsaid(warming, last):
         record.write(watched)
         summary.add(watched)
-    log.info("%s look on, warm after %d ticks; said in %s", _name_tick(shadows), shadows.ticks, record.path)
+    log.info("watching with %s, warm after %d ticks; answers go to %s", _name_tick(shadows), shadows.ticks, record.path)
     while True:
         summary.tell(shadows, record, tail)
         left = ends - time.monotonic()
@@ -137,7 +137,7 @@ class _Summary:
         elif self.ticks or last:
             share = 100.0 / max(self.ticks, 1)
             of_each = [
-                f"{catalogue.label(name)} as in force in {share * self.same[name]:.1f} %, failed in {self.failed[name]}"
+                f"{catalogue.label(name)} agrees in {share * self.same[name]:.1f} %, failed in {self.failed[name]}"
                 for name in names
             ]
             problems = [f"{count} {what}" for what, count in counts.items() if count]

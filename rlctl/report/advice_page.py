@@ -185,15 +185,15 @@ def _could(advice: Advice) -> Iterator[str]:
     missed, least = (_alone(watched) or {}).get("missed_percent", 0.0), _least_missed(advice.options)
     if missed > least + UNEXPLAINED_POINTS:
         yield (
-            f"alone the LC missed {missed:.1f} % of windows in this log, and at least {least:.1f} % on these hosts: "
-            "what overran it then is not in the table, nor in what would have gone wrong"
+            f"the LC alone missed {missed:.1f} % of windows in this log, and at least {least:.1f} % on these hosts: "
+            "the tables leave out what caused the difference"
         )
     if not (watched.record.be_cpus > 0.1 * watched.record.limits.cpus).any():
         yield "BE never ran beside the LC in this log: what it does to the LC is not known, and the intervals are wide"
     yield (
         f"best with at most {advice.allowed_percent:g} % of windows missed: {_named(advice.best)}"
         if advice.best
-        else f"nobody keeps to {advice.allowed_percent:g} % of windows missed"
+        else f"no policy stays within {advice.allowed_percent:g} % of windows missed"
     )
 
 
@@ -262,10 +262,8 @@ def _supports(watched: AdviceData) -> Iterator[str]:
             f"target: alone, 99 % of windows stay below {1e3 * tail:.2f} ms: no target below {1e3 * ROOM * tail:.2f} ms"
         )
         missed = alone["missed_percent"]
-        yield (
-            f"error budget: alone it misses {missed:.2f} % of windows"
-            + (f": no budget below {2.0 * missed:.2g} %" if missed else ", in so many as there were: any budget")
-        )
+        least = f"no budget below {2.0 * missed:.2g} %" if 2.0 * missed < 100.0 else "none fits; choose a larger target"
+        yield f"error budget: the LC alone misses {missed:.2f} % of windows: {least if missed else 'any budget'}"
     else:
         yield f"target, error budget: BE had its minimum in fewer than {FEWEST_ALONE} windows: watch with it frozen"
     yield from map(str, watched.max_loads)

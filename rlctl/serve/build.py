@@ -172,7 +172,7 @@ class _Originals:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         # Whoever took it away must not keep BE from having its originals back.
         self.journal.defend()
-        held = self.journal.held
+        held = self.journal.unstored
         # The journal is gone after a forced `rlctl restore`; what this run wrote since is restored too.
         if not (self.journal.state_dir / JOURNAL).exists():
             held = [*self.journal.entries, *held]

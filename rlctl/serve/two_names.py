@@ -44,7 +44,7 @@ be: # best-effort work, held to what the LC leaves: {be_found}
     - {be}
   # cpus: [1, 0] # what it may be given, safest first
 
-# policy: {{name: prm-hybrid-tuned}} # see `rlctl managers`
+# policy: {{name: ppo}} # who decides; `rlctl managers` lists others
 # metrics: {{listen: "127.0.0.1:9842"}} # for Prometheus
 """
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 # How long a freeze is waited for: far longer than it takes, unless a task sleeps in the kernel or gets no CPU.
 SETTLE_SECONDS = 0.25
 
-LATE = "is ordered to freeze, and a task is yet to stop: it sleeps in the kernel, or gets no CPU beside the LC"
+LATE = "is freezing, and one task has not stopped yet: it sleeps in the kernel or gets no CPU; no action needed"
 
 
 class BeActuator:
@@ -85,8 +85,8 @@ class BeActuator:
         self._members = Members(knobs, self.ownership)
         self._members.take(groups)
         self._members.require_any()
-        # From here on BE must not stay free because a disk is full: see `Knobs.hold`.
-        knobs.hold = True
+        # From here on BE must not stay free because a disk is full: see `Knobs.in_memory`.
+        knobs.in_memory = True
 
     @property
     def groups(self) -> tuple[Group, ...]:

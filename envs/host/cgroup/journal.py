@@ -283,13 +283,13 @@ class Journal:
 
     Attributes:
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
-        held: What could not be stored yet: originals that only this process knows.
+        unstored: What could not be stored yet: originals that only this process knows.
         note: What became of a journal that was there and is of no use, if there was one.
     """
 
     state_dir: Path
     entries: list[Entry] = field(default_factory=list)
-    held: list[Entry] = field(default_factory=list)
+    unstored: list[Entry] = field(default_factory=list)
     note: str = ""
     _header: bytes = b""
     _damaged: bool = False
@@ -319,30 +319,30 @@ class Journal:
             raise
         return journal
 
-    def record(self, entries: Sequence[Entry], *, hold: bool = False) -> None:
-        """Append entries, and those that are held; they are on the disk when this returns.
+    def record(self, entries: Sequence[Entry], *, in_memory: bool = False) -> None:
+        """Append entries, and those that are unstored yet; they are on the disk when this returns.
 
         Args:
-            hold: Keep what cannot be stored in memory, for another try, rather than raise.
+            in_memory: Keep what cannot be stored in memory, for another try, rather than raise.
 
         Raises:
             HostError: They could not be stored.
         """
         # Those that wait come first: the file keeps the order of the first writes.
-        pending = [*self.held, *entries]
+        pending = [*self.unstored, *entries]
         try:
-            self._append(b"".join(entry.to_line() for entry in pending), hold=hold)
+            self._append(b"".join(entry.to_line() for entry in pending), in_memory=in_memory)
         except HostError as error:
-            if not hold:
+            if not in_memory:
                 raise
-            if not self.held:
+            if not self.unstored:
                 _log.error("%s; originals are in memory only: `rlctl restore` after a crash will not know them", error)
-            self.held = pending
+            self.unstored = pending
             return
-        if self.held:
+        if self.unstored:
             _log.info("%s: all originals are stored again", self.state_dir / JOURNAL)
         self.entries.extend(pending)
-        self.held = []
+        self.unstored = []
 
     def defend(self) -> None:
         """Write it anew, from memory, where its name leads to another file or to none.
@@ -363,8 +363,8 @@ class Journal:
                 moved, self._lock = self._lock, StateLock(self.state_dir)
                 if moved is not None:
                     moved.close()
-            self._rewrite([*self.entries, *self.held])
-            self.held = []
+            self._rewrite([*self.entries, *self.unstored])
+            self.unstored = []
             sync_directory(self.state_dir)
         except (OSError, RlctlError) as error:
             why = str(error)
@@ -436,11 +436,11 @@ class Journal:
             self._damaged = bool(recorded.unreadable)
             self._reserve()
 
-    def _append(self, data: bytes, *, hold: bool = False) -> None:
+    def _append(self, data: bytes, *, in_memory: bool = False) -> None:
         # Behind the last whole line, over what is reserved or was torn.
         if self._file is None:
             raise HostError(f"{self.state_dir / JOURNAL}: is closed")
-        with _storing(self.state_dir / JOURNAL, hold=hold):
+        with _storing(self.state_dir / JOURNAL, in_memory=in_memory):
             try:
                 append(self._file, data, self._end_bytes)
             except OSError:
@@ -482,12 +482,12 @@ def _write_whole(file: int, data: bytes, at_bytes: int) -> None:
 
 
 @contextlib.contextmanager
-def _storing(path: Path, *, hold: bool = False) -> Iterator[None]:
+def _storing(path: Path, *, in_memory: bool = False) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # With `hold` BE is restricted all the same, and the originals wait in memory.
-        effect = "" if hold else ": nothing is changed"
+        # With `in_memory` BE is restricted all the same, and the originals wait in memory.
+        effect = "" if in_memory else ": nothing is changed"
         raise HostError(f"{path}: cannot store the originals ({error.strerror}){effect}") from error
 
 

@@ -27,14 +27,14 @@ class Knobs:
         dry_run: Only log what would be written; the journal is left alone as well.
 
     Attributes:
-        hold: Go on with originals in memory when they cannot be stored. Once a controller has begun, a BE group that
+        in_memory: Go on with originals in memory when the disk takes none. Once a controller has begun, a BE group that
             runs free is worse than one whose originals are lost if the controller is killed before they are stored.
     """
 
     def __init__(self, journal: Journal | None, kernel: Kernel | None = None, *, dry_run: bool = False) -> None:
         self.kernel = kernel or KernelFiles()
         self.dry_run = dry_run
-        self.hold = False
+        self.in_memory = False
         self._journal = journal
         # By the file's name and the group's identity: v1 lets a group have another name.
         self._originals: dict[tuple[str, Identity], Entry] = {}
@@ -119,7 +119,7 @@ class Knobs:
                 if not skip_gone:
                     raise
         if self._journal is not None and new:
-            self._journal.record(new, hold=self.hold)
+            self._journal.record(new, in_memory=self.in_memory)
         self._keep(new)
         if len(self._originals) >= self._sweep_at:
             self._sweep()
@@ -129,8 +129,8 @@ class Knobs:
         if self._journal is None:
             return
         self._journal.defend()
-        if self._journal.held:
-            self._journal.record((), hold=True)
+        if self._journal.unstored:
+            self._journal.record((), in_memory=True)
 
     def write(self, path: Path, text: str) -> None:
         """Write a value and make sure that the kernel took it.

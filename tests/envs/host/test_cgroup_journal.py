@@ -94,10 +94,10 @@ def test_held_originals_are_kept_once_stored(tmp_path: Path, monkeypatch: pytest
     with Journal.open(tmp_path) as journal:
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwrite", full)
-            journal.record([entry("cpu.max")], hold=True)
-        assert journal.held == [entry("cpu.max")]
-        journal.record([entry("cpu.weight", "100\n")], hold=True)
-        assert journal.held == []
+            journal.record([entry("cpu.max")], in_memory=True)
+        assert journal.unstored == [entry("cpu.max")]
+        journal.record([entry("cpu.weight", "100\n")], in_memory=True)
+        assert journal.unstored == []
         assert journal.entries == [entry("cpu.max"), entry("cpu.weight", "100\n")]
         (tmp_path / JOURNAL).unlink()
         journal.defend()  # writes anew what it knows

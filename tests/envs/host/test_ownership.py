@@ -295,5 +295,5 @@ def test_remade_group_is_restricted_without_journal_too(fake: Bench, monkeypatch
     assert contest.be.apply(HALF) == HALF
     assert again.cpu is not None
     assert again.cpu.quota().cpus == HALF.quota_cpus / 2
-    assert {entry.path.parent.name for entry in fake.open_journal().held} == {again.name}
+    assert {entry.path.parent.name for entry in fake.open_journal().unstored} == {again.name}
     assert [event.partition(":")[0] for event in contest.events()] == ["group-replaced"]

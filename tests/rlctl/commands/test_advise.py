@@ -457,7 +457,7 @@ def test_text_of_a_log_is_escaped(tmp_path):
 def test_misses_its_hosts_lack_are_told(tmp_path):
     log = watch(tmp_path, "two-core-nginx", "frozen")
     advice = asked(log, ("frozen",))
-    line = "alone the LC missed 10.0 % of windows in this log, and at least "
+    line = "the LC alone missed 10.0 % of windows in this log, and at least "
     assert line not in markdown(parts_on("log", advice))
     missed = np.where(np.arange(TICKS) % 10, advice.watched.missed, 1.0)
     assert line in markdown(parts_on("log", replace(advice, watched=replace(advice.watched, missed=missed))))
