@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,10 @@ from rlctl.commands.arguments import (
     split_names,
 )
 from rlctl.commands.damages import Damages
+from rlctl.commands.init import add_workloads
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.config.serve import LcSection, ServeConfig, load_config
-from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line
+from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line, on_one_line
 from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.ticklog import log_files
 from rlctl.envs.whole_file import write_whole
@@ -35,6 +37,7 @@ from rlctl.report.advice_log import AdviceData, watched
 from rlctl.report.advice_page import Answers, page_of, plain_of
 from rlctl.report.page import html_page, markdown
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
+from rlctl.serve.two_names import TwoNames
 
 POLICIES = "frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table"
 
@@ -44,6 +47,7 @@ under each policy and the shield: how much BE the host could have carried, at wh
 when, and which target, maximum load and error budget the log supports. Nothing is written to the host."""
 
 EXAMPLES = """examples:
+  rlctl advise --lc nginx.service --be batch.slice   # the same two names as serve; their log in /var/log/rlctl
   rlctl advise --config /etc/rlctl/serve.yaml        # the log and what stands in the configuration
   rlctl advise ticks.jsonl --html advice.html
   rlctl advise ticks.jsonl --shield measured,knee  # each policy behind each of them
@@ -63,6 +67,7 @@ class Asked:
 
     Attributes:
         shields: None given asks about the one in the log.
+        workloads: Who LC and BE are, where a log was not named; None asks about any.
         own_cpus, quantile_ratio: As `rlctl.report.advice_log.watched` takes them.
         allowed_percent: Windows that may miss the target.
     """
@@ -72,6 +77,7 @@ class Asked:
     own_cpus: float | None
     quantile_ratio: float
     allowed_percent: float
+    workloads: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "log", type=Path, nargs="*", metavar="LOG", help="tick logs, each a file or directory of a host"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="serve's configuration: its log, shield and SLO")
+    add_workloads(parser, required=False)
     parser.add_argument("--policies", default=POLICIES, metavar="A,B,...", help=f"default: {POLICIES}")
     parser.add_argument(
         "--shield", metavar="NAME|FILE,...", help="one or several; default: the configuration's, else the log's"
@@ -129,6 +136,9 @@ def question_on(log: Path, asked: Asked) -> Question:
     """Read a log here, where its path is known; CheckFailed or ConfigError: it says too little."""
     with Damages() as damaged:
         seen = watched(log_files(log), damaged, own_cpus=asked.own_cpus, quantile_ratio=asked.quantile_ratio)
+    if asked.workloads and seen.workloads and seen.workloads != asked.workloads:
+        there = on_one_line(str(seen.workloads))
+        raise CheckFailed(f"{log} is of another LC or BE: {there}; name the LOG of yours, or --config")
     shields = asked.shields or (seen.shield or load_profile(DEFAULT),)
     return Question(log, seen, asked.policies, shields, asked.allowed_percent)
 
@@ -179,16 +189,20 @@ def _parse_request(args: argparse.Namespace) -> tuple[list[Path], Asked]:
         catalogue.build(name)  # before any log is read: an unknown one is no fault of a log
     quantile, allowed, own, logs = 95.0, 1.0, None, list(args.log)
     shields = () if args.shield is None else split_names(args.shield)
-    if args.config is not None:
-        config = load_config(args.config)
+    workloads, config = None, _configuration(args)
+    if config is not None:
         # A window counts as missed where any LC misses it: the strictest budget holds, and the strictest target's tail.
         slos = [lc.slo for lc in config.lcs.values()]
         quantile = min(slos, key=lambda slo: slo.slo.target_seconds).quantile_percent
         allowed = min((slo.error_budget_percent for slo in slos if slo.error_budget_percent), default=allowed)
         shields, own = shields or (config.shield,), _own_cpus(config)
-        logs = logs or [config.log.directory]
+        if not logs:
+            logs, workloads = [config.log.directory], config.named_workloads
+        if args.lc is not None and not args.log and not any(config.log.directory.glob("ticks.jsonl*")):
+            names = f"--lc {args.lc} --be {args.be}"
+            raise ConfigError(f"no log yet: run `rlctl serve {names} --target auto` for ten minutes", logs[0])
     if not logs:
-        raise ConfigError("name a LOG, or serve's configuration with --config")
+        raise ConfigError("name --lc and --be, a LOG, or serve's configuration with --config")
     if (given := args.quantile or quantile) >= 100.0:
         raise ConfigError(f"--quantile {given:g}: below 100")
     asked = Asked(
@@ -197,8 +211,20 @@ def _parse_request(args: argparse.Namespace) -> tuple[list[Path], Asked]:
         own_cpus=own if args.own_cpus is None else args.own_cpus,
         quantile_ratio=given / 100.0,
         allowed_percent=args.allowed or allowed,
+        workloads=workloads,
     )
     return logs, asked
+
+
+def _configuration(args: argparse.Namespace) -> ServeConfig | None:
+    """That of the file, or of two names; None where neither is given."""
+    if args.lc is None and args.be is None:
+        return None if args.config is None else load_config(args.config)
+    if args.config is not None or args.lc is None or args.be is None:
+        raise ConfigError("give --lc and --be together, or --config FILE alone")
+    found = TwoNames.find(args.lc, args.be, "auto")
+    print(f"rlctl: {found}", file=sys.stderr)
+    return found.config
 
 
 def _own_cpus(config: ServeConfig) -> float | None:

@@ -20,11 +20,16 @@ A name is a systemd unit or slice, the path of a control group, name:PROCESS, or
 
 def add_names(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Declare `--lc`, `--be` and `--target`."""
+    add_workloads(parser, required=required)
+    parser.add_argument("--target", metavar="TIME", required=required, help="the LC's p95 to stay below, such as 10ms; "
+                        "auto proposes one")  # fmt: skip
+
+
+def add_workloads(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Declare `--lc` and `--be`."""
     parser.add_argument("--lc", metavar="NAME", required=required, help="the latency-critical service: unit, control "
                         "group, name:PROCESS or container:NAME")  # fmt: skip
     parser.add_argument("--be", metavar="NAME", required=required, help="best-effort work, named likewise")
-    parser.add_argument("--target", metavar="TIME", required=required, help="the LC's p95 to stay below, such as 10ms; "
-                        "auto proposes one")  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -271,6 +271,18 @@ class ServeConfig(Described):
             return {self.lc.name or "lc": self.lc}
         return {one.name or f"lc{number}": one for number, one in enumerate(self.lc, start=1)}
 
+    @property
+    def named_workloads(self) -> dict[str, object]:
+        """Who LC and BE are, as plain data; without what every start has anew."""
+        anew = {"pid"}
+        be = self.be.applications or self.be.workloads
+        return {
+            "lc": {name: lc.workload.model_dump(mode="json", exclude=anew) for name, lc in self.lcs.items()},
+            "be": [
+                one.model_dump(mode="json", exclude=anew) for one in (be if isinstance(be, tuple) else (be,)) if one
+            ],
+        }
+
 
 def load_config(path: Path) -> ServeConfig:
     """Read a serve configuration; what is wrong with it is told with file and line."""

@@ -37,11 +37,16 @@ class _Limits(Strict):
     least_weight: bool = False
 
 
-def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[Tick], Mapping[str, object]]:
+def header_of(
+    plant: Plant, policy: Policy, shield: Shield | None, workloads: Mapping[str, object] | None = None
+) -> Callable[[Tick], Mapping[str, object]]:
     """Says the header of a run, for `TickLog.header`. To be called before the run begins; None: nobody ruled on it.
 
     What the guards remember is in it, as of their verdict on the tick that follows: so a log whose beginning has been
     rotated away can still be checked.
+
+    Args:
+        workloads: Who LC and BE are, as `ServeConfig.named_workloads` has it.
     """
     fixed: dict[str, object] = {
         "log": SCHEMA,
@@ -54,6 +59,8 @@ def header_of(plant: Plant, policy: Policy, shield: Shield | None) -> Callable[[
         "limits": asdict(plant.limits),
         "tick_seconds": plant.tick_seconds,
     }
+    if workloads:
+        fixed["workloads"] = workloads
     if shield:
         described = {"name": shield.profile.name, "digest": shield.digest, "profile": shield.profile.model_dump()}
         fixed["shield"] = described

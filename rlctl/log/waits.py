@@ -20,7 +20,7 @@ HELP: Mapping[str, str] = {
 }
 """What an LC can wait for, and the setting for that."""
 
-ALONE = "BE uses next to nothing: the LC itself needs more of it"
+ALONE = "not behind BE, which uses next to nothing; the LC needs more CPUs, or a greater weight than others"
 
 
 def waits_of(telemetry: Telemetry) -> dict[str, float]:

@@ -16,7 +16,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.sim.identify import HostRecord, spread
-from rlctl.envs.telemetry import Telemetry, number_or_nan, offered_rps
+from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
 from rlctl.log.header import limits_in, profile_in
@@ -47,6 +47,8 @@ class AdviceData:
         load_ratio: Share of the LC's maximum, as the shield saw it.
         latency_ratio: The latency that counts, by the target.
         missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
+        workloads: Who LC and BE are; None where the log does not say.
+        proposed: The target is one that rlctl proposed, as nobody told one.
         earlier_ticks: Ticks before these, left out because they are of another host, period or target.
     """
 
@@ -59,6 +61,8 @@ class AdviceData:
     latency_ratio: Array
     missed: Array
     earlier_ticks: int = 0
+    workloads: Mapping[str, Any] | None = None
+    proposed: bool = False
 
     @property
     def hours(self) -> float:
@@ -108,25 +112,27 @@ def watched(
     offered: list[list[tuple[float, float]]] = []
     acting: list[str] = []
     subject: tuple[Limits, float, Mapping[str, float]] | None = None
-    earlier = 0
+    earlier, proposed = 0, False
     for logged in read_log(files, damaged):
         limits, period = limits_in(logged.header), period_in(logged.header)
         targets = logged.tick.telemetry.targets_seconds
         if limits is None or period is None or not min(targets.values()) > 0.0:  # nothing was ever read
+            continue
+        if max(targets.values()) >= NO_TARGET_SECONDS:  # `target: auto` before its first guess
             continue
         now = (limits, period, targets)
         if now != subject:
             earlier += len(rows)
             load, rows, offered, subject, acting = LoggedLoad(), [], [], now, []
         load.observe(logged)
-        header = logged.header
+        header, proposed = logged.header, TARGET_PROPOSED in logged.tick.telemetry.counters
         shield = profile_in(logged.header) or shield
         if (policy := printable(logged.tick.policy)) not in acting:
             acting.append(policy)
         rows.append(_row(logged, limits))
         offered.append(_offered(logged.tick.telemetry))
     if subject is None:
-        raise CheckFailed("no tick here says what host it is of")
+        raise CheckFailed("no tick here says what host it is of, and has a target")
     limits, period, targets = subject
     target_seconds = min(targets.values())
     wall, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
@@ -150,7 +156,10 @@ def watched(
         cpuset_cpus=cpuset,
         frozen=frozen > 0.0,
     )
-    return AdviceData(record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier)
+    return AdviceData(
+        record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier,
+        header.get("workloads"), proposed,
+    )  # fmt: skip
 
 
 def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:

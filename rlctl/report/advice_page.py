@@ -154,7 +154,7 @@ def _seen(watched: AdviceData) -> Iterator[str]:
     yield (
         f"{watched.hours:.2f} h of {record.tick_seconds:g}-s ticks under {', '.join(watched.acting)}; "
         f"BE may have {limits.cpus:g} CPU, the LC has {limits.lc_cpus:g}; target p{quantile:g} of "
-        f"{1e3 * record.target_seconds:g} ms"
+        f"{1e3 * record.target_seconds:g} ms" + (", auto (proposed)" if watched.proposed else "")
     )
     known = np.isfinite(watched.missed)
     held = 100.0 * float(1.0 - watched.missed[known].mean()) if known.any() else np.nan

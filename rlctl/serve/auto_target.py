@@ -60,7 +60,7 @@ class TargetProposal:
         least_seconds: The least that the latency source can judge.
         windows, requests: With BE held.
         most_rps: The highest load among them.
-        free_seconds, free_windows: The same tail with BE free; NaN of no window.
+        free_seconds, free_low_seconds, free_windows: The same tail with BE free; NaN of no window.
         made_seconds: Unix time at which the last window ended.
     """
 
@@ -72,6 +72,7 @@ class TargetProposal:
     requests: int
     most_rps: float
     free_seconds: float
+    free_low_seconds: float
     free_windows: int
     made_seconds: float
 
@@ -93,11 +94,11 @@ class TargetProposal:
             how = f"the least that its latency source can judge, as its own tail is {own}"
         # BE free and BE held took turns, so that both met the same loads: what they differ by is BE's doing.
         beside = f"; with BE free its tail was {free} in {self.free_windows} windows" if self.free_windows else ""
-        if self.free_windows and self.free_seconds > self.high_seconds:
+        if self.free_low_seconds > self.high_seconds:
             beside += ", which is BE's doing and no part of the target"
         return (
             f"{1e3 * self.target_seconds:g} ms, {how}, from {self.requests} requests in {self.windows} windows with BE "
-            f"held, at up to {self.most_rps:.3g} requests a second{beside}"
+            f"held, at up to {_rate(self.most_rps)} requests a second{beside}"
         )
 
 
@@ -194,6 +195,7 @@ class TargetWatch:
             requests=round(self._requests),
             most_rps=self._most_rps,
             free_seconds=_at(free, OWN_QUANTILE) if free else math.nan,
+            free_low_seconds=free[quantile_bounds(len(free), OWN_QUANTILE, MISSED_RATIO)[0]] if free else math.nan,
             free_windows=len(free),
             made_seconds=round(wall_seconds),
         )
@@ -207,8 +209,9 @@ class TargetWatch:
         if lc.time_seconds - self._told_seconds >= AGAIN_SECONDS:
             self._told_seconds = lc.time_seconds
             log.warning(
-                "LC %s misses its proposed target with BE held, at %.3g requests a second; it was proposed at up to "
-                "%.3g: tell a target, or remove %s and start anew", self.name, rps, self.proposal.most_rps, TARGETS,
+                "LC %s misses its proposed target with BE held, at %s requests a second; it was proposed at up to "
+                "%s: tell a target, or remove %s and start anew",
+                self.name, _rate(rps), _rate(self.proposal.most_rps), TARGETS,
             )  # fmt: skip
 
 
@@ -358,6 +361,10 @@ def _identity(lc: LcSection) -> dict[str, Any]:
 
 def _finite(figures: Mapping[str, float]) -> dict[str, float | None]:
     return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _rate(rps: float) -> str:
+    return f"{rps:.0f}" if rps >= 10.0 else f"{rps:.2g}"
 
 
 def _date(proposal: TargetProposal) -> str:

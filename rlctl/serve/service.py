@@ -277,7 +277,7 @@ class Service:
             # From the first tick of theirs the metrics and the log's header carry their names.
             self._metrics.rename(*described)
         if self._tick_log is not None:
-            self._tick_log.header = header_of(plant, policy, shield)
+            self._tick_log.header = header_of(plant, policy, shield, self._config.named_workloads)
             self._tick_log.renew_header()
 
     def _between_ticks(self) -> None:

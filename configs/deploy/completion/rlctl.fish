@@ -258,6 +258,8 @@ complete -c rlctl -n '_shtab_rlctl_using why' -l json -d 'the tick as it is reco
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a advise -d 'Reads what a service saw of a host, finds simulated hosts that explain it, and lets them live through the same load'
 complete -c rlctl -n '_shtab_rlctl_using advise' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l config -xka "(__fish_complete_path (commandline -ct))" -d 'serve'"'"'s configuration: its log, shield and SLO'
+complete -c rlctl -n '_shtab_rlctl_using advise' -l lc -x -d 'the latency-critical service: unit, control group, name:PROCESS or container:NAME'
+complete -c rlctl -n '_shtab_rlctl_using advise' -l be -x -d 'best-effort work, named likewise'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l policies -x -d 'default: frozen,weights,prm-hybrid-tuned,heracles,feedforward,learned-table'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l shield -xka "(__fish_append , heracles knee measured responsive; __fish_complete_path (commandline -ct))" -d 'one or several; default: the configuration'"'"'s, else the log'"'"'s'
 complete -c rlctl -n '_shtab_rlctl_using advise' -l own-cpus -x -d 'CPUs of BE'"'"'s on which the LC never runs (default: as logged)'

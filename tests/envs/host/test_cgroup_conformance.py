@@ -144,7 +144,7 @@ def test_a_frozen_ancestor_counts_as_frozen(bench: Bench) -> None:
     assert be.apply(LIMITS.full).frozen
     assert be.apply(LIMITS.safe).frozen
     outer.freezer.order(False)
-    assert be.read().frozen, "the inner group was ordered to freeze by itself"
+    assert be.read().frozen, "the inner group was is freezing by itself"
     assert not be.apply(LIMITS.full).frozen
 
 

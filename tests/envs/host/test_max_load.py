@@ -260,6 +260,21 @@ def test_it_says_what_it_goes_by(caplog):
     assert [record.getMessage() for record in caplog.records] == [said]
 
 
+def test_estimate_far_above_every_load_is_a_guess(caplog):
+    """A request of an idle redis cost fifty times what it costs at a thousand a second."""
+    caplog.set_level("INFO")
+    service = Service()
+    service.runs(5, 40.0)
+    assert (service.learned.lowest_rps, service.learned.highest_rps) == (40.0, None)
+    assert "estimated at 800 rps, a guess: 20 times the highest load seen" in str(service.learned)
+    for demand in (0.0009, 0.0008, 0.0007, 0.0006):
+        service.runs(5, 60.0, demand=demand)
+        service.learned.ratio(Value(60.0))
+    assert caplog.text.count("estimated at") == 1, "a guess that moves a little is no news"
+    service.runs(5, 400.0)
+    assert "between 800 and" in str(service.learned)
+
+
 def test_it_is_estimate_until_load_has_come_near(caplog):
     """Somebody who plans by the figure must see whether anybody has seen such a load."""
     caplog.set_level("INFO")

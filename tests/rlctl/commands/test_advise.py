@@ -6,6 +6,7 @@ import pickle
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.cli import main
 from rlctl.commands import advise
 from rlctl.commands.advise import Asked, answer, question_on
+from rlctl.config.serve import load_config
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, number, worst_of
+from rlctl.envs.ticklog import decode_line, encode_line
 from rlctl.envs.workload import Weight
 from rlctl.log.header import header_of
 from rlctl.log.reader import read_log
@@ -471,6 +474,44 @@ def test_of_several_lcs_the_strictest_counts(serve_yaml):
     cache = f"{{name: cache, {slo}, workload: {{kind: cgroup, path: /cache}}, {latency}}}"
     path.write_text(f"lc:\n  - {web}\n  - {cache}\nbe:\n" + path.read_text().partition("be:\n")[2])
     given = {"policies": "frozen", "log": [Path("x")], "config": path}
-    unasked = dict.fromkeys(("shield", "quantile", "allowed", "own_cpus"))
+    unasked = dict.fromkeys(("shield", "quantile", "allowed", "own_cpus", "lc", "be"))
     _, found = advise._parse_request(argparse.Namespace(**given, **unasked))
     assert (found.allowed_percent, found.quantile_ratio) == (0.1, 0.99)
+
+
+@pytest.fixture
+def two_names(serve_yaml, monkeypatch, tmp_path):
+    """Two names that are found, and where their log is."""
+    config = load_config(serve_yaml(new=f"log: {{directory: {tmp_path / 'log'}}}\n"))
+    monkeypatch.setattr(advise.TwoNames, "find", lambda *_: SimpleNamespace(config=config))
+    (tmp_path / "log").mkdir()
+    return config, ["advise", "--lc", "web", "--be", "batch"]
+
+
+def test_names_without_a_log_say_what_to_run(two_names, capsys):
+    assert main(two_names[1]) == 78
+    assert "run `rlctl serve --lc web --be batch --target auto`" in capsys.readouterr().err
+
+
+def test_a_log_of_other_names_is_refused(two_names, tmp_path, capsys):
+    config, typed = two_names
+    (log,) = watch(tmp_path / "log", "two-core-nginx", "frozen").iterdir()
+    asked = Asked(("frozen",), (), None, 0.95, 1.0, workloads=config.named_workloads)
+    assert question_on(log, asked).watched.workloads is None, "an older log does not say whose it is"
+    lines = log.read_bytes().splitlines(keepends=True)
+    header = decode_line(lines[0])[0] | {"workloads": {"lc": {"lc": {"kind": "cgroup", "path": "/other"}}, "be": []}}
+    log.write_bytes(b"".join([encode_line(header), *lines[1:]]))
+    assert main(typed) == 1
+    assert "is of another LC or BE" in capsys.readouterr().err
+
+
+def test_one_name_alone_is_refused(capsys):
+    assert main(["advise", "--lc", "web"]) == 78
+    assert "--lc and --be together" in capsys.readouterr().err
+
+
+def test_a_proposed_target_is_named_so(tmp_path):
+    log = shortened(watch(tmp_path, "two-core-nginx", "frozen"), tmp_path / "brief", 80)
+    advice = asked(log, ("frozen",))
+    proposed = replace(advice, watched=replace(advice.watched, proposed=True))
+    assert "10 ms, auto (proposed)" in markdown(parts_on("log", proposed))
