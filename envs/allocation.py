@@ -93,6 +93,7 @@ class Limits:
         levels: Quota levels 0..levels; level 0 is `min_quota_cpus`, level `levels` is all CPUs.
         exclusive_cpus: CPUs, the first ones of BE's order, that the LC never runs on.
         least_weight: BE has the kernel's least CPU weight, so that on a CPU that both want it hardly slows the LC.
+        can_freeze: BE may be suspended. If not, the smallest quota on one CPU is the tightest hold there is.
 
     Raises:
         ConfigError: Impossible numbers.
@@ -104,6 +105,7 @@ class Limits:
     levels: int = 20
     exclusive_cpus: int = 0
     least_weight: bool = False
+    can_freeze: bool = True
 
     def __post_init__(self) -> None:
         if self.cpus < 1 or self.levels < 1 or not 0.0 < self.min_quota_cpus <= self.cpus or self.lc_cpus <= 0.0:
@@ -120,8 +122,11 @@ class Limits:
 
     @property
     def safe(self) -> Allocation:
-        """Frozen, and beneath it the smallest quota on one CPU: what BE gets when nothing is known or all is wrong."""
-        return Allocation(self.min_quota_cpus, 1, frozen=True)
+        """Frozen, and beneath it the smallest quota on one CPU: what BE gets when nothing is known or all is wrong.
+
+        Where BE may not be frozen it is that quota alone.
+        """
+        return Allocation(self.min_quota_cpus, 1, frozen=self.can_freeze)
 
     @property
     def minimum(self) -> Allocation:
@@ -135,6 +140,8 @@ class Limits:
 
     def clip(self, allocation: Allocation) -> Allocation:
         """The nearest allocation that this host has; never freer than asked, but for the smallest quota."""
+        if allocation.frozen and not self.can_freeze:
+            return self.minimum
         quota_fits = self.min_quota_cpus <= allocation.quota_cpus and (
             allocation.quota_cpus <= self.cpus or allocation.quota_cpus == UNLIMITED
         )

@@ -22,8 +22,11 @@ from rlctl.envs.telemetry import READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.safety.guard import Guard
 from rlctl.safety.verdict import Bound, Reason
 
-HOSTS = (Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2))
-"""From one shared CPU to the thesis' machine."""
+HOSTS = (
+    Limits(cpus=1), Limits(cpus=2), Limits(cpus=36, lc_cpus=17), Limits(cpus=3, lc_cpus=0.5, min_quota_cpus=0.2),
+    Limits(cpus=2, can_freeze=False),
+)  # fmt: skip
+"""From one shared CPU to the thesis' machine, and one whose BE is held by quota."""
 
 RUNS, TICKS = 10, 20
 """Of absurd telemetry on each host."""

@@ -1,9 +1,9 @@
-"""Containers by name or id: Docker, Podman, runc and crun; by id: containerd and CRI-O; under both cgroup drivers.
+"""Containers by name or id: Docker, Podman, containerd, runc and crun; by id: CRI-O; under both cgroup drivers.
 
 An id is found among the control groups, where it is part of the name: `docker/ID` (cgroupfs driver),
-`system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. Only the
-runtime knows a name, so its command line tool has to answer. It gives the id, or the first process where the group may
-have any name (runc with its own `cgroupsPath`).
+`system.slice/docker-ID.scope` (systemd driver), `machine.slice/libpod-ID.scope`, `libpod_parent/libpod-ID`. containerd
+has a folder for each task, whatever its id. Else only the runtime knows a name, so its command line tool has to answer.
+It gives the id, or the first process where the group may have any name (runc with its own `cgroupsPath`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.groupsearch import find_groups
 from rlctl.envs.yaml_edge import Strict
 
+CONTAINERD_TASKS = Path("/run/containerd/io.containerd.runtime.v2.task")
+"""Of containerd's shims: NAMESPACE/ID/init.pid holds the first process of a container."""
+
 ANSWER_SECONDS = 5.0  # a daemon that hangs must not hang the controller's start
 
 _ID = re.compile(r"[0-9a-f]{12,64}")  # 12 digits is what `docker ps` shows
@@ -49,7 +52,7 @@ class ByContainer(Strict):
     """A running container of Docker, Podman, containerd, CRI-O, runc or crun.
 
     Attributes:
-        name: Its id or at least 12 digits of it, or its name, which containerd and CRI-O are not asked for.
+        name: Its name, which containerd takes for its id; or its id, or at least 12 digits of that.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
@@ -106,12 +109,17 @@ class ContainerPaths:
 
 
 def find_container(
-    spec: ByContainer, layout: Layout, proc: Path = Path("/proc"), search_path: str | None = None
+    spec: ByContainer,
+    layout: Layout,
+    proc: Path = Path("/proc"),
+    search_path: str | None = None,
+    tasks: Path = CONTAINERD_TASKS,
 ) -> tuple[str, ...]:
     """Paths of a running container's groups, each once.
 
     Args:
         search_path: Folders of the runtimes' tools, as in PATH; by default PATH itself.
+        tasks: Where containerd has a folder for each task.
 
     Raises:
         HostError: It does not run, or no runtime knows it; says what each tool answered.
@@ -119,6 +127,8 @@ def find_container(
     if _ID.fullmatch(spec.name):
         with contextlib.suppress(HostError):  # no id then, but a name of such digits
             return _by_id(spec.name, spec.name, layout)
+    if found := _of_containerd(spec.name, layout, proc, tasks):
+        return found
     answers = {}
     for program, question in _QUESTIONS.items():
         tool = shutil.which(program, path=search_path)
@@ -139,8 +149,27 @@ def _locate(name: str, answer: str, layout: Layout, proc: Path) -> tuple[str, ..
         raise HostError(f"container {name}: cannot make sense of the runtime's answer {answer[:80]!r}") from error
     if pid <= 0:
         raise HostError(f"container {name} does not run now; start it first")
+    return _of_process(pid, layout, proc)
+
+
+def _of_process(pid: int, layout: Layout, proc: Path) -> tuple[str, ...]:
     paths = Group.of_process(layout, pid, Knobs(None), proc).paths.items()
     return tuple(dict.fromkeys(f"/{path.relative_to(layout.mounts[controller].path)}" for controller, path in paths))
+
+
+def _of_containerd(container_id: str, layout: Layout, proc: Path, tasks: Path) -> tuple[str, ...]:
+    """Groups of a task of containerd's, in whichever namespace; none where it has no such task that runs."""
+    found = []
+    for file in sorted(tasks.glob(f"*/{container_id}/init.pid")):
+        with contextlib.suppress(OSError, ValueError, RlctlError):
+            paths = _of_process(int(file.read_text()), layout, proc)
+            # A task that ended leaves its number, which may be another program's by now.
+            if all(container_id in path for path in paths):
+                found.append((file.parent.parent.name, paths))
+    if len(found) > 1:
+        spaces = ", ".join(space for space, _ in found)
+        raise HostError(f"containerd has a container {container_id} in each of {spaces}; name its control group")
+    return found[0][1] if found else ()
 
 
 def _by_id(container_id: str, name: str, layout: Layout) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.containers import ByContainer, ContainerPaths, find_container
 from rlctl.envs.host.groupsearch import find_groups
-from rlctl.envs.host.kubernetes import ByKubernetes, kubernetes_matcher
+from rlctl.envs.host.kubernetes import POD_LOGS, ByKubernetes, kubernetes_matcher
 from rlctl.envs.yaml_edge import Strict
 
 _UNIT_KINDS = (".service", ".slice", ".scope", ".socket", ".mount", ".swap")
@@ -110,8 +110,10 @@ def _by_path(spec: ByPath) -> tuple[Callable[[str], bool], str, str, str]:
             named = f"; is the name right (`systemctl status {unit}`)?"
             hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid; a user's by its cgroup"
             return _unit_matcher(unit), "control group of systemd unit", unit, hint
-        case ByKubernetes(pod_uid=None, qos=qos):
-            return kubernetes_matcher(spec), "Kubernetes group or pod of class", str(qos), ""
+        case ByKubernetes(qos=str(qos)):
+            return kubernetes_matcher(spec), "Kubernetes group or pod of class", qos, ""
+        case ByKubernetes(pod=str(pod)):
+            return kubernetes_matcher(spec), "Kubernetes pod", pod, f"; kubelet's list of them is {POD_LOGS}"
         case ByKubernetes(pod_uid=uid):
             return kubernetes_matcher(spec), "Kubernetes pod", str(uid), ""
 

@@ -14,7 +14,8 @@ EXAMPLES = """examples:
   rlctl init --lc nginx.service --be batch.slice --target 10ms > serve.yaml
   rlctl init --lc name:redis-server --be /batch --target 2ms --out /etc/rlctl/serve.yaml
 
-A name is a systemd unit or slice, the path of a control group, name:PROCESS, or container:NAME.
+A name is a systemd unit or slice, a container, the path of a control group, name:PROCESS, pod:NAMESPACE/NAME, or
+qos:CLASS for all pods of a class. container:NAME is a container also where a unit has that name.
 """
 
 
@@ -28,7 +29,7 @@ def add_names(parser: argparse.ArgumentParser, *, required: bool) -> None:
 def add_workloads(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Declare `--lc` and `--be`."""
     parser.add_argument("--lc", metavar="NAME", required=required, help="the latency-critical service: unit, control "
-                        "group, name:PROCESS or container:NAME")  # fmt: skip
+                        "group, container, name:PROCESS or pod:NAMESPACE/NAME")  # fmt: skip
     parser.add_argument("--be", metavar="NAME", required=required, help="best-effort work, named likewise")
 
 

@@ -88,6 +88,7 @@ Lc = Annotated[
 
 
 BeWeight = Literal["minimum", "idle", "leave"]
+BeHold = Literal["freeze", "quota"]
 
 
 class StarvedSection(Described):
@@ -121,6 +122,8 @@ class BeSection(Described):
         cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
         quota_levels: Steps of the quota that learned policies move on.
         min_quota_cpus: The smallest quota ever written.
+        hold: The tightest hold of BE. `freeze` suspends it. `quota` leaves it `min_quota_cpus` on one CPU, for BE that
+            a liveness probe or the like restarts when it does not answer.
         weight: BE's CPU weight under every policy, put back at the end: the kernel's `minimum`; `idle`, its class for
             what runs when nobody else wants the CPU, where the kernel has it; or `leave` it as it is. A group that has
             less keeps it.
@@ -132,6 +135,7 @@ class BeSection(Described):
     cpus: Cpus | None = None
     quota_levels: int = Field(default=20, ge=1, le=1000)
     min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
+    hold: BeHold = "freeze"
     weight: BeWeight = "minimum"
     starved: StarvedSection = StarvedSection()
 

@@ -35,6 +35,7 @@ class _Limits(Strict):
     levels: int = Field(ge=1, le=ALL_CPUS)
     exclusive_cpus: int = Field(0, ge=0, le=ALL_CPUS)
     least_weight: bool = False
+    can_freeze: bool = True
 
 
 def header_of(

@@ -96,4 +96,5 @@ def range_in_words(limits: Limits) -> str:
     """What BE may get on this host, and what the LC has."""
     cpus = "1 CPU" if limits.cpus == 1 else f"{limits.cpus} CPUs"
     quota = f"a quota of {limits.min_quota_cpus:g} CPU and more, in {limits.levels} levels"
-    return f"BE may get {cpus}, {quota}; the LC has {limits.lc_cpus:g}"
+    held = "" if limits.can_freeze else "; it is held by that quota and never suspended (be.hold: quota)"
+    return f"BE may get {cpus}, {quota}{held}; the LC has {limits.lc_cpus:g}"

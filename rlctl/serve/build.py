@@ -212,7 +212,7 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], known: bool, knobs: Knob
     config, order = found.config, found.be_cpus(lc_cpus)
     limits = Limits(
         len(order), max(1.0, float(len(lc_cpus))), config.be.min_quota_cpus, config.be.quota_levels,
-        exclusive_cpus=exclusive_cpus(order, lc_cpus) if known else 0,
+        exclusive_cpus=exclusive_cpus(order, lc_cpus) if known else 0, can_freeze=config.be.hold == "freeze",
     )  # fmt: skip
     # CFS bandwidth: quota and period are in microseconds (Documentation/scheduler/sched-bwc.rst).
     period_us = round(config.quota_period_milliseconds * 1e3)

@@ -172,6 +172,8 @@ def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
     limits = asdict(plant.limits)
     # It follows from BE's weight, which is not set yet.
     del limits["least_weight"]
+    # How BE is held says nothing of the levels that were safe.
+    del limits["can_freeze"]
     return {
         "limits": limits,
         "slo": objectives,

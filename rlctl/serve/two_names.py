@@ -24,7 +24,7 @@ _TARGET = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 _MILLISECONDS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 _UNIT = re.compile(r"\S+\.(service|slice|scope)")
 _RESTRICTING = (CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER)
-PROCESS, CONTAINER = "name:", "container:"
+PROCESS, CONTAINER, POD, QOS = "name:", "container:", "pod:", "qos:"
 
 FILE = """\
 # Written by `rlctl init` for this host. A key that does not stand here has its default, which `rlctl config show FILE`
@@ -73,7 +73,9 @@ def parse_target(text: str) -> float | Literal["auto"]:
 
 
 def find_workload(name: str, layout: Layout | None = None, proc: Path = PROC) -> FoundWorkload:
-    """What a name means on this host: a unit, a control group, a process (`name:`) or a container (`container:`).
+    """What a name means on this host: a unit, a control group, a container, or what its prefix says.
+
+    `name:` is a process, `container:` a container, `pod:` a Kubernetes pod, `qos:` every pod of a class.
 
     Raises:
         ConfigError: A process by that name shares its control group with the rest of the host.
@@ -84,11 +86,11 @@ def find_workload(name: str, layout: Layout | None = None, proc: Path = PROC) ->
     for section in candidates:
         with contextlib.suppress(HostError):
             return FoundWorkload(section, _describe(section, layout, proc))
-    if name.startswith((PROCESS, CONTAINER)) or "/" in name or _UNIT.fullmatch(name):
+    if name.startswith((PROCESS, CONTAINER, POD, QOS)) or "/" in name or _UNIT.fullmatch(name):
         groups_of(candidates[0], layout, Knobs(None))  # its own words say what is amiss
     raise HostError(
-        f"nothing here is called {name!r}: no systemd unit and no control group; for a process write {PROCESS}{name}, "
-        f"for a container {CONTAINER}{name}"
+        f"nothing here is called {name!r}: no systemd unit, control group or container; for a process write "
+        f"{PROCESS}{name}, for a pod {POD}NAMESPACE/{name}"
     )
 
 
@@ -130,12 +132,24 @@ class TwoNames:
 def _candidates(name: str, layout: Layout, proc: Path) -> list[source.Workload]:
     if name.startswith(PROCESS):
         return [_of_process(name.removeprefix(PROCESS), layout, proc)]
+    if name.startswith(POD):
+        pod = {"kind": "kubernetes", "pod": name.removeprefix(POD)}
+        return [validate(source.KubernetesWorkload, pod, name)]
+    if name.startswith(QOS):
+        # Each pod by itself: the group of the whole class belongs to kubelet.
+        pods = {"kind": "kubernetes", "qos": name.removeprefix(QOS), "each_pod": True}
+        return [validate(source.KubernetesWorkload, pods, name)]
+    container = {"kind": "container", "name": name.removeprefix(CONTAINER)}
     if name.startswith(CONTAINER):
-        return [validate(source.ContainerWorkload, {"kind": "container", "name": name.removeprefix(CONTAINER)}, name)]
+        return [validate(source.ContainerWorkload, container, name)]
     group = validate(source.CgroupWorkload, {"kind": "cgroup", "path": f"/{name.strip('/')}"}, name)
     if "/" in name:
         return [group]
-    return [source.UnitWorkload(kind="unit", unit=name), group]
+    found: list[source.Workload] = [source.UnitWorkload(kind="unit", unit=name), group]
+    # Last, since the runtimes' tools have to be asked.
+    with contextlib.suppress(ConfigError):
+        found.append(validate(source.ContainerWorkload, container, name))
+    return found
 
 
 def _of_process(name: str, layout: Layout, proc: Path) -> source.Workload:

@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -20,12 +19,10 @@ from prometheus_client import generate_latest
 
 from rlctl.cli import _parser
 from rlctl.config.sections import LimitsSection
-from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
-from rlctl.envs.host.discovery import discover
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason, Verdict
@@ -366,117 +363,6 @@ def test_root_writes_groups_with_the_units_capabilities():
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
     assert int(done.stdout, 16).bit_count() == len(kept)
-
-
-ID = "3f4c" * 16
-UIDS = ("0a1b2c3d-1111-4a5b-8c6d-112233445566", "0a1b2c3d-2222-4a5b-8c6d-112233445566")
-LC_UID = "0a1b2c3d-3333-4a5b-8c6d-112233445566"
-SLICE = "kubepods.slice/kubepods"
-SHAPES = {
-    "cgroupfs": (
-        [f"kubepods/besteffort/pod{uid}" for uid in UIDS],
-        f"kubepods/pod{LC_UID}",
-        f"kubepods/burstable/pod{LC_UID[::-1]}",
-        ID,
-    ),
-    "systemd": (
-        [f"{SLICE}-besteffort.slice/kubepods-besteffort-pod{uid.replace('-', '_')}.slice" for uid in UIDS],
-        f"{SLICE}-pod{LC_UID.replace('-', '_')}.slice",
-        f"{SLICE}-burstable.slice/kubepods-burstable-pod{LC_UID[::-1].replace('-', '_')}.slice",
-        f"cri-containerd-{ID}.scope",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("driver", SHAPES)
-def test_kubernetes_configuration_finds_pods_of_either_cgroup_driver(tmp_path, driver):
-    be, lc, burstable, container = SHAPES[driver]
-    for pod in (*be, lc, burstable):
-        (tmp_path / pod / container).mkdir(parents=True)
-    mount = Mount(tmp_path, 2)
-    layout = Layout(dict.fromkeys((CgroupController.CPU, CgroupController.CPUSET, CgroupController.FREEZER), mount), {})
-    config = load_config(ROOT / "configs/serve/kubernetes.yaml")
-    found = [discover(workload, layout) for workload in config.be.workloads]
-    assert found == [tuple(f"/{pod}" for pod in be)]
-    assert discover(config.lc.workload, layout) == (f"/{lc}",)
-
-
-@pytest.fixture(scope="module")
-def manifests():
-    found = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
-    return {manifest["kind"]: manifest for manifest in found}
-
-
-def test_pod_has_the_least_privilege(manifests):
-    assert set(manifests) == {"Namespace", "ServiceAccount", "DaemonSet"}  # no roles: nothing asks the API
-    pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    security = container["securityContext"]
-    assert manifests["ServiceAccount"]["automountServiceAccountToken"] is pod["automountServiceAccountToken"] is False
-    assert security["privileged"] is security["allowPrivilegeEscalation"] is False
-    assert security["readOnlyRootFilesystem"] is True
-    assert security["capabilities"] == {"drop": ["ALL"], "add": ["SYS_NICE"]}
-    assert pod["hostPID"] is True
-    assert "hostNetwork" not in pod
-    assert "rlctl" in pod["nodeSelector"]
-    hosts = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    assert hosts == {"/sys/fs/cgroup", "/var/lib/rlctl", "/var/log/rlctl", "/etc/localtime"}
-
-
-def test_schedule_in_pod_has_nodes_local_time(manifests):
-    """A container has UTC of its own: BE once had its night's room at noon."""
-    pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    (mount,) = [one for one in container["volumeMounts"] if one["mountPath"] == "/etc/localtime"]
-    (volume,) = [one for one in pod["volumes"] if one["name"] == mount["name"]]
-    assert mount["readOnly"] is True
-    assert volume["hostPath"] == {"path": "/etc/localtime", "type": "File"}
-    assert "-v /etc/localtime:/etc/localtime:ro" in (DEPLOY / "Containerfile").read_text()
-
-
-def test_hand_off_may_do_its_calls(manifests):
-    role, binding = yaml.safe_load_all((DEPLOY / "kubernetes-hand-off.yaml").read_text())
-    allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
-    assert allowed == {("pods", "get"), ("pods", "list"), ("pods", "patch"), ("pods/eviction", "create")}
-    assert (role["kind"], binding["kind"]) == ("Role", "RoleBinding"), "of one namespace, not of the cluster"
-    assert role["metadata"] == binding["metadata"]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    account = manifests["ServiceAccount"]["metadata"]
-    assert binding["subjects"] == [{"kind": "ServiceAccount"} | account]
-
-
-def test_patch_gives_token_and_node_only(manifests):
-    patch = yaml.safe_load((DEPLOY / "kubernetes-hand-off-patch.yaml").read_text())
-    pod = patch["spec"]["template"]["spec"]
-    assert set(pod) == {"automountServiceAccountToken", "containers"}
-    assert pod["automountServiceAccountToken"] is True
-    (container,) = pod["containers"]
-    (served,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
-    assert container["name"] == served["name"], "by its name the patch finds the container"
-    assert container["env"] == [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
-
-
-def test_pod_is_neither_its_lc_nor_be(manifests):
-    """Guaranteed is requests equal to limits, BestEffort is neither."""
-    (container,) = manifests["DaemonSet"]["spec"]["template"]["spec"]["containers"]
-    resources = container["resources"]
-    assert resources["requests"]
-    assert resources["requests"] != resources["limits"]
-
-
-def test_manifest_and_configuration_agree(manifests):
-    pod = manifests["DaemonSet"]["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert set(mounts) == {volume["name"] for volume in pod["volumes"]}
-    config = load_config(ROOT / "configs/serve/kubernetes.yaml")
-    assert (mounts["state"], mounts["log"]) == (str(config.state_directory), str(config.log.directory))
-    assert container["args"] == ["--config", mounts["config"]]
-    assert config.metrics.address[1] == container["ports"][0]["containerPort"]
-    for file in (config.metrics.tls_certificate, config.metrics.tls_key, config.metrics.bearer_token_file):
-        assert str(file.parent) == mounts["metrics"]
-    secret = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "metrics")
-    assert stat.S_IMODE(secret["defaultMode"]) & 0o007 == 0  # or the token is refused
 
 
 def test_the_image_serves_and_does_not_train():

@@ -51,3 +51,13 @@ def test_impossible_limits_are_a_configuration_error():
 def test_number_of_cpus_reads_as_itself():
     assert str(Allocation(0.5, 1)) == "0.50 CPU on 1 CPU"
     assert str(Allocation(float("inf"), 2, frozen=True)) == "unlimited on 2 CPUs, frozen"
+
+
+@given(allocations, st.integers(1, 64))
+def test_hold_by_quota_never_freezes(allocation, cpus):
+    limits = Limits(cpus, can_freeze=False)
+    clipped = limits.clip(allocation)
+    assert not clipped.frozen
+    assert not limits.safe.frozen
+    # What is to be frozen gets the least there is, whatever stands beneath the freezer.
+    assert clipped == limits.minimum if allocation.frozen else clipped == Limits(cpus).clip(allocation)

@@ -69,6 +69,7 @@ class Case:
         inside: The fault inside the controller, see `tests.faults.launcher`.
         path: A folder that the controller's PATH begins with.
         endpoint: Latency comes from an endpoint.
+        hold: How BE is held at the least: `quota` never freezes it.
         promise: Within which time BE has to be where it has to be.
         escapes: A task of BE leaves its groups, so that its CPU time is in nobody's hands.
         counted_late: Time counts from the stall of the client that follows the fault.
@@ -84,6 +85,7 @@ class Case:
     inside: str = ""
     path: Callable[[Stage], str] = lambda stage: ""
     endpoint: bool = False
+    hold: str = "freeze"
     promise: Promise = Promise.STALE
     escapes: bool = False
     counted_late: bool = False
@@ -121,6 +123,18 @@ def _to_safe_once(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
         return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
 
     return act
+
+
+def _never_frozen(act: Callable[[Stage], Fault]) -> Callable[[Stage], Fault]:
+    """The same, and BE was at no time told to stand still: what asks it had an answer."""
+
+    def watched(stage: Stage) -> Fault:
+        fault = act(stage)
+        if any(one.ordered or (one.found and one.found.frozen) for one in stage.onlooker.samples):
+            raise TestbedError("BE was frozen, though be.hold is quota")
+        return fault
+
+    return watched
 
 
 def _unchanged(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
@@ -353,6 +367,8 @@ CASES: tuple[Case, ...] = (
             act=_to_safe(_tell(tail=-5.0, rps=-400.0))),
     replace(_SENSOR, name="requests-fail", does="one request in ten fails, as fast as ever", says="latency-missing",
             act=_to_safe(_tell(errors=5.0))),
+    replace(_SENSOR, name="quota-hold-stale", does="the endpoint repeats itself, and BE is held by quota, never frozen",
+            says="latency-stale", act=_never_frozen(_to_safe(lambda stage: stage.source.stall())), hold="quota"),
     Case("log-unusable", "one line in ten of the latency log is null", _to_safe(_garble), "latency-missing", _leave),
     Case("lc-killed", "SIGKILL to the LC", _to_safe(_signal(signal.SIGKILL, _lc)), "lc-dead", _leave,
          promise=Promise.TICK),
@@ -401,6 +417,9 @@ CASES: tuple[Case, ...] = (
     Case("controller-sigkill", "SIGKILL to the controller", _to_safe(_signal(signal.SIGKILL, _controller)),
          "has ended: BE goes to the safe allocation", _left_to_watchdog,
          promise=Promise.LEASE),
+    Case("quota-hold-sigkill", "SIGKILL to the controller, and BE is held by quota, never frozen",
+         _never_frozen(_to_safe(_signal(signal.SIGKILL, _controller))), "has ended: BE goes to the safe allocation",
+         _left_to_watchdog, hold="quota", promise=Promise.LEASE),
     Case("controller-sigstop", "SIGSTOP to the controller", _to_safe(_signal(signal.SIGSTOP, _controller)),
          "has not renewed its lease", _left_to_successor, promise=Promise.LEASE),
     Case("watchdog-sigkill", "SIGKILL to the watchdog",

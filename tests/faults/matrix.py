@@ -150,7 +150,7 @@ def _gone(kill: Kill, pace: Pace, stop: threading.Event) -> Row:
 
 def _tried(case: Case, pace: Pace, stop: threading.Event) -> Row:
     name = f"rlctl-faults-{os.getpid()}-{case.name}"
-    with Stage(name, pace, endpoint=case.endpoint, stop=stop) as stage:
+    with Stage(name, pace, endpoint=case.endpoint, hold=case.hold, stop=stop) as stage:
         begun = time.monotonic()
         stage.serve(case.config(stage), case.inside, case.path(stage))
         stage.until(lambda: stage.taken_since(begun), "BE taken over")

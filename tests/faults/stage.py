@@ -61,6 +61,7 @@ class Stage:
         name: Of its control groups.
         pace: How fast this machine is.
         endpoint: Latency from an endpoint that lies when told to, rather than from a client of the LC.
+        hold: How BE is held at the least, `be.hold` of the configuration.
         stop: Ends every wait.
 
     Attributes:
@@ -76,11 +77,19 @@ class Stage:
         originals: Every setting of both groups before the start, as the kernel prints it.
     """
 
-    def __init__(self, name: str, pace: Pace, *, endpoint: bool = False, stop: threading.Event | None = None) -> None:
-        self.name, self.pace = name, pace
+    def __init__(
+        self,
+        name: str,
+        pace: Pace,
+        *,
+        endpoint: bool = False,
+        hold: str = "freeze",
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.name, self.pace, self._hold = name, pace, hold
         self._stop = stop or threading.Event()
         self.order = tuple(sorted(os.sched_getaffinity(0), reverse=True))
-        self.limits = Limits(len(self.order))
+        self.limits = Limits(len(self.order), can_freeze=hold == "freeze")
         self._endpoint = endpoint
         self._stack = contextlib.ExitStack()
         self._services = 0
@@ -268,7 +277,11 @@ class Stage:
                 "slo": {"target_milliseconds": TARGET_MILLISECONDS, "max_load_rps": MAX_LOAD_RPS},
                 "latency": self.source.config,
             },
-            "be": {"workloads": [{"kind": "cgroup", "path": f"/{self.be.name}"}], "cpus": list(self.order)},
+            "be": {
+                "workloads": [{"kind": "cgroup", "path": f"/{self.be.name}"}],
+                "cpus": list(self.order),
+                "hold": self._hold,
+            },
             "policy": {"name": "greedy-shield"},
             "state_directory": str(self.folder / "state"),
             "log": {"directory": str(self.folder / "log")},

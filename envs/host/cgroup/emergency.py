@@ -93,7 +93,7 @@ def emergency_plan(
     cpus = frozenset(order[: limits.safe.cpuset_cpus])
     # The freeze of all groups comes first: it needs no room above or below.
     for group in there:
-        if group.freezer is not None:
+        if group.freezer is not None and limits.safe.frozen:
             group.freezer.order(True)
     freeze = kernel.take_steps()
     # Children before their parent: v1 refuses a parent's quota or CPUs below a child's. Those that have none of their

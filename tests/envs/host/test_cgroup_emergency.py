@@ -118,3 +118,12 @@ def test_no_groups_no_steps(bench):
     plan = emergency_plan([], ORDER, LIMITS, bench.knobs())
     assert plan.paths == ()
     assert plan.to_bytes() == b""
+
+
+def test_hold_by_quota_plans_no_freeze(bench):
+    limits = Limits(2, min_quota_cpus=0.02, can_freeze=False)
+    plan, actuator = plan_and_actuator(bench, [bench.group()], limits)
+    actuator.apply(Allocation(UNLIMITED, 2))
+    assert carry_out(bench, plan) == []
+    assert actuator.read() == limits.minimum
+    assert actuator.apply(Allocation(0.5, 1, frozen=True)) == limits.minimum

@@ -14,6 +14,7 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
+from rlctl.envs.host.containers import find_container
 from rlctl.envs.host.discovery import (
     ByCgroup,
     ByContainer,
@@ -22,6 +23,8 @@ from rlctl.envs.host.discovery import (
     ByUnit,
     discover,
 )
+from rlctl.envs.host.groupsearch import find_groups
+from rlctl.envs.host.kubernetes import kubernetes_matcher
 
 ID = "3f4c" * 16
 OTHER_ID = "9a0b" * 16
@@ -222,6 +225,22 @@ def test_runc_container_with_a_group_of_any_name(v2: Layout, tmp_path: Path) -> 
         discover(ByContainer(name="job"), v2, proc, tools)
 
 
+def test_containerd_task_is_found_by_its_folder(v2: Layout, tmp_path: Path) -> None:
+    make_groups(root(v2), {"default/web": [41], "other/web": [42], "elsewhere": [43]})
+    proc, tasks = tmp_path / "proc", tmp_path / "tasks"
+    for pid, group in ((41, "default/web"), (42, "other/web"), (43, "elsewhere")):
+        (proc / str(pid)).mkdir(parents=True)
+        (proc / str(pid) / "cgroup").write_text(f"0::/{group}\n")
+    # The number of a task that ended is another program's now.
+    for space, pid in (("default", 41), ("gone", 43)):
+        (tasks / space / "web").mkdir(parents=True)
+        (tasks / space / "web/init.pid").write_text(str(pid))
+    assert find_container(ByContainer(name="web"), v2, proc, str(tmp_path), tasks) == ("/default/web",)
+    (tasks / "gone/web/init.pid").write_text("42")
+    with pytest.raises(HostError, match="in each of default, gone"):
+        find_container(ByContainer(name="web"), v2, proc, str(tmp_path), tasks)
+
+
 def test_unknown_container_names_what_each_tool_said(v2: Layout, tmp_path: Path) -> None:
     tools = write_tool(tmp_path / "bin", "docker", "echo Is the daemon running? >&2; exit 1")
     with pytest.raises(HostError, match=r"docker: Is the daemon running\?; podman: not installed"):
@@ -275,6 +294,20 @@ def test_kubernetes_pod_and_one_container_of_it(v2: Layout, path: str) -> None:
     make_groups(root(v2), {f"{dashed}{ID}{suffix}": [51], f"{dashed}{OTHER_ID}{suffix}": [52], monitor: [53]})
     assert pids(discover(ByKubernetes(pod_uid=UID), v2), v2) == {51, 52, 53}
     assert pids(discover(ByKubernetes(pod_uid=UID, container_id=ID[:12]), v2), v2) == {51}
+
+
+def test_a_named_pod_is_followed_when_made_anew(v2: Layout, tmp_path: Path) -> None:
+    make_groups(root(v2), {f"kubepods/burstable/pod{UID}/{ID}": [51]})
+    logs = tmp_path / "pods"
+    matches = kubernetes_matcher(ByKubernetes(pod="web/front-0"), logs)
+    assert not matches(f"/kubepods/burstable/pod{UID}")
+    for name in (f"web_front-0_{UID}", f"web_front-01_{UID.replace('1b', '2c')}"):
+        (logs / name).mkdir(parents=True)
+    assert find_groups(matches, "pod", "web/front-0", v2) == (f"/kubepods/burstable/pod{UID}",)
+    anew = UID.replace("1b", "3d")
+    (logs / f"web_front-0_{anew}").mkdir()
+    os.utime(logs, ns=(1, 1))  # a file system may keep coarse times
+    assert matches(f"/kubepods/pod{anew}")
 
 
 @pytest.fixture

@@ -53,6 +53,8 @@ def host(tmp_path: Path) -> FakeHost:
     made.process(14, "loose", "/")
     made.process(15, "twice", "/a")
     made.process(16, "twice", "/b")
+    made.process(17, "job", f"/machine.slice/libpod-{'cafe' * 16}.scope")
+    made.process(18, "task", "/kubepods/besteffort/pod1")
     return made
 
 
@@ -64,6 +66,9 @@ def host(tmp_path: Path) -> FakeHost:
     ("a", {"kind": "cgroup", "path": "/a"}, "1 process (twice)"),
     ("name:nginx", {"kind": "cgroup", "path": "/system.slice/nginx.service"}, "2 processes (nginx)"),
     ("name:redis-server", {"kind": "cgroup", "path": "/system.slice/redis-server.service"}, "(redis-server)"),
+    ("cafecafecafe", {"kind": "container", "name": "cafecafecafe"}, "1 process (job)"),
+    ("qos:besteffort", {"kind": "kubernetes", "pod": None, "pod_uid": None, "container_id": None, "qos": "besteffort",
+                        "each_pod": True}, "1 process (task)"),
 ])  # fmt: skip
 def test_a_name_is_found_and_said(host: FakeHost, name: str, section: dict[str, object], words: str) -> None:
     found, said = host.find(name)
@@ -78,6 +83,9 @@ def test_a_name_is_found_and_said(host: FakeHost, name: str, section: dict[str, 
     ("name:loose", ConfigError, "systemd-run --unit=loose"),
     ("name:twice", ConfigError, "2 control groups (/a, /b)"),
     ("/none/here", HostError, "/none/here"),
+    ("pod:web/front-0", HostError, "Kubernetes pod web/front-0"),
+    ("pod:front", ConfigError, "pod"),
+    ("qos:best", ConfigError, "besteffort"),
     ("..", ConfigError, "group below the root"),
 ])  # fmt: skip
 def test_what_is_not_found_says_what_to_type(host: FakeHost, name: str, error: type[Exception], words: str) -> None:
