@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.events import BE_VANISHED, Events
 from rlctl.envs.host.latency.newest import Windowed
-from rlctl.envs.host.max_load import MaxLoad, window_of
+from rlctl.envs.host.max_load import MaxLoad, is_crowded, window_of
 from rlctl.envs.host.poller import Poller
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.quiet import QuietTimes
@@ -382,6 +382,8 @@ class LiveHost:
         if (max_load := lc.max_load) is None:
             return telemetry
         rps, held = offered_rps(readings), self._verdict.at_most(self.limits.minimum)
+        # Beside others that are not BE a miss says nothing of the load.
+        held &= not is_crowded(telemetry.lc_cpus, telemetry.lc_run_delay_ratio, max_load.usable_cpus)
         max_load.observe(
             telemetry.time_seconds, rps, telemetry.lc_cpu_seconds_per_request, telemetry.latency_ratio, be_held=held,
             busiest=readings.get(BUSIEST_THREAD, ABSENT), window_seconds=window_of(telemetry),

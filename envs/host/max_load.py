@@ -47,6 +47,9 @@ SETTLED_SECONDS = 10.0
 MISSED_RATIO = 0.95
 """Of a load at which the LC alone misses its target: the most that may count as its maximum."""
 
+CROWDED_RATIO = 0.5
+"""An LC that has less of its CPUs, and waits for them, waits for whoever has the others."""
+
 SAME_SECONDS = 1e-3
 """Figures whose windows end so close to each other are the same: sources are polled in their own time."""
 
@@ -181,7 +184,7 @@ class MaxLoad:
             rps: Load that was offered.
             demand: CPU time by requests, both of the window of `rps`.
             latency_ratio: Its tail latency by the target; None where it is not known.
-            be_held: BE had its minimum at most.
+            be_held: BE had its minimum at most, and nobody else the LC's CPUs, see `is_crowded`.
             busiest: The busiest thread's share of the LC's CPU time.
             window_seconds: How long the latency is of: so long what BE did before stays in it.
         """
@@ -193,13 +196,13 @@ class MaxLoad:
         self._seen_until = now_seconds - rps.age_seconds
         if latency_ratio > 1.0:
             self._last_held_rps = 0.0
+            # Under overload requests become cheaper: such a window counts only where it does more than seemed possible.
+            if rps.value > (self.cautious_rps or math.inf):
+                self._learn_demand(rps.value, demand, busiest)
             self._miss(now_seconds, rps.value, SETTLED_SECONDS + window_seconds, be_held=be_held)
             return
         self._missing_since = None
-        # An LC that misses has less CPU time than it needs, and would teach too small a demand.
-        if isinstance(demand, Value):
-            share = busiest.value if isinstance(busiest, Value) and 0.0 < busiest.value <= 1.0 else None
-            self._windows.append(_LoadWindow(rps.value, max(demand.value, LEAST_USE_CPUS / rps.value), share))
+        self._learn_demand(rps.value, demand, busiest)
         both, self._last_held_rps = min(self._last_held_rps, rps.value), rps.value
         if both > (self.held_rps or 0.0):
             self.held_rps = both
@@ -276,6 +279,11 @@ class MaxLoad:
         busy = sum(one.rps >= BUSY_RATIO * ranked[0].rps for one in ranked)
         return ranked[: max(busy, LEAST_WINDOWS)]
 
+    def _learn_demand(self, rps: float, demand: Reading, busiest: Reading) -> None:
+        if isinstance(demand, Value):
+            share = busiest.value if isinstance(busiest, Value) and 0.0 < busiest.value <= 1.0 else None
+            self._windows.append(_LoadWindow(rps, max(demand.value, LEAST_USE_CPUS / rps), share))
+
     def _demand(self, quantile: float) -> float | None:
         if not self._windows:
             return None
@@ -299,6 +307,14 @@ class MaxLoad:
         if moved or (self.borne_out and not self._told_borne_out):
             self._told_rps, self._told_borne_out = most, self.borne_out
             log.info("%s", self)
+
+
+def is_crowded(lc_cpus: Reading, run_delay: Reading, usable_cpus: float) -> bool:
+    """Whether the LC waits for a CPU longer than it has one, and has less than half of those that it can use."""
+    # An LC that is itself the load keeps its CPUs busy; its threads then wait for each other.
+    if isinstance(lc_cpus, Missing) or isinstance(run_delay, Missing):
+        return False
+    return run_delay.value > lc_cpus.value and lc_cpus.value < CROWDED_RATIO * usable_cpus
 
 
 def _is_known(number: object) -> bool:

@@ -36,8 +36,8 @@ class GeneratorConfig:
     """Where the load goes and what a request is; set exactly one of `unix_path` and `port`.
 
     Attributes:
-        protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, memcached multi-get in the text protocol, or
-            a statement in PostgreSQL's simple query protocol, as user `rlctl` of the database `postgres`.
+        protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, memcached multi-get in the text protocol,
+            redis PING, or a statement in PostgreSQL's simple query protocol, as user `rlctl` of the database `postgres`.
         port: TCP port of the server.
         address: IPv4 address of that port, one of 127/8 or of 169.254/16, which no router passes on; there is no way
             to aim at another one.
@@ -55,7 +55,7 @@ class GeneratorConfig:
         queue_limit: Requests kept waiting at most; newer ones are dropped and counted.
     """
 
-    protocol: Literal["http", "memcached", "postgres"]
+    protocol: Literal["http", "memcached", "postgres", "redis"]
     unix_path: Path | str | None = None
     port: int | None = None
     address: str = "127.0.0.1"

@@ -1,5 +1,5 @@
-/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET, memcached multi-get, or a statement of
- * PostgreSQL).
+/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET, memcached multi-get, redis PING, or a
+ * statement of PostgreSQL).
  *
  * Latency counts from the moment a request was *meant* to leave, whether or not a connection was free then: a slow
  * server cannot slow the arrivals down and so hide its own delay ("coordinated omission"). A request that fails
@@ -52,7 +52,7 @@
 /* ---- options --------------------------------------------------------------------------------------------------- */
 
 static struct {
-    bool memcached, postgres;
+    bool memcached, postgres, redis;
     const char *unix_path, *http_path, *query;
     in_addr_t address;         /* network byte order */
     int port, connections, cpu, fifo;
@@ -247,6 +247,12 @@ static enum verdict memcached_line(struct conn *c, char *line)
     return DONE;
 }
 
+/* An inline PING is answered by a simple string; "-LOADING ..." is an error (redis.io, "RESP protocol spec"). */
+static enum verdict redis_line(const char *line)
+{
+    return strcmp(line, "+PONG") == 0 ? DONE : FAIL;
+}
+
 static enum verdict http_status(struct conn *c, const char *line)
 {
     int minor, code;
@@ -385,7 +391,7 @@ static enum verdict parse(struct conn *c, char *data, size_t size)
         }
         char *line = take_line(c, &data, &size);
         if (line)
-            verdict = opt.memcached ? memcached_line(c, line) : http_line(c, line);
+            verdict = opt.memcached ? memcached_line(c, line) : opt.redis ? redis_line(line) : http_line(c, line);
     }
     return verdict == DONE && size > 0 ? FAIL : verdict; /* bytes nobody asked for: out of step */
 }
@@ -398,7 +404,7 @@ static struct {
     int idle, up;
     int64_t retry_at;      /* no connection is due for a retry before this */
     TAILQ_HEAD(, conn) idle_list;
-    char *http_request;       /* or PostgreSQL's statement */
+    char *http_request;       /* or redis's, or PostgreSQL's statement */
     size_t http_request_length;
 } net = {.retry_at = NEVER};
 
@@ -858,8 +864,9 @@ static void set_option(int name)
     case 'P':
         opt.memcached = strcmp(optarg, "memcached") == 0;
         opt.postgres = strcmp(optarg, "postgres") == 0;
-        if (!opt.memcached && !opt.postgres && strcmp(optarg, "http") != 0)
-            die(2, "%s: no such protocol (http, memcached, postgres)", optarg);
+        opt.redis = strcmp(optarg, "redis") == 0;
+        if (!opt.memcached && !opt.postgres && !opt.redis && strcmp(optarg, "http") != 0)
+            die(2, "%s: no such protocol (http, memcached, postgres, redis)", optarg);
         break;
     case 'u': opt.unix_path = optarg; break;
     case 'H': opt.http_path = optarg; break;
@@ -930,8 +937,8 @@ static void allocate(void)
     queue.capacity = opt.queue_limit + (unsigned)opt.connections;
     queue.ring = calloc(queue.capacity, sizeof *queue.ring);
     net.conns = calloc((size_t)opt.connections, sizeof *net.conns);
-    int length = asprintf(&net.http_request,
-                          "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n", opt.http_path);
+    const char *form = opt.redis ? "PING\r\n" : "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
+    int length = asprintf(&net.http_request, form, opt.http_path);
     if (!queue.ring || !net.conns || length < 0)
         die(1, "out of memory");
     net.http_request_length = (size_t)length;

@@ -255,10 +255,15 @@ class Stage:
 
     def nest(self, depth: int) -> None:
         """So many groups within BE's own, one within another."""
-        name = self.be.name
+        mount, name = self._layout.mount(CgroupController.CPU), self.be.name
         for _ in range(depth):
             name = f"{name}/n"
-            Group.create(self._layout, name, self._knobs)
+            if (
+                mount.version == 2
+            ):  # a group with processes gives those below it no controllers, and makes them all the same
+                (mount.path / name).mkdir()
+            else:
+                Group.create(self._layout, name, self._knobs)
 
     def serve_again(self, fault: str = "", path: str = "") -> None:
         """Start `rlctl serve` with the configuration that is there."""

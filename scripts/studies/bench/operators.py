@@ -122,7 +122,7 @@ def spinning(group: Group) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def managed(mode: str, lc: Group, be: Group, target: float, folder: Path) -> Iterator[None]:
+def managed(mode: str, lc: Group, be: Group, target: float, folder: Path, tick_seconds: float = 1.0) -> Iterator[None]:
     """BE as a mode has it; the weight and rlctl's settings are gone afterwards."""
     if be.cpu is None:
         raise OSError("there is no CPU controller for BE's group")
@@ -131,7 +131,7 @@ def managed(mode: str, lc: Group, be: Group, target: float, folder: Path) -> Ite
         yield
         return
     path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump(configuration(lc, be, target, folder)))
+    path.write_text(yaml.safe_dump(configuration(lc, be, target, folder) | {"tick_seconds": tick_seconds}))
     with (folder / "serve.log").open("a") as log:
         serve = subprocess.Popen([ROOT / ".venv/bin/rlctl", "serve", "--config", path], stderr=log)
         try:

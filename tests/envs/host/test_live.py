@@ -226,7 +226,8 @@ def test_applied_between_ticks_is_of_that_period(be):
     """A hold before the period is over must not pass for a BE that had nothing all the time."""
     telemetry = {"be_cpus": Value(0.4), "tail_latency_seconds": Quantile(0.004, samples=50)}
     held, begun = [], []
-    learner = SimpleNamespace(observe=lambda *_, be_held, **_more: held.append(be_held), contradiction=lambda _: "")
+    see = lambda *_, be_held, **_more: held.append(be_held)  # noqa: E731
+    learner = SimpleNamespace(observe=see, contradiction=lambda _: "", usable_cpus=1.0)
     group, knobs, _ = be
     lc = Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(**telemetry),), learner)
     actuator = BeActuator([group], (1, 0), LIMITS, knobs)

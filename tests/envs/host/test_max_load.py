@@ -17,6 +17,7 @@ from rlctl.envs.host.max_load import (
     UTILISATION,
     WINDOWS,
     MaxLoad,
+    is_crowded,
 )
 from rlctl.envs.telemetry import Missing, Value, Why
 from rlctl.safety.profile import load_profile
@@ -298,3 +299,20 @@ def test_held_is_no_more_than_possible():
     service.runs(2, 600.0)
     assert service.learned.cautious_rps == 600.0
     assert service.learned.highest_rps >= 600.0
+
+
+@pytest.mark.parametrize(("cpus", "delay", "crowded"), [
+    (Value(0.1), Value(0.7), True), (Value(0.1), Value(0.05), False), (Value(0.95), Value(31.0), False),
+    (GONE, Value(0.7), False), (Value(0.1), GONE, False),
+])  # fmt: skip
+def test_neighbours_miss_is_no_load(cpus, delay, crowded):
+    assert is_crowded(cpus, delay, usable_cpus=1.0) is crowded
+
+
+def test_more_than_seemed_possible_is_learned_missing():
+    service = Service()
+    service.runs(5, 4.0)
+    assert service.learned.cautious_rps < 500.0
+    service.runs(20, 900.0, latency_ratio=1.5)
+    assert service.learned.cautious_rps == pytest.approx(UTILISATION * 1000.0)
+    assert not service.learned.confirmed

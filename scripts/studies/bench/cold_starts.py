@@ -1,0 +1,207 @@
+"""Cold starts of `max_load_rps: auto` on live services: what is believed of their maximum, beside what they can do.
+
+The service has CPU 0 (by its cpuset, but for one with a single thread), the client CPU 1, two processes of BE spin on
+both. The maximum is measured once a service: a client that always has 32 requests outstanding, BE absent. Where the
+service's CPU is not full then, the client's is. What that one reached is no maximum of the service: what a full CPU
+would do at that cost counts, marked (~). A start is idle at first, then takes steps of .2 to .8 of what was reached.
+Told for each are the estimate at its end and its bounds, the highest load that held for two seconds by the client,
+estimate by maximum, and the ticks in which `rlctl serve` suspended BE for the load. Exit code 1 where an estimate is
+off by more than 1.5, or below what was held.
+
+redis answers PING; PostgreSQL counts to 2000, on TCP; nginx compresses a text, memcached gets 100 keys; Python spins
+for 2 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from random import Random
+
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.telemetry import MAX_LOAD
+from rlctl.envs.testbed.disk.postgres import Postgres
+from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
+from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.workloads import LcProgram
+from rlctl.report.page import render
+from scripts.studies.bench import operators
+
+IDLE_RATIOS, STEPS = (0.0, 0.07, 0.2), 6
+LEVELS = (0.2, 0.4, 0.6, 0.8)
+IDLE_RPS = 5.0
+SATURATED_SECONDS = 6
+FULL_RATIO = 0.9
+"""A CPU of which the service uses so much is full; the kernel's housekeeping has the rest."""
+MOST_RATIO = 1.5
+LC_WEIGHT = 10240
+SINGLE = frozenset({"redis", "python"})
+"""One thread does all the work: their CPUs are not told, and `auto` has to find that out."""
+_BETWEEN = re.compile(r"maximum load of \S+: .*?(?:between (\d+) and (\d+))")
+
+
+class Redis(LcProgram):
+    """A redis of our own that keeps nothing."""
+
+    name = "redis"
+    request = b"PING\r\n"
+    answer = b"+PONG"
+
+    def load(self) -> GeneratorConfig:
+        """PING."""
+        return self._aim_at_listener(GeneratorConfig("redis"))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        assert self.address is not None
+        folder = self._make_folder(launcher)
+        options = {"port": self.address[1], "bind": self.address[0], "save": "", "appendonly": "no", "dir": folder}
+        program = find_program("redis-server", "redis-server")
+        return [program, *(str(part) for key, value in options.items() for part in (f"--{key}", value))]
+
+
+class TcpPostgres(Postgres):
+    """PostgreSQL on TCP, with a query that takes CPU time and no disk."""
+
+    def load(self) -> GeneratorConfig:
+        """One query a request."""
+        return self._aim_at_listener(GeneratorConfig("postgres", query="SELECT count(*) FROM generate_series(1, 2000)"))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        assert self.address is not None
+        return [*super()._command(launcher), f"--listen_addresses={self.address[0]}", f"--port={self.address[1]}"]
+
+
+SERVICES: dict[str, Callable[[tuple[str, int]], LcProgram]] = {
+    "redis": Redis,
+    "nginx": lambda address: Nginx(address=address),
+    "memcached": lambda address: Memcached(address=address),
+    "postgres": TcpPostgres,
+    "python": operators.PythonServer,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """One start; loads are requests a second, NaN where nothing was believed."""
+
+    estimate_rps: float
+    lowest_rps: float
+    highest_rps: float
+    most_rps: float
+    held_rps: float
+    ticks: int
+    suspended: int
+
+    @property
+    def wrong(self) -> bool:
+        """The estimate is off by more than MOST_RATIO, or below what was held."""
+        ratio = self.estimate_rps / self.most_rps
+        return not 1.0 / MOST_RATIO <= ratio <= MOST_RATIO or self.estimate_rps < self.held_rps
+
+
+def maximum(service: LcProgram, lc: Group) -> tuple[float, float]:
+    """Requests a second without BE: what the client reached, and what the service would do with its CPU full."""
+    aimed = replace(service.load(), cpu=1, queue_limit=1000)
+    with LoadGenerator(aimed) as client:
+        client.set_rate(1e6)
+        time.sleep(1.0)
+        client.stats()
+        before, begun = operators.cpu_seconds(lc), time.monotonic()
+        time.sleep(SATURATED_SECONDS)
+        done, seconds = client.stats().done_rps, time.monotonic() - begun
+        use = (operators.cpu_seconds(lc) - before) / seconds
+    return done, done if use >= FULL_RATIO else done / use
+
+
+def start(
+    service: LcProgram, groups: tuple[Group, Group], reached: tuple[float, float], seed: int, args: argparse.Namespace
+) -> ColdStart:
+    """One start of `rlctl serve` beside the service and BE."""
+    (lc, be), (reached_rps, most_rps) = groups, reached
+    dice, seconds = Random(seed), round(60.0 * args.minutes)
+    idle = round(dice.choice(IDLE_RATIOS) * seconds)
+    steps = [reached_rps * dice.choice(LEVELS) for _ in range(STEPS)]
+    aimed, target = replace(service.load(), cpu=1, fifo_priority=50), args.target
+    before, held = 0.0, 0.0
+    with tempfile.TemporaryDirectory() as text, LoadGenerator(aimed) as client, operators.spinning(be):
+        folder = Path(text)
+        with operators.managed("rlctl", lc, be, target, folder, tick_seconds=args.tick):
+            begun = time.monotonic()
+            for second in range(seconds):
+                client.set_rate(IDLE_RPS if second < idle else steps[second * STEPS // seconds])
+                time.sleep(max(begun + second + 1 - time.monotonic(), 0.0))
+                stats = client.stats()
+                well = stats.samples and stats.latency_seconds(0.95) <= 1e-3 * target
+                held, before = max(held, min(before, stats.done_rps if well else 0.0)), stats.done_rps if well else 0.0
+            ticks = [json.loads(line) for line in (folder / "ticks/ticks.jsonl").read_text().splitlines()]
+        said = _BETWEEN.findall((folder / "serve.log").read_text())
+    ticks = [tick for tick in ticks if "log" not in tick]
+    told = [tick["counters"][MAX_LOAD]["value"] for tick in ticks if MAX_LOAD in tick["counters"]]
+    lowest, highest = map(float, said[-1]) if said else (math.nan, math.nan)
+    suspended = sum(any(bound["reason"] == "load-high" for bound in tick["bounds"]) for tick in ticks)
+    return ColdStart(told[-1] if told else math.nan, lowest, highest, most_rps, held, len(ticks), suspended)
+
+
+def declare(parser: argparse.ArgumentParser) -> None:
+    """Declare the measurement's arguments."""
+    parser.add_argument("--services", default=",".join(SERVICES), help="default: %(default)s")
+    parser.add_argument("--starts", type=int, default=6, metavar="N", help="of each (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="of a start (default: %(default)s)")
+    parser.add_argument("--tick", type=float, default=1.0, metavar="SECONDS", help="default: %(default)s")
+    parser.add_argument("--target", type=float, default=20.0, metavar="MS", help="default: %(default)s ms")
+
+
+def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
+    """Measure and print; the figures for --json."""
+    figures, wrong = dict[str, object](), 0
+    rows: list[Sequence[str]] = [
+        ("service", "start", "estimate", "between", "reached", "maximum", "held", "ratio", "ticks", "suspended")
+    ]
+    for name in args.services.split(","):
+        with tempfile.TemporaryDirectory() as text, operators.two_groups() as (lc, be):
+            service = SERVICES[name](("127.0.0.1", operators.free_port()))
+            try:
+                service.start(Launcher(Path(text)))
+                service.ready()
+                settle(service, lc, single=name in SINGLE)
+                reached, most = both = maximum(service, lc)
+                starts = [start(service, (lc, be), both, seed, args) for seed in range(args.starts)]
+            finally:
+                service.stop()
+        figures[name] = {"reached_rps": reached, "maximum_rps": most, "starts": [asdict(one) for one in starts]}
+        wrong += sum(one.wrong for one in starts)
+        for number, one in enumerate(starts, 1):
+            rows.append((
+                name, str(number), f"{one.estimate_rps:.0f}", f"{one.lowest_rps:.0f} to {one.highest_rps:.0f}",
+                f"{reached:.0f}", f"{most:.0f}{'~' if most > reached else ''}", f"{one.held_rps:.0f}",
+                f"{one.estimate_rps / most:.2f}{' WRONG' if one.wrong else ''}", str(one.ticks), str(one.suspended),
+            ))  # fmt: skip
+            print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
+    print(render(rows))
+    print(f"{wrong} wrong: off by more than {MOST_RATIO:g}, or below what was held; ~: the client was full, not the LC")
+    return figures, int(wrong > 0)
+
+
+def settle(service: LcProgram, lc: Group, *, single: bool) -> None:
+    """Put the service into its group, on CPU 0; its weight keeps whoever else is on this machine out of the figures."""
+    if lc.cpu:
+        lc.cpu.set_weight(LC_WEIGHT)
+    if lc.cpuset and not single:
+        lc.cpuset.set_cpus({0})
+    for pid in service.pids():
+        with contextlib.suppress(OSError):  # a worker that ended
+            lc.attach(pid)
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setaffinity(int(thread), {0})
