@@ -37,7 +37,7 @@ class GeneratorConfig:
 
     Attributes:
         protocol: HTTP/1.1 GET with keep-alive and `Accept-Encoding: gzip`, memcached multi-get in the text protocol,
-            redis PING, or a statement in PostgreSQL's simple query protocol, as user `rlctl` of the database `postgres`.
+            redis PING, or a statement of PostgreSQL's simple query protocol: user `rlctl`, database `postgres`.
         port: TCP port of the server.
         address: IPv4 address of that port, one of 127/8 or of 169.254/16, which no router passes on; there is no way
             to aim at another one.

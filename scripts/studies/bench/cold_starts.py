@@ -60,7 +60,7 @@ class Redis(LcProgram):
     answer = b"+PONG"
 
     def load(self) -> GeneratorConfig:
-        """PING."""
+        """One PING a request."""
         return self._aim_at_listener(GeneratorConfig("redis"))
 
     def _command(self, launcher: Launcher) -> list[str]:
