@@ -130,36 +130,32 @@ def test_config_check_tells_what_does_not_load(
     assert isinstance(Configuration(file).deciders.policy, FallbackPolicy)
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which the example package is installed."""
-    folder = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*pip, "--target", str(folder), str(EXAMPLE)], check=True, capture_output=True)
-    folder.chmod(0o755)
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
-def rlctl(package: dict[str, str], *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "rlctl", *words], env=package, capture_output=True, text=True, check=False
-    )
-    return done.stdout + done.stderr
-
-
 def test_a_package_is_found_by_entry_points(
-    package: dict[str, str], tmp_path: Path, serve_yaml: Callable[..., Path]
+    tmp_path: Path,
+    serve_yaml: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    listed = rlctl(package, "managers")
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(site), str(EXAMPLE)], check=True, capture_output=True)
+    monkeypatch.syspath_prepend(str(site))
+
+    def rlctl(*words: str) -> str:
+        main(list(words))
+        return capsys.readouterr().out
+
+    listed = rlctl("managers")
     assert "example-half" in listed
     assert "[rlctl-example 1.0, rlctl_example:Half]" in listed
     assert "guard     While the LC's threads wait" in listed
-    assert "rlctl-example 1.0" in rlctl(package, "doctor")
+    assert "rlctl-example 1.0" in rlctl("doctor")
     for name, promises in (("example-half", 6), ("example-pressure", 3)):
-        assert rlctl(package, "managers", "check", name).count("ok  ") == promises
-    bench = ["bench", "--scenario", "noisy", "--seeds", "2", "--duration", "20", "--jobs", "1"]
-    assert "| example-half " in rlctl(package, *bench, "--managers", "example-half,frozen")
+        assert rlctl("managers", "check", name).count("ok  ") == promises
     shield = "responsive+example-pressure"
-    assert "| greedy-shield " in rlctl(package, *bench, "--managers", "greedy-shield,frozen", "--shield", shield)
+    run = ["--scenario", "noisy", "--seeds", "2", "--duration", "20", "--jobs", "1", "--shield", shield]
+    table = rlctl("bench", *run, "--managers", "example-half,greedy-shield,frozen")
+    assert "| example-half " in table
+    assert "| greedy-shield " in table
     file = serve_yaml(POLICY, f"policy: {{name: example-half}}\nshield: {shield}")
-    assert "ok" in rlctl(package, "config", "check", str(file))
+    assert "ok" in rlctl("config", "check", str(file))
