@@ -255,7 +255,7 @@ def build(
     """A new manager, or a learned policy.
 
     Args:
-        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or either with an end of VARIANTS; or
+        name: One of NAMES or LEARNED, or a bundle's folder with a slash in it, or either with an end of VARIANTS. Or
             a class of a user, `FILE.py:CLASS` or an entry point in `rlctl.managers`.
         time_scale: Divides every published period; managers without one ignore it.
         model: PRM's threshold model, for those that use one.

@@ -20,7 +20,7 @@ class Policy(Protocol):
     """Decides once per control period what BE should get. A `rlctl.agents.policy_runner.PolicyRunner` asks it.
 
     A policy derives from this class and writes `name`, `shielded`, `weight`, `masked`, `needs`, `start`, `act`, `note`,
-    `remarks`; all else has an answer here that is right for a policy which decides alone and learned nothing.
+    `remarks`. All else has an answer here, right for a policy which decides alone and learned nothing.
 
     Attributes:
         shielded: True when a benchmark judges it behind the shield. Managers that were published with guards of

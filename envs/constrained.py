@@ -16,7 +16,7 @@ class ConstrainedEnv(gym.Wrapper[NDArray[np.float32], Any, NDArray[np.float32], 
     """Any environment of rlctl, whose step has six values: observation, reward, cost, terminated, truncated, info.
 
     The reward is what BE got, less what changes and overrides cost. The cost is 1.0 for a window that missed its
-    target and 0.0 otherwise; so an SLO of 99 % of the windows is a mean cost of at most 0.01. The order of the values
+    target and 0.0 otherwise. So an SLO of 99 % of the windows is a mean cost of at most 0.01. The order of the values
     is that of Safety-Gymnasium (Ji et al. 2023, NeurIPS Datasets and Benchmarks).
     """
 

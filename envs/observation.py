@@ -1,7 +1,7 @@
 """What a policy sees: the physical readings for managers, and a fixed-range vector for learned policies.
 
-The vector is the FEATURES of each tick of LAGS, oldest first, and after all ticks what is told of the experience, see
-`SafeLevelMemory.told`, and the price of a violation, see `told_price`.
+The vector is the FEATURES of each tick of LAGS, oldest first; units and ranges stand in `features`. After all ticks
+comes what is told of the experience, see `SafeLevelMemory.features`, and the price of a violation, see `told_price`.
 """
 
 from __future__ import annotations

@@ -148,9 +148,9 @@ class Telemetry:
     def latency_seconds(self) -> Reading:
         """The latency that counts: the larger of the tail quantile and the oldest outstanding request's age.
 
-        In overload the quantile of *completed* requests lies; an LC that completes nothing has no quantile at all,
-        yet its oldest request says enough once it is older than the target; a younger one leaves the latency missing.
-        An idle LC makes nobody wait: 0.
+        In overload the quantile of *completed* requests lies. An LC that completes nothing has no quantile at all, yet
+        its oldest request says enough once it is older than the target. A younger one leaves the latency missing.
+        Of an idle LC the latency is 0.
         """
         tail, oldest = self.tail_latency_seconds, self.oldest_request_seconds
         if self.idle:

@@ -35,8 +35,8 @@ class Sign(StrEnum):
     LATE = "late-requests"
     """Of the newest requests, those of three looks and eight at least, most are above the target, and five or more."""
     OLDEST = "oldest-request"
-    """At two looks in a row the oldest outstanding request was older than the target: at two close ones where five of
-    the newest were late as well, else at two of the usual distance."""
+    """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
+    late as well the two may be close to each other, else they are of the usual distance."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -71,7 +71,7 @@ class Symptoms:
     """The signs of one LC, and what of its last looks they take to be known.
 
     Attributes:
-        near: At the last look there was no sign, but one may come: the oldest outstanding request was older than half
+        near: At the last look there was no sign, but one may come. The oldest outstanding request was older than half
             the target, or half as many were late as would be one. Another look soon is worth it.
     """
 

@@ -101,12 +101,12 @@ class Verdict:
 
     @property
     def overridden(self) -> bool:
-        """True when the proposal was not let through as it was."""
+        """True when the proposal was not let through as it was, whoever forbade it."""
         return self.allocation != self.proposed
 
     @property
-    def corrected(self) -> bool:
-        """True when it was not the service alone that did not let the proposal through as it was."""
+    def overridden_by_guard(self) -> bool:
+        """True when a guard did not let the proposal through; a bound of the service alone says nothing of a policy."""
         reasons = {bound.reason for bound in self.decisive}
         return self.overridden and not (reasons and reasons <= OF_SERVICE)
 

@@ -109,7 +109,7 @@ class FallbackPolicy(Policy):
         if self._role == "policy":
             self._ruling = verdict
             # A heuristic may ask for more than it gets, and leave the rest to the shield.
-            if verdict.corrected and self.policy.learned:
+            if verdict.overridden_by_guard and self.policy.learned:
                 self.breaker.record_override()
         if self._spare is not None:  # what it would have done is what the heuristic goes on from
             self.heuristic.learn_ruling(Verdict(verdict.allocation, self._spare, verdict.bounds))

@@ -84,8 +84,8 @@ def _list_clipped(observation: Observation) -> list[str]:
 
 
 BARE, BOLD, CAREFUL = "-bare", "-bold", "-careful"
-"""Ends of names: of a policy that is judged without shield and mask, and not held to what its host teaches; and of one
-to whom a violation costs the least, or the most, that it cost in training."""
+"""Ends of names. The first is of a policy judged without shield and mask, and not held to what its host teaches.
+To the other two a violation costs the least, or the most, that it cost in training."""
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {BARE: {"shielded": False}, BOLD: {"price": 1.0 / MOST_PRICE}, CAREFUL: {"price": MOST_PRICE}}
@@ -149,7 +149,9 @@ class LearnedPolicy(Policy):
                 raise PolicyError(f"{self.name}: no move is allowed")
             wanted = np.where(mask, logits, np.float32(-np.inf)).argmax()
             logits = np.where(observation.filter_moves(mask, self.price), logits, np.float32(-np.inf))
-            self._taught = f"; by experience not {MOVES[wanted].name}" if np.isinf(logits[wanted]) else ""
+            self._taught = (
+                f"; this host has taught not to take {MOVES[wanted].name}" if np.isinf(logits[wanted]) else ""
+            )
         self._logits, self._tick_seconds = logits, observation.tick_seconds
         return int(logits.argmax())
 
@@ -159,8 +161,8 @@ class LearnedPolicy(Policy):
         if self._logits is None:
             return "start"
         best, second = np.argsort(-self._logits, kind="stable")[:2]
-        rest = f"then {MOVES[second].name}" if np.isfinite(self._logits[second]) else "the only one allowed"
-        return f"{MOVES[best].name}, {rest}{self._taught}"
+        rest = f"before {MOVES[second].name}" if np.isfinite(self._logits[second]) else "as the only move allowed"
+        return f"{MOVES[best].name} {rest}{self._taught}"
 
     def unfamiliar(self, observation: Observation) -> str:
         """What of a tick its training never had, in a few words; empty when nothing."""

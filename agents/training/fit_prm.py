@@ -72,7 +72,7 @@ def fence(values: Sequence[float], method: Method, span_sigmas: float, *, above:
     """The largest value that is still normal, or with `above=False` the smallest.
 
     A mixture of 1 to 10 Gaussians is chosen by BIC. "gmm-strict": each component proposes its mean plus the span, but
-    not beyond its own members; of the proposals the one that leaves out the largest share up to a tenth is taken,
+    not beyond its own members. Of the proposals the one that leaves out the largest share up to a tenth is taken,
     else the one that leaves out least. "gmm-origin": components are added from the top until they weigh more than a
     tenth; the one that did it proposes.
 

@@ -33,8 +33,8 @@ class ByCgroup(Strict):
     """A control group, or several by a pattern.
 
     Attributes:
-        path: Below the root of the hierarchy, as /proc/PID/cgroup has it; `*`, `?` and `[...]` match within one
-            component, `**` any number of components; a name that is exactly so counts.
+        path: Below the root of the hierarchy, as /proc/PID/cgroup has it. `*`, `?` and `[...]` match within one
+            component, `**` any number of components. A name that is exactly so counts.
     """
 
     path: GroupPath

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 UTILISATION = 0.8
 """Of the CPUs that the LC can use. nginx and memcached alone keep their target to about .9 of them
-(docs/results/live-nginx.json and live-memcached.json: `lc_cpus` under `frozen` by its load); requests become cheaper as
-the load rises; who is bound by something else does not come to it."""
+(docs/results/live-nginx.json and live-memcached.json: `lc_cpus` under `frozen` by its load). Requests become cheaper as
+the load rises. An LC that something else bounds does not come to it."""
 
 WINDOWS = 120
 """The estimate is of so many windows."""

@@ -154,8 +154,8 @@ class Launcher:
     def start(self, name: str, command: Sequence[str]) -> Process:
         """Start a command. It runs its first instruction when it is in the group in every hierarchy.
 
-        It gets normal scheduling, no niceness, every CPU that its cpuset allows (now and later), a session of its own,
-        default signals, an empty standard input, and its output in two files of the folder.
+        It gets normal scheduling, no niceness, every CPU that its cpuset allows (now and later), and a session of its
+        own. Signals are the default ones, standard input is empty, and its output goes to two files of the folder.
 
         Raises:
             TestbedError: It cannot be run.

@@ -130,7 +130,7 @@ class LiveScenario(Strict):
         link: What is provisioned between LC and client; without it they talk over a unix socket.
         disk: What is provisioned for LC and BE to write to.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
-        core_cpus: How many CPUs here stand for one core of the machine that a manager was published for; the thesis'
+        core_cpus: How many CPUs here stand for one core of the machine that a manager was published for. The thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
             host need no such scaling.
         time_scale: Divides every published period, so that minutes of a paper fit a run of a minute.

@@ -58,7 +58,7 @@ class Score:
 
     EMU adds the load offered to the LC, also in overload. `frozen_percent` and `lc_cpus` are there to see why a score
     is what it is. Only simulated runs are long enough for `qos_15s_percent`. Of live runs `request_cpu_microseconds` is
-    the LC's CPU time by its requests, and `request_cpu_ratio` that by the one under `frozen` in the same repeat: what
+    the LC's CPU time by its requests. `request_cpu_ratio` is that by the one under `frozen` in the same repeat: what
     BE costs the LC beyond CPU time, whatever the host's speed was meanwhile.
     """
 

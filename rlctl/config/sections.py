@@ -132,7 +132,7 @@ class InnerGuardSection(Described):
     """The guard between two ticks: at the first sign that an LC suffers it holds BE, until the next tick decides anew.
 
     Signs are late requests, an old outstanding request, a new window above the target, and waiting for CPUs (PSI), as
-    far as latency source and kernel tell of them; the log says at the start which there are. What another program
+    far as latency source and kernel tell of them. The log says at the start which there are. What another program
     writes to BE meanwhile is answered at once as well.
 
     Attributes:

@@ -94,9 +94,9 @@ BeHold = Literal["freeze", "quota"]
 class StarvedSection(Described):
     """When BE has had so little for so long that it should run elsewhere, and who is told beside the log.
 
-    BE had what it may use; where PSI says that it waited for a CPU for half of the time or more, the less of that and
-    of what it used. Times in which a pause, a limit or the schedule holds it, or in which it has no process, are left
-    out.
+    BE had what it may use. Where PSI says that it waited for a CPU for half of the time or more, it had the less of
+    that and of what it used. Times in which a pause, a limit or the schedule holds it, or in which it has no process,
+    are left out.
 
     Attributes:
         below_ratio: Share of BE's CPUs, as a mean over that time: less is too little.
@@ -197,9 +197,9 @@ class WatchdogSection(Described):
         enabled: Without it a controller that dies leaves BE as it is, until `rlctl restore`.
         grace_seconds: How late a tick may be completed before the controller counts as hung. The default is above the
             time-out of the latency sensors, and at a 1-s tick lets BE run for less than 2 s.
-        restore_after_seconds: How long BE then stays at the safe allocation and a successor is waited for, not counting
-            the time that a start takes, before the controller is ended for good. After a crash the originals are then
-            put back; after a hang BE stays at the safe allocation for a successor, or until `rlctl restore`.
+        restore_after_seconds: How long BE then stays at the safe allocation and a successor is waited for, before the
+            controller is ended for good. The time that a start takes does not count. After a crash the originals are
+            then put back; after a hang BE stays at the safe allocation for a successor, or until `rlctl restore`.
     """
 
     enabled: bool = True

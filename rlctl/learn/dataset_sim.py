@@ -1,7 +1,7 @@
 """Simulated hosts under managers that now and then try a neighbouring move, recorded as transitions.
 
-Each host has a manager in the network's place: the host follows the allowed move that is nearest to what the manager
-asks for (`nearest_move`), or, in a share of the ticks, one of that move's neighbours (`around`): the next quota up or
+Each host has a manager in the network's place. The host follows the allowed move that is nearest to what the manager
+asks for (`nearest_move`). In a share of the ticks it is one of that move's neighbours (`around`): the next quota up or
 down, or to keep what is in force. All of it under the shield, on training seeds.
 """
 

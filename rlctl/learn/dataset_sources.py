@@ -157,7 +157,7 @@ class _LogReader:
                 proposed_move=proposed,
                 executed_move=nearest_move(limits.clip(tick.applied), tick.before, limits, preferred=proposed),
                 policy=tick.acting or tick.policy,
-                overridden=tick.verdict.corrected,
+                overridden=tick.verdict.overridden_by_guard,
             )
         )
 

@@ -308,7 +308,7 @@ def be_gain(columns: Array, got: Array, be_cpus: int, blocks: Blocks) -> Gain | 
 
     - It was not held by the quota (`used` below `BOUND_RATIO` of `had`): it would have used as much, up to `got`.
     - It was, and `got` is less: what it used of `had`, in proportion. Nothing is assumed in either case.
-    - It was, and `got` is more; or it was frozen and would not have been: as much of `got` as it used of `had`, or
+    - It was, and `got` is more; or it was frozen and would not have been. As much of `got` as it used of `had`, or
       as it mostly uses of what it has. That BE would have taken the rest is an assumption; its share is told.
 
     The shield allowed the shadow no more than one step beyond what was in force. So a shadow that would give BE ever

@@ -206,7 +206,7 @@ class Shadows:
             met=None if missed is None else not missed,
             be_cpus=number(telemetry.be_cpus),
             applied=tick.applied,
-            overridden=tick.verdict.corrected,
+            overridden=tick.verdict.overridden_by_guard,
             answers=answers,
             header=self._header_from(logged.header),
         )

@@ -163,7 +163,7 @@ class Metrics(Collector):
         if tick.alarm:
             counts.alarms[tick.alarm.sign] += 1
             counts.false_alarms[tick.alarm.sign] += tick.false_alarm
-        counts.overrides += tick.verdict.corrected
+        counts.overrides += tick.verdict.overridden_by_guard
         counts.fallbacks += bool(tick.fallback)
         counts.write_errors += bool(tick.error)
         self._tick.add(tick.tick_seconds)

@@ -56,9 +56,8 @@ class StarvationDetector:
     """The mean of what BE had, as a share of its CPUs, and who is told when it is too little.
 
     In each tick BE had what it may use from then on. Where PSI says that it waited for a CPU for half of the time or
-    more (WANTING_RATIO), it had the less of that and of what it used in the period before: at the least weight beside a
-    busy LC it may use everything and gets nothing. Without PSI of BE's groups nobody knows whether it wanted more, and
-    only what it may use counts.
+    more (WANTING_RATIO), it had the less of that and of what it used in the period before. At the least weight beside a
+    busy LC it may use everything and gets nothing. Without PSI of BE's groups only what it may use counts.
 
     Ticks in which a pause, a limit or the schedule holds BE, or in which its groups are empty, do not count. The mean
     is that of the others, as if no time had passed.

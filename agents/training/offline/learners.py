@@ -7,10 +7,10 @@
 Cloned is the one that held its target most often; those within ALLOWANCE_POINTS of it count as equal, and among them
 the one with the most BE work is taken.
 
-`cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H), eq. 4) on the network of QR-DQN: the quantile loss
-of double Q-learning towards a target network, and beside it `alpha` times how far the soft maximum of the values lies
-above the value of the move that was executed. Both maxima are over the moves that the shield let through. It learns
-from every policy of the dataset, from executed moves with the rewards that they would have had by themselves. The cost
+`cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H), eq. 4) on the network of QR-DQN. Its loss is the
+quantile loss of double Q-learning towards a target network, and `alpha` times how far the soft maximum of the values
+lies above the value of the move that was executed. Both maxima are over the moves that the shield let through. It
+learns from every policy of the dataset, from executed moves with the rewards that they would have had by themselves. The cost
 of leaning on the shield is left out, as on a live host (`rollouts.live_testbed`).
 
 What a policy is worth is told by fitted Q evaluation (Le, Voloshin and Yue, ICML 2019): a network learns the policy's

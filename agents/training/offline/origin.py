@@ -40,7 +40,7 @@ class Source(Strict):
         sha256: Digest of the files; of simulated runs that of everything that they follow from.
         host, host_digest: The simulated host's profile; of a log the host's limits in words.
         weight, work: BE's CPU weight, and what its work is worth by a violation to those who learn on such hosts in the
-            simulator; of a log they are not known.
+            simulator. Of a log they are not known.
         shield, shield_digest: The safety profile in force; empty for none.
         absent: Sensors that simulated hosts lacked; of a log they are not known.
         hosts: Number of hosts, or of runs that a log holds.

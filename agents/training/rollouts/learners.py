@@ -2,7 +2,7 @@
 
 PPO (Schulman et al., 2017) fills Stable-Baselines3's own rollout buffer with a sample of all hosts, rated by the policy
 that they acted by, and has it compute the advantages. DQN (Mnih et al., 2015) keeps each sample in a replay buffer of
-one column, since there may be fewer hosts or more at any time, and makes as many updates for it as its recipe says.
+one column, since there may be fewer hosts or more at any time. It makes as many updates for it as its recipe says.
 """
 
 from __future__ import annotations

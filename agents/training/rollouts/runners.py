@@ -28,7 +28,7 @@ LOOK_SECONDS = 2.0
 """Between two looks at which nodes there are."""
 
 RETRIES, RETRY_SECONDS = 3, 5.0
-"""How often in a row an actor is begun anew at a place, and after how long, each time longer: Ray takes ten seconds or
+"""How often in a row an actor is begun anew at a place, and after how long, each time longer. Ray takes ten seconds or
 so to see that a node is dead."""
 
 CLOSE_SECONDS = 60.0

@@ -100,7 +100,7 @@ class Knobs:
         """Journal the originals of several files with one fsync, ahead of their first writes.
 
         Args:
-            instead: What is to be put back into some of them in place of what they hold: a group that was made while
+            instead: What is to be put back into some of them in place of what they hold. A group that was made while
                 those above it were restricted has the restriction, not an original.
             skip_gone: Leave out files of groups that vanished, rather than raise CgroupGone.
 

@@ -43,7 +43,7 @@ class KernelFile:
     then opened again.
 
     Args:
-        keep_open: False for files whose content is fixed when they are opened: cgroup.procs of cgroup v1, where a
+        keep_open: False for files whose content is fixed when they are opened. In cgroup.procs of cgroup v1 a
             file that stays open shows the same pids for as long as it is read more often than once a second.
         follow_name: False for files of one process or thread, whose number may be handed out again.
     """

@@ -35,7 +35,7 @@ MOST_MEGABYTES = 100_000.0
 """MB/s; beyond it the rate is a slip of the pen."""
 
 BE_RATIO = 0.4
-"""BE's own cap as a share of the rate that the operator takes the disk to have; the rest is for the LC's log, which
+"""BE's own cap as a share of the rate that the operator takes the disk to have. The rest is for the LC's log, which
 takes .56 of it at the largest load of `live-disk`."""
 
 DISK_BYTES = 4 << 30

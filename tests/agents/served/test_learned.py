@@ -53,7 +53,7 @@ def test_it_moves_by_what_it_sees(loaded):
     assert policy.note == "start"
     best, second, *_ = nearest(0.9)
     assert policy.act(seen(0.9)) == best
-    assert policy.note == f"{MOVES[best].name}, then {MOVES[second].name}"
+    assert policy.note == f"{MOVES[best].name} before {MOVES[second].name}"
     assert policy.act(seen(-0.5)) == MOVE["minimum"]
     assert (policy.name, policy.shielded, policy.masked, policy.weight) == ("tiny", True, True, "equal")
 
@@ -67,7 +67,7 @@ def test_mask_rules_out_what_shield_would_stop(loaded):
     only = np.zeros(len(MOVES), bool)
     only[MOVE["freeze"]] = True
     assert policy.act(seen(0.9, LIMITS.minimum, only)) == MOVE["freeze"]
-    assert policy.note == "freeze, the only one allowed"
+    assert policy.note == "freeze as the only move allowed"
     with pytest.raises(PolicyError, match="no move is allowed"):
         policy.act(seen(0.9, LIMITS.minimum, np.zeros(len(MOVES), bool)))
 
@@ -78,7 +78,7 @@ def test_what_host_taught_against_is_not_asked(loaded):
     wanted = nearest(0.9)[0]
     observer.experience.evidence.add_missed(np.array([0]), np.array([0.5]), np.array([15]))
     assert policy.act(seen(0.9, HALF, observer=observer)) != wanted
-    assert policy.note.endswith(f"; by experience not {MOVES[wanted].name}")
+    assert policy.note.endswith(f"; this host has taught not to take {MOVES[wanted].name}")
 
 
 def test_bare_it_wants_neither_shield_nor_mask(loaded):

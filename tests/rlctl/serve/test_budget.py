@@ -194,7 +194,7 @@ def test_spent_budget_holds_be_at_its_minimum(always, clock, caplog):
     assert bound.detail.startswith("error budget of lc is spent")
     assert held.applied.at_most(LIMITS.minimum)
     assert not held.applied.frozen, "the misses are over"
-    assert not Verdict(LIMITS.minimum, LIMITS.full, (bound,)).corrected, "no fault of the policy"
+    assert not Verdict(LIMITS.minimum, LIMITS.full, (bound,)).overridden_by_guard, "no fault of the policy"
     clock.now += 86400.0 + 60.0
     assert loop.run(60).applied.quota_cpus > 1.0
     told = [record.getMessage() for record in caplog.records if "budget" in record.getMessage()]

@@ -134,8 +134,8 @@ def test_what_people_say_is_no_mistake_of_policy():
     said = Bound("pause", Reason.OPERATOR, LIMITS.safe)
     ruled = Bound("ceiling", Reason.CEILING, LIMITS.minimum)
     assert Verdict(LIMITS.safe, LIMITS.full, (said,)).overridden
-    assert not Verdict(LIMITS.safe, LIMITS.full, (said,)).corrected
-    assert Verdict(LIMITS.safe, LIMITS.full, (said, ruled)).corrected
+    assert not Verdict(LIMITS.safe, LIMITS.full, (said,)).overridden_by_guard
+    assert Verdict(LIMITS.safe, LIMITS.full, (said, ruled)).overridden_by_guard
 
 
 def test_a_restart_forgets_nothing_but_what_is_over(always, tmp_path):
