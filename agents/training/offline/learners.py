@@ -10,11 +10,10 @@ the one with the most BE work is taken.
 `cql` is conservative Q-learning (Kumar et al., NeurIPS 2020, CQL(H), eq. 4) on the network of QR-DQN. Its loss is the
 quantile loss of double Q-learning towards a target network, and `alpha` times how far the soft maximum of the values
 lies above the value of the move that was executed. Both maxima are over the moves that the shield let through. It
-learns from every policy of the dataset, from executed moves with the rewards that they would have had by themselves. The
-cost of leaning on the shield is left out, as on a live host (`rollouts.live_testbed`).
-
-What a policy is worth is told by fitted Q evaluation (Le, Voloshin and Yue, ICML 2019): a network learns the policy's
-own values on transitions of others. It compares policies that stay near to what was recorded.
+learns from every policy of the dataset, from executed moves with the rewards that they would have had by themselves.
+The cost of leaning on the shield is left out, as on a live host (`rollouts.live_testbed`).  What a policy is worth is
+told by fitted Q evaluation (Le, Voloshin and Yue, ICML 2019): a network learns the policy's own values on transitions
+of others. It compares policies that stay near to what was recorded.
 """
 
 from __future__ import annotations
