@@ -123,7 +123,7 @@ def linear_network(weight, bias):
 @pytest.fixture(scope="session")
 def make_bundle():
     """Writes a bundle whose policy asks for as large a share as the slack is; `policy` puts another network in."""
-    from rlctl.agents.served.bundle import save
+    from rlctl.agents.served.bundle_writer import save
     from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
     from rlctl.envs.actions import MOVES
     from rlctl.envs.features import FEATURES, FRAME_SIZE

@@ -11,23 +11,19 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl import __version__
-from rlctl.agents.served.card import ActionTable, Card, CardParts, CardScore, NetworkTable, ObservationTable
-from rlctl.agents.served.network import MOST_FILE_BYTES, Network, NetworkError, as_file, first_line, read_network
+from rlctl.agents.served.card import ActionTable, Card, NetworkTable, ObservationTable
+from rlctl.agents.served.network import MOST_FILE_BYTES, Network, NetworkError, first_line, read_network
 from rlctl.agents.served.signature import SignatureError, check, statement
-from rlctl.agents.served.signature import sign as signature_of
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
-from rlctl.envs.whole_file import whole
 from rlctl.envs.yaml_edge import validate
 
 WEIGHTS, CARD, SIGNATURE = "weights.npz", "card.json", "bundle.sig"
@@ -91,11 +87,11 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, Network]:
         ConfigError: A file of trusted keys is none.
         PermissionMissing: A file may not be read.
     """
-    card_json, weights = _file(path, CARD), _file(path, WEIGHTS)
+    card_json, weights = file_of(path, CARD), file_of(path, WEIGHTS)
     if trusted:
         _check_signature(path, statement(card_json, weights), trusted)
-    card = _card(card_json, path / CARD)
-    _check_tables(card, path / CARD)
+    card = card_of(card_json, path / CARD)
+    check_tables(card, path / CARD)
     digest = hashlib.sha256(weights).hexdigest()
     if digest != card.policy_sha256:
         raise BundleError(
@@ -104,89 +100,32 @@ def read(path: Path, trusted: Sequence[Path] = ()) -> tuple[Card, Network]:
             path / WEIGHTS,
         )
     network = _network(weights, path / WEIGHTS)
-    if _table(network) != card.network:
+    if table_of(network) != card.network:
         raise BundleError(f"network: is not what {WEIGHTS} holds; {ANEW}", path / CARD)
-    _check_layers(card, path / WEIGHTS)
+    check_layers(card, path / WEIGHTS)
     return card, network
-
-
-def sign(path: Path, key: Path) -> Card:
-    """Sign a valid bundle; whatever changes it afterwards takes the signature away.
-
-    Raises:
-        BundleError: It is no valid bundle, or changed meanwhile.
-        ConfigError: The key cannot be used.
-    """
-    card, _ = read(path)
-    card_json, weights = _file(path, CARD), _file(path, WEIGHTS)
-    if _card(card_json, path / CARD) != card or hashlib.sha256(weights).hexdigest() != card.policy_sha256:
-        raise BundleError("changed while it was read; sign it when it is done", path)
-    _write(path / SIGNATURE, signature_of(statement(card_json, weights), key))
-    return card
-
-
-def save(path: Path, name: str, parts: CardParts, network: Network) -> Card:
-    """Write a bundle; files of these names are replaced. The card comes last, so a half-written one is refused.
-
-    Raises:
-        BundleError: Network or card would not load again.
-    """
-    try:
-        weights = as_file(network)
-    except NetworkError as error:
-        raise BundleError(f"{error}; {ANEW}", path / WEIGHTS) from error
-    data = parts.model_dump(mode="json") | {
-        "schema": 2,
-        "name": name,
-        "created": datetime.now(UTC).date().isoformat(),
-        "rlctl_version": __version__,
-        "observation": ObservationTable.here(parts.lags).model_dump(mode="json"),
-        "action": ActionTable.here().model_dump(mode="json"),
-        "masked": True,
-        "policy_sha256": hashlib.sha256(weights).hexdigest(),
-        "network": _table(network).model_dump(mode="json"),
-    }
-    card = _validate(data, path / CARD)
-    _check_tables(card, path / CARD)
-    _check_layers(card, path / WEIGHTS)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / SIGNATURE).unlink(missing_ok=True)
-    _write(path / WEIGHTS, weights)
-    _write(path / CARD, _as_json(card))
-    return card
-
-
-def add_scores(path: Path, scores: Mapping[str, Mapping[str, CardScore]]) -> Card:
-    """Put an evaluation's scores by scenario and shield into the card, for older ones; a signature is removed.
-
-    Raises:
-        BundleError: It is no valid bundle.
-    """
-    card, _ = read(path)
-    (path / SIGNATURE).unlink(missing_ok=True)
-    scored = card.model_copy(update={"scores": {name: dict(each) for name, each in scores.items()}})
-    _write(path / CARD, _as_json(scored))
-    return scored
 
 
 def _check_signature(path: Path, signed: bytes, trusted: Sequence[Path]) -> None:
     if not (path / SIGNATURE).exists():
         raise BundleError("is not signed, and only bundles signed by a trusted key are taken: `rlctl sign`", path)
     try:
-        check(signed, _file(path, SIGNATURE), trusted)
+        check(signed, file_of(path, SIGNATURE), trusted)
     except SignatureError as error:
         why = f"is not a signature of these files by a trusted key ({error}); copy the bundle again, or `rlctl sign` it"
         raise BundleError(why, path / SIGNATURE) from error
 
 
-def _card(data: bytes, file: Path) -> Card:
+def card_of(data: bytes, file: Path) -> Card:
+    """The card in the bytes of card.json; else BundleError."""
     try:
-        return _validate(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
+        return valid(json.loads(data, object_pairs_hook=_once, parse_constant=_no_number), file)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"is not JSON: {first_line(error)}; copy the bundle again", file) from error
 
 
-def _validate(data: object, file: Path) -> Card:
+def valid(data: object, file: Path) -> Card:
+    """A card of plain data; else BundleError."""
     try:
         return validate(Card, data, file)
     except ConfigError as error:
@@ -204,7 +143,7 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _file(folder: Path, name: str) -> bytes:
+def file_of(folder: Path, name: str) -> bytes:
     """A file of the bundle, whole; links out of the folder are not followed."""
     file, most = folder / name, MOST_BYTES[name]
     try:
@@ -238,11 +177,12 @@ def _network(weights: bytes, file: Path) -> Network:
         raise BundleError(f"{error}; {ANEW}", file) from error
 
 
-def _table(network: Network) -> NetworkTable:
+def table_of(network: Network) -> NetworkTable:
+    """The network as a card tells it."""
     return NetworkTable(layers=network.layers, activation=network.activation)
 
 
-def _check_tables(card: Card, file: Path) -> None:
+def check_tables(card: Card, file: Path) -> None:
     """Make sure that observation and moves mean what they mean in this rlctl."""
     table = card.observation
     if unknown := sorted(set(table.lags) - set(LAGS)):
@@ -272,17 +212,8 @@ def _difference(theirs: object, ours: object) -> str:
     return f"row {row} is ({theirs[row]}), here it is ({ours[row]})"
 
 
-def _check_layers(card: Card, file: Path) -> None:
+def check_layers(card: Card, file: Path) -> None:
     """Make sure that the network takes an observation and answers with a number for each move."""
     layers, size, moves = card.network.layers, card.observation.size, len(card.action.moves)
     if (layers[0], layers[-1]) != (size, moves):
         raise BundleError(f"has {layers[0]} inputs and {layers[-1]} outputs, not {size} and {moves}; {ANEW}", file)
-
-
-def _as_json(card: Card) -> bytes:
-    return (json.dumps(card.model_dump(mode="json", by_alias=True), indent=1) + "\n").encode()
-
-
-def _write(file: Path, data: bytes) -> None:
-    with whole(file, lasting=True) as stream:
-        stream.write(data)

@@ -182,7 +182,7 @@ class NetworkTable(_Strict):
 
 
 class CardParts(_Strict):
-    """What a training run knows of its policy; `rlctl.agents.served.bundle.save` adds what follows from the files.
+    """What a training run knows of its policy; `bundle_writer.save` adds what follows from the files.
 
     Attributes:
         algorithm: Name of the learner, such as PPO or MaskablePPO.

@@ -10,9 +10,12 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from rlctl.agents.served import bundle
+from rlctl.agents.served.bundle_writer import as_float32, save
 from rlctl.agents.served.card import Card, CardParts
-from rlctl.agents.served.network import NetworkError, mean_network
+from rlctl.agents.served.network import Array, Network, NetworkError
 from rlctl.envs.errors import BundleError
 
 SAME = ("algorithm", "tick_seconds", "lags")
@@ -40,7 +43,7 @@ def merge(members: Sequence[Path], out: Path, name: str) -> Card:
         network = mean_network(networks)
     except NetworkError as error:
         raise BundleError(f"these policies have no common shape: networks {error}") from error
-    return bundle.save(out, name, _parts(cards), network)
+    return save(out, name, _parts(cards), network)
 
 
 def _parts(cards: Sequence[Card]) -> CardParts:
@@ -58,3 +61,38 @@ def _parts(cards: Sequence[Card]) -> CardParts:
     return CardParts(
         algorithm=first.algorithm, tick_seconds=first.tick_seconds, lags=first.lags, plants=plants, training=training
     )
+
+
+def mean_network(members: Sequence[Network]) -> Network:
+    """The network that answers the mean of the members' outputs: their hidden layers stand beside one another.
+
+    Raises:
+        NetworkError: The members differ in inputs, outputs, activation or number of layers, or one normalises its
+            observations.
+    """
+    first, count = members[0], len(members)
+    if any(member.scaling is not None for member in members):
+        raise NetworkError("that normalise their observations cannot be merged")
+    for other in members[1:]:
+        if (other.activation, len(other.weights)) != (first.activation, len(first.weights)) or (
+            other.layers[0] != first.layers[0] or other.layers[-1] != first.layers[-1]
+        ):
+            raise NetworkError(f"of {other.layers} {other.activation} and {first.layers} {first.activation} differ")
+    columns = [[member.weights[place] for member in members] for place in range(len(first.weights))]
+    biases = [np.concatenate([member.biases[place] for member in members]) for place in range(len(first.biases) - 1)]
+    if len(columns) == 1:
+        weights = [np.mean(columns[0], axis=0)]
+    else:
+        weights = [np.vstack(columns[0]), *map(_diagonal, columns[1:-1]), np.hstack(columns[-1]) / np.float32(count)]
+    biases.append(np.mean([member.biases[-1] for member in members], axis=0))
+    return Network(tuple(map(as_float32, weights)), tuple(map(as_float32, biases)), first.activation)
+
+
+def _diagonal(blocks: Sequence[Array]) -> Array:
+    """One matrix with the given ones along its diagonal and zeros elsewhere."""
+    whole = np.zeros((sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks)), np.float32)
+    row = column = 0
+    for block in blocks:
+        whole[row : row + len(block), column : column + block.shape[1]] = block
+        row, column = row + len(block), column + block.shape[1]
+    return whole

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -106,64 +106,6 @@ class Network:
                 values = activate(values @ weight.T + bias)
             weight, bias = last
             return values @ weight.T + bias
-
-
-def mean_network(members: Sequence[Network]) -> Network:
-    """The network that answers the mean of the members' outputs: their hidden layers stand beside one another.
-
-    Raises:
-        NetworkError: The members differ in inputs, outputs, activation or number of layers, or one normalises its
-            observations.
-    """
-    first, count = members[0], len(members)
-    if any(member.scaling is not None for member in members):
-        raise NetworkError("that normalise their observations cannot be merged")
-    for other in members[1:]:
-        if (other.activation, len(other.weights)) != (first.activation, len(first.weights)) or (
-            other.layers[0] != first.layers[0] or other.layers[-1] != first.layers[-1]
-        ):
-            raise NetworkError(f"of {other.layers} {other.activation} and {first.layers} {first.activation} differ")
-    columns = [[member.weights[place] for member in members] for place in range(len(first.weights))]
-    biases = [np.concatenate([member.biases[place] for member in members]) for place in range(len(first.biases) - 1)]
-    if len(columns) == 1:
-        weights = [np.mean(columns[0], axis=0)]
-    else:
-        weights = [np.vstack(columns[0]), *map(_diagonal, columns[1:-1]), np.hstack(columns[-1]) / np.float32(count)]
-    biases.append(np.mean([member.biases[-1] for member in members], axis=0))
-    return Network(tuple(map(_as_float32, weights)), tuple(map(_as_float32, biases)), first.activation)
-
-
-def _diagonal(blocks: Sequence[Array]) -> Array:
-    """One matrix with the given ones along its diagonal and zeros elsewhere."""
-    whole = np.zeros((sum(len(block) for block in blocks), sum(block.shape[1] for block in blocks)), np.float32)
-    row = column = 0
-    for block in blocks:
-        whole[row : row + len(block), column : column + block.shape[1]] = block
-        row, column = row + len(block), column + block.shape[1]
-    return whole
-
-
-def _as_float32(values: NDArray[np.floating]) -> Array:
-    return np.ascontiguousarray(values, np.float32)
-
-
-def as_file(network: Network) -> bytes:
-    """The bytes of weights.npz; the same network gives the same bytes.
-
-    Raises:
-        NetworkError: `read_network` would refuse them.
-    """
-    arrays: dict[str, NDArray[np.generic]] = {"activation": np.frombuffer(network.activation.encode(), np.uint8)}
-    for place, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
-        arrays[f"weight{place}"], arrays[f"bias{place}"] = _as_float32(weight), _as_float32(bias)
-    if network.scaling is not None:
-        scaling = network.scaling
-        arrays |= {"input_mean": scaling.mean, "input_scale": scaling.scale, "input_clip": scaling.clip}
-    file = io.BytesIO()
-    np.savez(file, **arrays)  # type: ignore[arg-type]
-    data = file.getvalue()
-    read_network(data)
-    return data
 
 
 def read_network(data: bytes) -> Network:

@@ -6,7 +6,6 @@ nothing in the daemon's memory. It checks bytes that were read already, never th
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import hashlib
 import os
@@ -37,23 +36,6 @@ def statement(card: bytes, policy: bytes) -> bytes:
     return "rlctl bundle 1\ncard.json {}\nweights.npz {}\n".format(*hashes).encode()
 
 
-def sign(text: bytes, key: Path) -> bytes:
-    """Sign a statement; ssh-keygen asks for the key's passphrase, or an agent for the key.
-
-    Args:
-        key: A private Ed25519 key as `ssh-keygen -t ed25519` makes it, or the public one of a key that an agent holds.
-
-    Raises:
-        ConfigError: The key cannot be used, or there is no ssh-keygen.
-    """
-    done = _run(["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE], text)
-    if done.returncode:
-        raise ConfigError(f"cannot sign: {_last_line(done.stderr)}", key)
-    if b"ssh-ed25519" not in base64.b64decode(b"".join(done.stdout.splitlines()[1:-1]))[:64]:
-        raise ConfigError("is no Ed25519 key: ssh-keygen -t ed25519 -f KEY makes one", key)
-    return done.stdout
-
-
 def check(text: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
     """Make sure that one of the trusted keys signed a statement.
 
@@ -70,9 +52,9 @@ def check(text: bytes, signature: bytes, trusted: Sequence[Path]) -> None:
         files = [stack.enter_context(_in_memory(data)) for data in ("".join(signers).encode(), signature)]
         allowed, signed = (f"/proc/self/fd/{one}" for one in files)
         words = ["-Y", "verify", "-f", allowed, "-I", SIGNER, "-n", NAMESPACE, "-s", signed]
-        done = _run(words, text, files)
+        done = run_tool(words, text, files)
     if done.returncode:
-        raise SignatureError(_last_line(done.stderr or done.stdout))
+        raise SignatureError(last_line(done.stderr or done.stdout))
 
 
 def _keys(file: Path) -> list[str]:
@@ -94,7 +76,8 @@ def _in_memory(data: bytes) -> Iterator[int]:
         yield file.fileno()
 
 
-def _run(words: Sequence[str], text: bytes, files: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:
+def run_tool(words: Sequence[str], text: bytes, files: Sequence[int] = ()) -> subprocess.CompletedProcess[bytes]:
+    """Run ssh-keygen over a text; ConfigError: there is none, or it hangs."""
     seconds = CHECK_SECONDS if files else None  # whoever signs may have to type a passphrase
     try:
         return subprocess.run(
@@ -106,6 +89,7 @@ def _run(words: Sequence[str], text: bytes, files: Sequence[int] = ()) -> subpro
         raise ConfigError(f"{TOOL} gave no answer within {CHECK_SECONDS:g} s") from error
 
 
-def _last_line(output: bytes) -> str:
+def last_line(output: bytes) -> str:
+    """The last thing that ssh-keygen said, for a message."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return f"{TOOL} says: {lines[-1][:200]}" if lines else f"{TOOL} says nothing"

@@ -19,9 +19,9 @@ from stable_baselines3 import DQN, PPO
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from torch import nn
 
-from rlctl.agents.served.bundle import save
+from rlctl.agents.served.bundle_writer import as_file, save
 from rlctl.agents.served.card import Card, CardParts, ObservationTable
-from rlctl.agents.served.network import Array, InputScaling, Network, NetworkError, as_file
+from rlctl.agents.served.network import Array, InputScaling, Network, NetworkError
 from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError

@@ -1,7 +1,7 @@
 """Whatever a testbed starts or makes is recorded here first-hand, and gone afterwards: at exit, Ctrl-C or a crash.
 
 On a clean end `close` clears the record. When the process dies, its keeper does (see `leftovers`). When both die, or
-the machine's power fails, the next start does, or `sweep`.
+the machine's power fails, the next start does, or `rlctl restore`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,60 +29,11 @@ log = logging.getLogger(__name__)
 KEEPER_SECONDS = 2.0 + leftovers.PATIENCE_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep found.
-
-    Attributes:
-        cleared: Records of dead owners whose processes, groups and folders are gone now, or in a dry run would be.
-        running: Records whose owners are alive; they were left alone.
-        left: What could not be removed, one line each; its records stay for another try.
-    """
-
-    cleared: tuple[Path, ...] = ()
-    running: tuple[Path, ...] = ()
-    left: tuple[str, ...] = ()
-
-
-def default_state_dir() -> Path:
-    """Where records live: a folder that nobody else can write, as a record tells what to kill and to remove."""
-    if os.geteuid() == 0:
-        return Path("/run/rlctl/testbed")
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "rlctl" if runtime else Path.home() / ".local/state/rlctl/testbed"
-
-
-def sweep(
-    state_dir: Path | None = None, patience_seconds: float = leftovers.PATIENCE_SECONDS, *, dry_run: bool = False
-) -> Swept:
-    """Remove what dead owners left behind, or only look for it; harmless when there is nothing."""
-    cleared, running, left = list[Path](), list[Path](), list[str]()
-    folder = state_dir or default_state_dir()
-    try:
-        records = sorted(folder.glob("testbed-*.jsonl"))
-    except OSError as error:  # HOME is another user's, as under `setpriv` or `sudo` without -H
-        why = (
-            f"{folder}: {error.strerror}: cannot look there for what a testbed has left; set HOME to a folder of yours"
-        )
-        return Swept(left=(why,))
-    for record in records:
-        with contextlib.suppress(FileNotFoundError), record.open("rb") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # its owner lives, or another sweep is at it
-                running.append(record)
-                continue
-            problems = [] if dry_run else leftovers.clear(record, patience_seconds)
-            left += problems
-            cleared += [] if problems else [record]
-    return Swept(tuple(cleared), tuple(running), tuple(left))
-
-
 class Janitor:
     """Keeps the record of this process. Sweeps first, so that nothing of an earlier crash is in the way.
 
     Args:
-        state_dir: Where the records are; by default `default_state_dir()`.
+        state_dir: Where the records are; by default `leftovers.default_state_dir()`.
         keeper: Start the process that clears the record when this one dies.
 
     Raises:
@@ -92,8 +42,8 @@ class Janitor:
     """
 
     def __init__(self, state_dir: Path | None = None, *, keeper: bool = True) -> None:
-        folder = state_dir or default_state_dir()
-        for problem in sweep(folder).left:
+        folder = state_dir or leftovers.default_state_dir()
+        for problem in leftovers.sweep(folder).left:
             log.warning("left by an earlier run: %s", problem)
         self._record, self._file = _new_record(folder)
         self._keeper: subprocess.Popen[bytes] | None = None

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 PROC = Path("/proc")
-PATIENCE_SECONDS = 10.0  # a worker that was starved needs some milliseconds of CPU time to die
+PATIENCE_SECONDS = 10.0  # to die and leave groups: a worker that was starved needs some milliseconds of CPU time
 PAUSE_SECONDS = 0.01
 FOLDER_PREFIX = "rlctl-"  # a record is no licence to remove anything else
 
@@ -137,10 +137,8 @@ def kill(pid: int, number: int = signal.SIGKILL, start_ticks: int | None = None)
     return True
 
 
-def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]:
+def clear(record: Path) -> list[str]:
     """End and remove all that a record lists, then the record; what could not be removed keeps it.
-
-    The patience is how long to wait for processes to be gone and groups to be empty.
 
     Returns:
         What is left, one line each; empty when all is gone.
@@ -149,7 +147,7 @@ def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]
     same_boot = boot_id() in {line["boot"] for line in lines if "boot" in line}
     groups = [path for path in _directories(lines, "group") if same_boot]
     recorded = {line["pid"]: line["start"] for line in lines if "pid" in line and same_boot}
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + PATIENCE_SECONDS
     left = [f"process {pid} does not die" for pid in _end(recorded, groups, deadline)]
     left += [problem for group in reversed(groups) if (problem := _remove(group, deadline))]
     for folder in _directories(lines, "folder"):
@@ -158,6 +156,53 @@ def clear(record: Path, patience_seconds: float = PATIENCE_SECONDS) -> list[str]
     if not left:
         record.unlink(missing_ok=True)
     return left
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep found.
+
+    Attributes:
+        cleared: Records of dead owners whose processes, groups and folders are gone now, or in a dry run would be.
+        running: Records whose owners are alive; they were left alone.
+        left: What could not be removed, one line each; its records stay for another try.
+    """
+
+    cleared: tuple[Path, ...] = ()
+    running: tuple[Path, ...] = ()
+    left: tuple[str, ...] = ()
+
+
+def default_state_dir() -> Path:
+    """Where records live: a folder that nobody else can write, as a record tells what to kill and to remove."""
+    if os.geteuid() == 0:
+        return Path("/run/rlctl/testbed")
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "rlctl" if runtime else Path.home() / ".local/state/rlctl/testbed"
+
+
+def sweep(state_dir: Path | None = None, *, dry_run: bool = False) -> Swept:
+    """Remove what dead owners left behind, or only look for it; harmless when there is nothing."""
+    cleared, running, left = list[Path](), list[Path](), list[str]()
+    folder = state_dir or default_state_dir()
+    try:
+        records = sorted(folder.glob("testbed-*.jsonl"))
+    except OSError as error:  # HOME is another user's, as under `setpriv` or `sudo` without -H
+        why = (
+            f"{folder}: {error.strerror}: cannot look there for what a testbed has left; set HOME to a folder of yours"
+        )
+        return Swept(left=(why,))
+    for record in records:
+        with contextlib.suppress(FileNotFoundError), record.open("rb") as held:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:  # its owner lives, or another sweep is at it
+                running.append(record)
+                continue
+            problems = [] if dry_run else clear(record)
+            left += problems
+            cleared += [] if problems else [record]
+    return Swept(tuple(cleared), tuple(running), tuple(left))
 
 
 def main(arguments: list[str]) -> int:

@@ -111,10 +111,11 @@ def run_merge(args: argparse.Namespace) -> int:
 
 def run_sign(args: argparse.Namespace) -> int:
     """Write the signature into the bundle."""
-    from rlctl.agents.served import bundle
+    from rlctl.agents.served.bundle import SIGNATURE
+    from rlctl.agents.served.bundle_writer import sign
 
-    card = bundle.sign(args.bundle, args.key)
-    print(f"{args.bundle / bundle.SIGNATURE}: {card.name}, weights.npz {card.policy_sha256[:12]}")
+    card = sign(args.bundle, args.key)
+    print(f"{args.bundle / SIGNATURE}: {card.name}, weights.npz {card.policy_sha256[:12]}")
     return 0
 
 

@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
-from rlctl.agents.served.bundle import add_scores, load
+from rlctl.agents.served.bundle import load
+from rlctl.agents.served.bundle_writer import add_scores
 from rlctl.agents.served.card import CardScore, ScoreEstimate
 from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.intervals import Estimate as Measured

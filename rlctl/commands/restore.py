@@ -15,7 +15,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.partition.record import Stage, current_record
 from rlctl.envs.host.partition.undo import Undone, undo
-from rlctl.envs.testbed.janitor import sweep
+from rlctl.envs.testbed.leftovers import sweep
 
 DESCRIPTION = """Put back the original values that a controller journalled before it changed them, and remove what a
 testbed that was killed has left. A partition that was left half built or half undone is taken down; one that stands

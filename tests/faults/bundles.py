@@ -31,12 +31,12 @@ def make(behaviour: str, folder: Path) -> Path:
     Returns:
         The folder.
     """
-    from rlctl.agents.served import bundle
+    from rlctl.agents.served.bundle_writer import save
     from rlctl.agents.served.card import CardParts, Training
 
     training = Training(total_timesteps=0, wall_seconds=0.0, seed=0, code="the fault matrix", training_id="0" * 64)
     parts = CardParts(algorithm="PPO", tick_seconds=1.0, lags=LAGS, training=training)
-    bundle.save(folder, behaviour, parts, _network(behaviour))
+    save(folder, behaviour, parts, _network(behaviour))
     return folder
 
 

@@ -20,7 +20,7 @@ import yaml
 
 from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.errors import RlctlError, TestbedError
-from rlctl.envs.testbed.janitor import default_state_dir
+from rlctl.envs.testbed.leftovers import default_state_dir
 from rlctl.envs.testbed.namespace import require_tools
 from rlctl.envs.testbed.network.link import TOOLS
 from tests.faults.pace import Pace

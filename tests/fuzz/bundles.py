@@ -24,9 +24,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rlctl.agents.served import bundle
+from rlctl.agents.served.bundle_writer import as_file, save
 from rlctl.agents.served.card import CardParts, ObservationTable, TrainedOn, Training
 from rlctl.agents.served.learned import LearnedPolicy
-from rlctl.agents.served.network import Network, NetworkError, as_file, read_network
+from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.observation import Observer
@@ -60,7 +61,7 @@ def _card() -> dict[str, Any]:
     run = Training(total_timesteps=1, wall_seconds=1.0, seed=1, code="x", training_id="0" * 64)
     parts = CardParts(algorithm="PPO", tick_seconds=1.0, lags=(0,), plants=(plant,), training=run)
     with tempfile.TemporaryDirectory() as folder:
-        bundle.save(Path(folder) / "b", "tiny", parts, _SOUND[0])
+        save(Path(folder) / "b", "tiny", parts, _SOUND[0])
         return dict(json.loads((Path(folder) / "b/card.json").read_text()))
 
 

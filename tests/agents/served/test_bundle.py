@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from rlctl.agents.served import bundle
+from rlctl.agents.served import bundle, bundle_writer
+from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ActionTable, Card, CardScore, ObservationTable, ScoreEstimate
-from rlctl.agents.served.network import as_file
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, ConfigError, PermissionMissing
 from rlctl.envs.observation import LAGS
@@ -71,7 +71,7 @@ def test_scores_are_added_to_card_that_still_loads(good):
         qos_guarantee_percent=estimate, be_throughput_percent=estimate, shield_override_percent=estimate, seeds=30
     )
     before, _ = bundle.read(good)
-    bundle.add_scores(good, {"thesis": {"responsive": score}})
+    bundle_writer.add_scores(good, {"thesis": {"responsive": score}})
     after, _ = bundle.read(good)
     assert after.scores == {"thesis": {"responsive": score}}
     assert after.model_copy(update={"scores": None}) == before
@@ -265,7 +265,7 @@ def never(*_, **__):
 pickle.load = pickle.loads = pickle.Unpickler = pickle._Unpickler = never
 from pathlib import Path
 from rlctl.agents import catalogue
-from rlctl.agents.served import bundle
+from rlctl.agents.served import bundle, bundle_writer
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import Observer

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlctl.agents.served.bundle_writer import as_file
+from rlctl.agents.served.merge import mean_network
 from rlctl.agents.served.network import (
     ACTIVATIONS,
     MOST_FILE_BYTES,
     Network,
     NetworkError,
-    as_file,
-    mean_network,
     read_network,
 )
 

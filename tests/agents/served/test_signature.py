@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rlctl.agents.served import bundle, signature
-from rlctl.agents.served.network import as_file
-from rlctl.agents.served.signature import SignatureError, check, sign, statement
+from rlctl.agents.served import bundle, bundle_writer, signature
+from rlctl.agents.served.bundle_writer import as_file, signature_of
+from rlctl.agents.served.signature import SignatureError, check, statement
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError, ConfigError
 
@@ -36,7 +36,7 @@ def keys(tmp_path_factory):
 @pytest.fixture
 def signed(make_bundle, tmp_path, keys):
     folder = make_bundle(tmp_path / "tiny")
-    bundle.sign(folder, keys[0][0])
+    bundle_writer.sign(folder, keys[0][0])
     return folder
 
 
@@ -86,7 +86,7 @@ def test_what_was_verified_is_what_is_loaded(signed, keys, monkeypatch):
 
 
 def test_new_scores_take_the_signature_away(signed, keys):
-    bundle.add_scores(signed, {})
+    bundle_writer.add_scores(signed, {})
     refused(signed, keys[0][1], "is not signed")
 
 
@@ -102,7 +102,7 @@ def test_a_signature_for_another_purpose_is_none(signed, keys):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_garbage_is_no_signature(data, at, whole, keys):
     (private, public), _ = keys
-    good = sign(SAID, private)
+    good = signature_of(SAID, private)
     garbage = data if whole else good[:at] + data + good[at + len(data) :]
     with contextlib.suppress(SignatureError):
         check(SAID, garbage, [public])
@@ -130,21 +130,21 @@ def test_wrong_file_of_keys_is_a_configuration_mistake(text, said, tmp_path):
 def test_several_keys_may_stand_in_one_file(keys, tmp_path):
     (private, ours), (_, theirs) = keys
     (file := tmp_path / "keys").write_text(f"# theirs\n{theirs.read_text()}\n# ours\n{ours.read_text()}")
-    check(SAID, sign(SAID, private), [file])
+    check(SAID, signature_of(SAID, private), [file])
 
 
 def test_only_ed25519_keys_sign(tmp_path, capsys, make_bundle):
     private, _ = pair(tmp_path, "weak", "ecdsa")
     with pytest.raises(ConfigError, match="is no Ed25519 key"):
-        sign(SAID, private)
+        signature_of(SAID, private)
     with pytest.raises(ConfigError, match="cannot sign: ssh-keygen says"):
-        sign(SAID, tmp_path / "absent")
+        signature_of(SAID, tmp_path / "absent")
 
 
 def test_without_the_tool_the_way_out_is_told(keys, monkeypatch):
     monkeypatch.setattr(signature, "TOOL", "ssh-keygen-that-is-not-there")
     with pytest.raises(ConfigError, match="install openssh-client"):
-        sign(SAID, keys[0][0])
+        signature_of(SAID, keys[0][0])
 
 
 def test_command_signs_and_configuration_asks_for_it(make_bundle, tmp_path, keys, capsys, serve_config):

@@ -5,8 +5,8 @@ import contextlib
 import numpy as np
 import pytest
 
+from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ObservationTable
-from rlctl.agents.served.network import as_file
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.sample import Orders
 from rlctl.envs.actions import MOVES

@@ -12,8 +12,8 @@ pytest.importorskip("ray", reason="Ray is not installed: pip install 'rlctl[dist
 
 import ray
 
+from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ObservationTable
-from rlctl.agents.served.network import as_file
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ObservationTable
-from rlctl.agents.served.network import as_file, read_network
+from rlctl.agents.served.network import read_network
 from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.host_kinds import HostShare, first_seed, load_hosts, present
 from rlctl.agents.training.rollouts.sample import Orders

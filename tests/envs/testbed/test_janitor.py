@@ -15,7 +15,8 @@ import pytest
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.testbed import leftovers
-from rlctl.envs.testbed.janitor import Janitor, sweep
+from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.leftovers import sweep
 from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -100,7 +100,7 @@ def changed(tmp_path, monkeypatch):
 def left_records(tmp_path, monkeypatch):
     """Where testbeds have their records; not this machine's, which others may use."""
     folder = tmp_path / "testbeds"
-    monkeypatch.setattr("rlctl.envs.testbed.janitor.default_state_dir", lambda: folder)
+    monkeypatch.setattr("rlctl.envs.testbed.leftovers.default_state_dir", lambda: folder)
     return folder
 
 

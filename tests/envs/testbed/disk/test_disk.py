@@ -24,8 +24,9 @@ from rlctl.envs.testbed.disk.bulk import BulkWrite
 from rlctl.envs.testbed.disk.postgres import Postgres, unprivileged_user
 from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _fill_file, loop_device
 from rlctl.envs.testbed.generator import LoadGenerator
-from rlctl.envs.testbed.janitor import Janitor, sweep
+from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, find_program
+from rlctl.envs.testbed.leftovers import sweep
 from rlctl.envs.testbed.namespace import require_tools
 from tests.waiting import until
 

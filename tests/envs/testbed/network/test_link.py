@@ -15,8 +15,9 @@ import pytest
 
 from rlctl.envs.errors import PermissionMissing, RlctlError, TestbedError
 from rlctl.envs.telemetry import Missing, Value
-from rlctl.envs.testbed.janitor import Janitor, sweep
+from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.leftovers import sweep
 from rlctl.envs.testbed.namespace import Namespace, require_tools
 from rlctl.envs.testbed.network.link import NO_CLASSES, TOOLS, Link, LinkConfig, ceiling, classes
 from rlctl.envs.testbed.network.upload import Upload
