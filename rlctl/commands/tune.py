@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         # The folder is made only now: where no cluster answers there is no search.
         out: Path = args.out or new_folder(f"tune-{args.algo}")
         command = command_line("tune", {"resume": True, "out": out, "ray": None if args.ray == LOCAL else args.ray})
-        job = replace(job, out=out, command=command)
+        job = replace(job, run=replace(job.run, folder=out, command=command))
         say(f"folder: {out}" + (" (goes on)" if args.resume else ""))
         if not args.resume:
             begin(options, job)
@@ -167,7 +167,7 @@ def _print_space(job: Job) -> None:
     for key, draw in job.space.draws.items():
         kind = "choice" if draw.choice is not None else "log_uniform" if draw.log_uniform else "uniform"
         rows.append((key, str(job.space.base[key]), f"{kind}: {json.dumps(list(draw.ends))}"))
-    print(f"{job.trials} trials, seeds {job.seed} to {job.seed + job.trials - 1}\n")
+    print(f"{job.trials} trials, seeds {job.run.seed} to {job.run.seed + job.trials - 1}\n")
     print(render(rows))
 
 
@@ -190,8 +190,8 @@ def _search(args: argparse.Namespace, options: SearchOptions, job: Job, cluster:
     scores = dict(zip(judged, judge(job, list(judged.values()), cluster), strict=True))
     outcome = SearchOutcome(options, job, trials, {name: scores[name] for name in ranked(scores)})
     export_winner(job, judged[next(iter(outcome.scores))])
-    write_whole(job.out / HISTORY, json.dumps(outcome.as_json(), indent=1) + "\n")
-    shutil.copyfile(job.out / HISTORY, job.out / WINNER / HISTORY)
+    write_whole(job.run.folder / HISTORY, json.dumps(outcome.as_json(), indent=1) + "\n")
+    shutil.copyfile(job.run.folder / HISTORY, job.run.folder / WINNER / HISTORY)
     return outcome
 
 

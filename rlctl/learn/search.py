@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,22 +68,9 @@ def new_search(options: SearchOptions, out: Path) -> Job:
     timesteps = options.total_timesteps or recipe.n_timesteps
     shared = ("algorithm", "config", "hosts", "seed", "max_seconds", "scenarios")
     asked = {name: getattr(options, name) for name in shared}
-    run = new_plan(TrainingOptions(total_timesteps=timesteps, **asked)).run
-    return Job(
-        algorithm=options.algorithm,
-        space=load_space(options.algorithm, recipe, Path(options.space) if options.space else None),
-        trials=options.trials,
-        recipe=recipe,
-        hosts=run.hosts,
-        courses=run.courses,
-        validation_seeds=run.validation_seeds,
-        timesteps=timesteps,
-        max_seconds=options.max_seconds,
-        scheduler=options.scheduler,
-        seed=options.seed,
-        out=out,
-        arguments=run.arguments,
-    )
+    run = replace(new_plan(TrainingOptions(total_timesteps=timesteps, **asked)).run, recipe=recipe, folder=out)
+    space = load_space(options.algorithm, recipe, Path(options.space) if options.space else None)
+    return Job(space, options.trials, run, timesteps, options.scheduler)
 
 
 def resumed_search(out: Path) -> tuple[SearchOptions, Job]:
@@ -103,16 +90,18 @@ def check_new(out: Path) -> None:
 
 def begin(options: SearchOptions, job: Job) -> None:
     """Make the folder of a new search; ConfigError where there is one already."""
-    check_new(job.out)
+    check_new(job.run.folder)
     drawn = {key: one.model_dump(mode="json", exclude_none=True) for key, one in job.space.draws.items()}
     contents = {
-        "space": {"algorithm": job.algorithm, "recipe": drawn},
-        "config": as_document(job.recipe),
-        "hosts": job.hosts.model_dump(mode="json"),
+        "space": {"algorithm": job.run.algorithm, "recipe": drawn},
+        "config": as_document(job.run.recipe),
+        "hosts": job.run.hosts.model_dump(mode="json"),
     }
     for key, content in contents.items():
-        write_whole(job.out / COPIES[key], json.dumps(content, indent=1) + "\n")
-    write_whole(job.out / SEARCH, options.model_copy(update={"digest": job.space.digest}).model_dump_json() + "\n")
+        write_whole(job.run.folder / COPIES[key], json.dumps(content, indent=1) + "\n")
+    write_whole(
+        job.run.folder / SEARCH, options.model_copy(update={"digest": job.space.digest}).model_dump_json() + "\n"
+    )
 
 
 def ranked(scores: Mapping[str, Evaluation]) -> list[str]:
@@ -162,7 +151,7 @@ class SearchOutcome:
         return {
             "name": one.name,
             "place": list(self.scores).index(one.name) + 1 if score else None,
-            "seed": self.job.seed + one.number,
+            "seed": self.job.run.seed + one.number,
             "values": dict(one.values),
             "timesteps": int(last.get("timesteps", 0)),
             "seconds": round(last.get("seconds", 0.0), 1),

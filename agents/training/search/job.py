@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,10 @@ import numpy as np
 
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.evaluations import Evaluation, search_score
-from rlctl.agents.training.host_kinds import Hosts, validation_seed
+from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.recipe import Recipe
 from rlctl.agents.training.search.space import Space, Values, recipe_with
 from rlctl.agents.training.training_run import TrainingRun
-from rlctl.agents.training.trial import Course
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import Observer
 
@@ -45,69 +44,53 @@ class Job:
     """A search as it is done.
 
     Attributes:
-        hosts, courses, validation_seeds: As of `TrainingRun`.
-        timesteps, max_seconds: Budget of each trial; with seconds, the timesteps are the most.
         trials: Number of trials that the search runs.
-        out: Folder of the search, which driver and nodes must both see.
-        arguments: What `rlctl train` would be asked for a trial, to be kept in its folder.
+        run: What trials have in common. Its seed is that of the first one, its folder that of the search, which
+            driver and nodes must both see.
+        timesteps: Budget of each trial; with seconds, the most.
     """
 
-    algorithm: str
     space: Space
     trials: int
-    recipe: Recipe
-    hosts: Hosts
-    courses: tuple[Course, ...]
-    validation_seeds: int
+    run: TrainingRun
     timesteps: int
-    max_seconds: float | None
     scheduler: str
-    seed: int
-    out: Path
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    command: str = ""
 
     @property
     def clock(self) -> tuple[str, float]:
         """What a trial's budget is counted in, and how much of it there is."""
-        return ("timesteps", self.timesteps) if self.max_seconds is None else ("seconds", self.max_seconds)
+        seconds = self.run.max_seconds
+        return ("timesteps", self.timesteps) if seconds is None else ("seconds", seconds)
 
     @property
     def memory_bytes(self) -> int:
         """Set aside for each trial, so that Ray runs no more at a time than a node has room for."""
         drawn = self.space.draws.get("buffer_size")
-        rows = max(drawn.ends) if drawn else getattr(self.recipe, "buffer_size", 0)
-        size = Observer(Limits(1), 1.0, self.recipe.lags).size
+        rows = max(drawn.ends) if drawn else getattr(self.run.recipe, "buffer_size", 0)
+        size = Observer(Limits(1), 1.0, self.run.recipe.lags).size
         return MEMORY_BYTES + int(rows) * 2 * size * np.dtype(np.float32).itemsize
 
     @property
     def choice_seeds(self) -> tuple[int, ...]:
         """Seeds on which the winner is chosen."""
-        count = max(2 * self.validation_seeds, CHOICE_SEEDS)
+        count = max(2 * self.run.validation_seeds, CHOICE_SEEDS)
         return tuple(validation_seed(FIRST_CHOICE_SEED + number) for number in range(count))
 
     def recipe_of(self, values: Values) -> Recipe:
         """A trial's hyperparameters, fitted to the budget, evaluated and ended as the scheduler wants it."""
-        fitted, _ = recipe_with(self.recipe, values).fitted(self.timesteps, self.max_seconds)
+        most_seconds = self.run.max_seconds
+        fitted, _ = recipe_with(self.run.recipe, values).fitted(self.timesteps, most_seconds)
         each = math.ceil(self.timesteps / EVALUATIONS)
         by_steps = {"eval_every_timesteps": each, "eval_every_seconds": NEVER_SECONDS}
-        by_time = {"eval_every_timesteps": None, "eval_every_seconds": (self.max_seconds or 0.0) / EVALUATIONS}
-        return fitted.model_copy(update={"early_stop": None} | (by_steps if self.max_seconds is None else by_time))
+        by_time = {"eval_every_timesteps": None, "eval_every_seconds": (most_seconds or 0.0) / EVALUATIONS}
+        return fitted.model_copy(update={"early_stop": None} | (by_steps if most_seconds is None else by_time))
 
     def run_of(self, number: int, values: Values, folder: Path) -> TrainingRun:
         """A trial as a training run."""
-        return TrainingRun(
-            algorithm=self.algorithm,
-            recipe=self.recipe_of(values),
-            hosts=self.hosts,
-            courses=self.courses,
-            folder=folder,
-            seed=self.seed + number,
-            validation_seeds=self.validation_seeds,
-            max_seconds=self.max_seconds,
-            export=False,
-            arguments={**self.arguments, "seed": self.seed + number},
-            command=self.command,
+        seed = self.run.seed + number
+        arguments = {**self.run.arguments, "seed": seed}
+        return replace(
+            self.run, recipe=self.recipe_of(values), folder=folder, seed=seed, export=False, arguments=arguments
         )
 
 

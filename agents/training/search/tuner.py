@@ -1,7 +1,7 @@
 """The trials of `rlctl tune` on Ray Tune: each a training run in its own process, compared and stopped while they run.
 
     with connected("local") as cluster:
-        ended = search(job, cluster, watch)             # goes on with what stands in job.out, if anything does
+        ended = search(job, cluster, watch)             # goes on with what stands in job.run.folder, if anything does
         scores = judge(job, ended, cluster)             # best models on seeds that no trial has seen
 
 Optuna's TPE proposes each trial's values from the scores before it, ASHA stops the worse trials early, and Ray Tune
@@ -165,7 +165,7 @@ def search(job: Job, cluster: Cluster, watch: Watch, *, retry_failed: bool = Fal
 
 def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
     trainable = tune.with_resources(tune.with_parameters(train_trial, job=job), {"cpu": 1, "memory": job.memory_bytes})
-    place = str(job.out.resolve() / TRIALS)
+    place = str(job.run.folder.resolve() / TRIALS)
     if tune.Tuner.can_restore(place):
         return tune.Tuner.restore(place, trainable, resume_errored=retry_failed)
     clock, most = job.clock
@@ -177,7 +177,7 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
             metric="score",
             mode="max",
             num_samples=job.trials,
-            search_alg=NumberedSearch(points_to_evaluate=[job.space.first], seed=job.seed),
+            search_alg=NumberedSearch(points_to_evaluate=[job.space.first], seed=job.run.seed),
             scheduler=asha if job.scheduler == "asha" else FIFOScheduler(),
             reuse_actors=True,  # importing torch takes seconds
             trial_name_creator=lambda trial: trial_name(trial.config[NUMBER]),
@@ -185,7 +185,7 @@ def _tuner(job: Job, retry_failed: bool) -> tune.Tuner:
         ),
         run_config=tune.RunConfig(
             name=TRIALS,
-            storage_path=str(job.out.resolve()),
+            storage_path=str(job.run.folder.resolve()),
             stop={clock: most},
             checkpoint_config=tune.CheckpointConfig(num_to_keep=None),  # see Watching.on_checkpoint
             failure_config=tune.FailureConfig(max_failures=1),
@@ -230,11 +230,11 @@ def judge(job: Job, trials: Sequence[TrialEnd], cluster: Cluster) -> list[Evalua
 def _judge_one(item: tuple[Job, Path]) -> Evaluation:
     """Score one, on a worker."""
     job, folder = item
-    recipe, _ = load_recipe(job.algorithm, folder / files.CONFIG).fitted(1, None, n_envs=2)
-    model = make(job.algorithm, recipe, SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags)), lambda: 1.0)
+    recipe, _ = load_recipe(job.run.algorithm, folder / files.CONFIG).fitted(1, None, n_envs=2)
+    model = make(job.run.algorithm, recipe, SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags)), lambda: 1.0)
     take_weights(model, folder / files.BEST, policy_only=True)
     model.policy.set_training_mode(False)
-    judging = Judge(job.courses, 1, recipe.lags)
+    judging = Judge(job.run.courses, 1, recipe.lags)
     judging.seeds = job.choice_seeds
     return judging.evaluate(logits_of(model), 0, 0.0)
 
@@ -242,12 +242,12 @@ def _judge_one(item: tuple[Job, Path]) -> Evaluation:
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:
     """Copy the run of the winner, a trial that has a folder, to a folder of its own, and export its bundle."""
     assert won.folder is not None
-    folder = job.out / WINNER
+    folder = job.run.folder / WINNER
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(won.folder, folder)
     drop_unreported(folder)
     run = job.run_of(won.number, won.values, folder)
-    origin = SearchOrigin(space=job.space.digest, trials=job.trials, seed=job.seed, trial=won.name, place=1)
+    origin = SearchOrigin(space=job.space.digest, trials=job.trials, seed=job.run.seed, trial=won.name, place=1)
     return export_best(
         replace(run, export=True, search=origin), Ending.STOPPED if won.stopped_by or won.error else Ending.BUDGET
     )

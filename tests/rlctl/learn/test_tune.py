@@ -131,7 +131,7 @@ def test_resume_reads_the_space_from_its_folder(begun, space, capsys):
 
 def test_scheduler_says_when_a_trial_ends(tmp_path, space):
     job = new_search(SearchOptions(algorithm="ppo", space=str(space)), tmp_path)
-    hasty = replace(job, recipe=job.recipe.model_copy(update={"early_stop": 1}))
+    hasty = replace(job, run=replace(job.run, recipe=job.run.recipe.model_copy(update={"early_stop": 1})))
     assert hasty.recipe_of(hasty.space.base).early_stop is None
 
 
