@@ -177,8 +177,8 @@ def _waits(last: Tick) -> Iterator[ScreenRow]:
     """What the LC waits for, and the setting that helps where it waits for long."""
     if waits := waits_of(last.telemetry):
         sentence = waiting_sentence(last.telemetry)
-        shares = ", ".join(f"{what} {share:.0%}" for what, share in waits.items())
-        yield ScreenRow("LC waits", f"for {shares}", Mood.WARN if sentence else Mood.PLAIN)
+        shares = ", ".join(f"{what} {share:.0%}" for what, share in waits.items() if share >= 0.01)
+        yield ScreenRow("LC waits", f"for {shares or 'next to nothing'}", Mood.WARN if sentence else Mood.PLAIN)
         if sentence:
             yield ScreenRow("", sentence.partition(": ")[2])
 

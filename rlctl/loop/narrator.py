@@ -22,7 +22,7 @@ from rlctl.log.record import Tick, allocation_as_json
 from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
 from rlctl.log.stderr import takes
 from rlctl.log.waits import waiting_sentence, waits_of
-from rlctl.safety.verdict import Reason
+from rlctl.safety.verdict import OF_SERVICE, Reason
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,8 @@ class Narrator:
 
     def write(self, tick: Tick) -> None:
         """Tell what is new in this tick."""
-        changed = str(tick.applied) != str(tick.before)
+        # What a frozen BE would have is no news before it thaws.
+        changed = str(tick.applied) != str(tick.before) and not (tick.applied.frozen and tick.before.frozen)
         self._remind(tick)
         # Growth step by step for one reason is one decision, and so one line.
         if changed and _kind(tick) != self._last_kind:
@@ -204,7 +205,8 @@ def _unknown(telemetry: Telemetry) -> tuple[str, Missing] | None:
 def _change(tick: Tick) -> Event:
     cause = None if tick.why_safe or tick.be_vanished else tick.verdict.cause()
     code = f" ({reason_code(cause)})" if cause else ""
-    waits = waiting_sentence(tick.telemetry)
+    # What the service or an operator decided has its reason, and no wait of the LC's is one.
+    waits = "" if cause and cause.reason in OF_SERVICE else waiting_sentence(tick.telemetry)
     return Event(
         "change",
         tick.wall_seconds,

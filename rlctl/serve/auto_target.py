@@ -239,7 +239,8 @@ class AutoTargets:
         self._waiting: set[str] = set()  # LCs of which it was said that they have no latency
         self._of = {name: _identity(lc) for name, lc in config.lcs.items() if lc.slo.target_milliseconds == "auto"}
         known = self._read() if self._of else {}
-        least = 2.0 * jiffy_seconds()
+        # The kernel's stamps err by a jiffy: of a target of two the source's own step would leave no slack.
+        least = 3.0 * jiffy_seconds()
         self.watches = {
             name: TargetWatch(
                 name, least if self._of[name]["latency"] == "tcp" else 0.0, config.tick_seconds, known.get(name)

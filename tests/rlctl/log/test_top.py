@@ -110,6 +110,8 @@ def test_what_the_lc_waits_for_and_what_helps(recorded_run, follow):
     assert shown[place].text == "for its disk 60%, a CPU 4%"
     assert shown[place].mood is Mood.WARN
     assert "resources.be_io_weight" in shown[place + 1].text
+    calm = rows([replace(last, telemetry=last.telemetry.but(lc_pressure_ratio=Value(0.001)))], BEGAN)
+    assert next(row for row in calm if row.word == "LC waits").text == "for next to nothing"
 
 
 @pytest.mark.parametrize(("age", "stale"), [(0.0, False), (2.9, False), (3.1, True), (-5.0, False)])

@@ -68,6 +68,11 @@ def test_change_says_what_the_lc_waits_for(told):
     assert told[0].fields["waits"] == {"a CPU": 0.31}
 
 
+def test_other_cpus_of_frozen_be_are_no_news(told):
+    Narrator(told.append, 2).write(tick(0, Quantile(0.001, samples=50), applied=SAFE.but(cpuset_cpus=2)))
+    assert told == []
+
+
 def test_nothing_that_did_not_change_is_told(told):
     narrator = Narrator(told.append, 2)
     narrator.write(tick(0, Quantile(0.001, samples=50)))
