@@ -122,7 +122,7 @@ class BatchPolicyRunner:
         self._shield = BatchShield(shield, limits, count) if shield is not None and self._shielded.any() else None
         self._policy_of = np.zeros(count, np.intp)
         # Booked whoever decides, as on a live host; of no use where nobody takes a host over from another one.
-        self._taught = SafeLevelMemory(limits) if len(self._policies) > 1 else None
+        self._taught = SafeLevelMemory(limits, fast=True) if len(self._policies) > 1 else None
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -64,18 +64,13 @@ class Move:
 
     def of(self, current: Allocation, limits: Limits) -> Allocation:
         """The allocation that the move asks for."""
-        asked = _move(*self.numbers, current.quota_cpus, current.cpuset_cpus, current.frozen, *_range(limits))
-        return Allocation(*asked)
+        return Allocation(*_move(*self.numbers, *current.numbers, limits.cpus, limits.min_quota_cpus))
 
     @property
     def numbers(self) -> tuple[float, int, float, int]:
         """Its row of the tables that laws read; -1 for None."""
         ratio, frozen = self.quota_ratio, self.frozen
         return -1.0 if ratio is None else ratio, self.cpuset_cpus, self.rise_ratio, -1 if frozen is None else frozen
-
-
-def _range(limits: Limits) -> tuple[int, float]:
-    return limits.cpus, limits.min_quota_cpus
 
 
 @law

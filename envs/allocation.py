@@ -52,6 +52,11 @@ class Allocation:
         """CPUs that BE can keep busy with it."""
         return 0.0 if self.frozen else min(self.quota_cpus, float(self.cpuset_cpus))
 
+    @property
+    def numbers(self) -> tuple[float, int, bool]:
+        """Its three knobs, as laws take them."""
+        return self.quota_cpus, self.cpuset_cpus, self.frozen
+
     def but(
         self, quota_cpus: float | None = None, cpuset_cpus: int | None = None, frozen: bool | None = None
     ) -> Allocation:

@@ -79,6 +79,7 @@ class VectorLimits:
         self.cpus = np.array([host.cpus for host in each], np.float64)
         self.lc_cpus = np.array([host.lc_cpus for host in each], np.float64)
         self.exclusive_cpus = np.array([host.exclusive_cpus for host in each], np.float64)
+        self.levels = np.array([host.levels for host in each], np.int64)
         self.least_weight = np.array([host.least_weight for host in each], np.bool_)
         self.min_quota_cpus = np.array([host.min_quota_cpus for host in each], np.float64)
         self.full = Allocations.of([host.full for host in each])
@@ -120,13 +121,10 @@ def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocati
 @lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
 def moved_one(current: Allocation, limits: Limits) -> Allocations:
     """The same of one host, shape (len(MOVES), 1); interpreted, for the daemon."""
-    asked = [Allocation(*_apply_one(place, current, limits)) for place in range(len(MOVES))]
+    numbers = *current.numbers, limits.cpus, limits.min_quota_cpus
+    asked = [Allocation(*apply_move(place, *numbers)) for place in range(len(MOVES))]
     quota_cpus, cpuset_cpus, frozen = Allocations.of(asked)
     return Allocations(quota_cpus[:, None], cpuset_cpus[:, None], frozen[:, None])
-
-
-def _apply_one(move: int, current: Allocation, limits: Limits) -> tuple[float, int, bool]:
-    return apply_move(move, current.quota_cpus, current.cpuset_cpus, current.frozen, limits.cpus, limits.min_quota_cpus)
 
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:

@@ -9,11 +9,6 @@ Array = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
 
-def as_array(value: float | None) -> Array:
-    """One host's number; NaN for None."""
-    return np.array([np.nan if value is None else value], np.float64)
-
-
 def gaps_filled(values: Array) -> Array:
     """Values in which each NaN is the last number before it, or the first of all; at least one must be known."""
     known = np.isfinite(values)

@@ -1,38 +1,51 @@
 """What a host has taught whoever controls it: every window that ended is booked as one that held or one that missed.
 
-experience = Experience(limits)                     # of one host; limits of n hosts make one of n
-experience.observe(now, load, latency_ratio, be_cpus, current)      # arrays of shape (n,), once a tick
-experience.features(load)                               # what a learned policy sees of it, shape (n, TOLD)
-experience.filter_moves(mask, level, load, latency_ratio)           # the moves that it leaves such a policy
-experience.evidence.known(loads)                    # the same for a rule, at any loads
+experience = SafeLevelMemory(limits)
+experience.observe(now, load, latency_ratio, be_cpus, current)      # once a tick
+experience.features(load, latency_ratio)                            # what a learned policy sees of it
+experience.filter_moves(mask, current, load, latency_ratio)         # the moves that it leaves such a policy
+experience.look_up(load)                                            # the same for a rule, at any load
+
+`book_window`, `tell` and `filter_host` are what these do, as laws on a row of `HOST_MEMORY`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.arrays import Flags
+from rlctl.envs.law import Function, compiled, law
 from rlctl.envs.level_counts import (
     BIN_RATIO,
     BINS,
     ENOUGH,
+    HOST_MEMORY,
     LADDER,
-    MOST_KEPT_LOAD,
+    MOST_COUNT,
     TOP,
-    LevelCounts,
-    Places,
-    bins_of,
-    levels_of,
+    add_alone,
+    add_held,
+    add_missed,
+    age_counts,
+    bin_of,
+    forget_counts,
+    free_holds,
+    highest_bearable,
+    highest_held,
+    level_of,
     load_of,
-    shift_bins,
+    write_anew,
 )
+from rlctl.envs.rows import plain_field, plain_row, plain_rows, rows_of
 
 HOLD_RATIO = 0.8
 """Latency by the target up to which a window counts as held: a p95 varies by 18 % from window to window
@@ -66,8 +79,8 @@ at a load that was not seen yet."""
 CALM_LOW, CALM_HIGH, ABOVE_HIGH = 1e-3, 10.0, 100.0
 """Ranges of these two, on a logarithmic scale: CALM_LOW to CALM_HIGH, and 1 to ABOVE_HIGH."""
 
-MOST_PERIODS, FEWEST_LEVELS = 3600, 8
-"""Periods ago that a latency can be of, and of how many levels are kept; of more once a latency is of longer."""
+MOST_PERIODS = 3600
+"""Periods ago that a latency can be of."""
 
 SHIFTED_BINS, MOST_RPS = 0.75, 1e15
 """A maximum load that is so much of a bin off moves what is known: more than half of one, or it would go to and fro."""
@@ -75,8 +88,12 @@ SHIFTED_BINS, MOST_RPS = 0.75, 1e15
 CALMER, LESS_CALM = 0.5, 0.02
 """Weight of a window in what its load has at its best, where it is below and where it is above it."""
 
-NUMBERS = "_seen_seconds", "_missing_since", "_before_load", "_earlier_load", "_missed_load", "_missed_ratio"
-"""Of an Experience, for each host; NaN for none."""
+SCHEMA = 3
+LEAST_COUNT = 0.01
+"""Smaller counts are not worth keeping."""
+
+MOST_KEPT_LOAD = 1e3
+"""A kept load beyond it is a mistake."""
 
 TOLD = len(MEMORY) + 2 + len(CALM) + 1
 """Numbers that a learned policy sees of it: MEMORY, the flags of the first two, CALM, and its flag."""
@@ -84,39 +101,316 @@ TOLD = len(MEMORY) + 2 + len(CALM) + 1
 UNTOLD: NDArray[np.float32] = np.array([0.0] * len(MEMORY) + [-1.0] * 2 + [0.0] * len(CALM) + [-1.0], np.float32)
 """These, where nothing depends on the host: its load is missing."""
 
-_ALL = np.True_
-_AHEAD = np.array([1.0, AHEAD_RATIO, BIN_RATIO])
-_SHOWN = 2.0 * np.sqrt(LADDER) - 1.0
-_LOG_CALM_LOW, _LOG_CALM_SPAN, _LOG_ABOVE_HIGH = np.log10([CALM_LOW, CALM_HIGH / CALM_LOW, ABOVE_HIGH])
+_SHOWN = tuple(2.0 * math.sqrt(share) - 1.0 for share in LADDER)
+_LOG_CALM_LOW, _LOG_CALM_SPAN, _LOG_ABOVE_HIGH = (
+    math.log10(number) for number in (CALM_LOW, CALM_HIGH / CALM_LOW, ABOVE_HIGH)
+)
+_COUNTS = "held", "missed", "badly"
+
+
+@law
+def forget_host(row: Any) -> None:
+    """All that this host taught: another one stands there now."""
+    forget_counts(row)
+    begin_host(row)
+
+
+@law
+def begin_host(row: Any) -> None:
+    """A row of zeros taught nothing."""
+    row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
+    row["missed_from"] = BINS
+    lose_track(row)
+    for place in range(BINS):
+        row["calm"][place] = math.nan
+
+
+@law
+def lose_track(row: Any) -> None:
+    """Of what the next tick would be held against."""
+    row["seen_seconds"] = row["missing_since"] = row["before_load"] = row["earlier_load"] = math.nan
+    row["missed_load"] = row["missed_ratio"] = row["known_load"] = math.nan
+    row["before_level"] = row["missed_level"] = -1
+    for ago in range(len(row["levels"])):
+        row["levels"][ago] = -1
+
+
+@law
+def book_window(
+    row: Any, now_seconds: float, load: float, latency_ratio: float, be_cpus: float,
+    usable_cpus: float, level: int, first: int, last: int,
+) -> None:  # fmt: skip
+    """Book the window that ended, a miss one window later.
+
+    Args:
+        load: Share of the LC's maximum; NaN where it is missing, as in the other readings.
+        latency_ratio: Latency by the target.
+        be_cpus: What BE used.
+        usable_cpus, level: What was in force in the period that ended, see `level_in_force`.
+        first, last: Which periods the latency is of, as `periods_of` has them.
+    """
+    seen = math.isfinite(load) and not math.isnan(latency_ratio)
+    lowest, highest = _levels_in(row, level, first, last)
+    passed = now_seconds - row["seen_seconds"]
+    if not passed > 0.0:
+        passed = 0.0
+    if seen:
+        _see_calm(row, bin_of(load), log_calm(latency_ratio))
+    age_counts(row, passed)
+    row["seen_seconds"], row["known_load"] = now_seconds, math.nan
+
+    # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
+    # the one before as well: a miss belongs to the highest load and the highest level around it.
+    if row["missed_level"] >= 0:  # also where an overload has blinded this window
+        most = _larger(float(row["missed_load"]), load)
+        badly = _larger(float(row["missed_ratio"]), latency_ratio) >= BAD_RATIO
+        add_missed(row, bin_of(most), row["missed_level"], badly, row["apart"])
+
+    missing_since, before_load = float(row["missing_since"]), float(row["before_load"])
+    holds, well = seen and latency_ratio <= HOLD_RATIO, math.isnan(missing_since)
+    idle = be_cpus < IDLE_RATIO * usable_cpus  # and a BE whose use is unknown is not idle
+    if holds and well and lowest >= 0 and not idle:
+        add_held(row, bin_of(load), lowest)
+
+    settled_seconds = SETTLED_SECONDS + (first * passed if first else 0.0)
+    misses = seen and not holds and (well or now_seconds - missing_since >= settled_seconds)
+    if highest < 0 and row["before_level"] < 0 and not math.isnan(before_load):  # and nothing was blind
+        add_alone(row, holds and well, misses)
+    row["missed_level"] = -1
+    if misses:
+        row["missing_since"] = now_seconds
+        row["missed_level"] = max(row["before_level"], highest)
+        row["missed_load"], row["missed_ratio"] = _larger(before_load, load), latency_ratio
+    elif holds:
+        row["missing_since"] = math.nan
+    row["earlier_load"] = before_load
+    row["before_load"] = load if seen else math.nan
+    row["before_level"] = highest
+
+
+@law
+def _larger(one: float, other: float) -> float:
+    """The larger number; of one that is missing the other one."""
+    return one if one >= other or math.isnan(other) else other
+
+
+@law
+def _levels_in(row: Any, level: int, first: int, last: int) -> tuple[int, int]:
+    """The lowest and the highest level that BE had in the periods that the latency is of."""
+    levels = row["levels"]
+    newest = (row["newest"] + 1) % len(levels)
+    row["newest"] = newest
+    levels[newest] = level
+    if first == 0:
+        return level, level
+    lowest, highest = TOP, -1
+    for ago in range(last, first + 1):
+        then = int(levels[newest - ago]) if ago < len(levels) else -1  # before the first one
+        lowest, highest = min(lowest, then), max(highest, then)
+    return lowest, highest
+
+
+@law
+def _see_calm(row: Any, place: int, seen: float) -> None:
+    """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""
+    before = float(row["calm"][place])
+    weight = CALMER if seen < before else LESS_CALM
+    row["calm"][place] = seen if math.isnan(before) else before + weight * (seen - before)
+
+
+@law
+def log_calm(latency_ratio: float) -> float:
+    """Latency by the target on the scale of CALM."""
+    if math.isnan(latency_ratio):
+        return math.nan
+    return math.log10(min(max(latency_ratio, CALM_LOW), CALM_HIGH))
+
+
+@law
+def level_in_force(quota_cpus: float, cpuset_cpus: int, frozen: bool, cpus: int) -> tuple[float, int]:
+    """CPUs that BE can keep busy, and the level that this is; 0 and -1 where it is frozen."""
+    if frozen:
+        return 0.0, -1
+    usable_cpus = min(float(cpuset_cpus), float(quota_cpus))
+    return usable_cpus, level_of(usable_cpus / cpus)
+
+
+@law
+def periods_of(age_seconds: float, window_seconds: float, tick_seconds: float) -> tuple[int, int]:
+    """The first and the last period, in numbers of periods ago, that a window of such an age and length lies in.
+
+    Half of a period does not count.
+    """
+    age = age_seconds if math.isfinite(age_seconds) else 0.0
+    first = math.ceil(min(max(0.0, (age + window_seconds) / tick_seconds - 1.5), MOST_PERIODS))
+    return first, min(math.floor(min(max(0.0, age / tick_seconds + 0.5), MOST_PERIODS)), first)
+
+
+@law
+def look(row: Any, load: float) -> None:
+    """Have the row say what is known of a load and of what it may become."""
+    if row["known_load"] == load:  # a tick asks twice
+        return
+    place, ahead = bin_of(load), bin_of(AHEAD_RATIO * load)
+    bearable, bearable_ahead = highest_bearable(row, place), highest_bearable(row, ahead)
+    row["known_held"], row["known_bearable"] = min(highest_held(row, place, ENOUGH), bearable), bearable
+    row["ahead_held"] = min(highest_held(row, ahead, ENOUGH), bearable_ahead)
+    row["ahead_bearable"], row["known_load"] = bearable_ahead, load
+
+
+@law
+def known_level(row: Any, load: float, enough: float) -> int:
+    """The highest level that held lately at a load, so many windows; -1 for none."""
+    place = bin_of(load)
+    return min(highest_held(row, place, enough), highest_bearable(row, place))
+
+
+@law
+def tell(row: Any, load: float, latency_ratio: float, told: Any) -> None:
+    """What a learned policy sees: MEMORY on a square root's scale, CALM, and their flags, each in [-1, 1].
+
+    Args:
+        load: Where it is NaN all that depends on it is missing.
+        latency_ratio: Latency by the target.
+        told: Written to, TOLD numbers.
+    """
+    told[0], told[1], told[2], told[3] = 0.0, 0.0, 0.0, 0.0
+    told[4], told[5], told[6], told[7], told[8] = -1.0, -1.0, 0.0, 0.0, -1.0
+    if math.isnan(load):
+        return
+    look(row, load)
+    if row["known_held"] >= 0:
+        told[0], told[4] = _SHOWN[row["known_held"]], 1.0
+    if row["ahead_held"] >= 0:
+        told[1], told[5] = _SHOWN[row["ahead_held"]], 1.0
+    told[2], told[3] = _SHOWN[max(row["known_bearable"], 0)], _SHOWN[max(row["ahead_bearable"], 0)]
+    calm = float(row["calm"][bin_of(load)])
+    above = log_calm(latency_ratio) - calm
+    if not math.isnan(above):
+        told[6] = 2.0 * (calm - _LOG_CALM_LOW) / _LOG_CALM_SPAN - 1.0
+        told[7] = min(max(2.0 * above / _LOG_ABOVE_HIGH - 1.0, -1.0), 1.0)
+        told[8] = 1.0
+
+
+@law
+def is_free(row: Any, load: float) -> bool:
+    """Whether BE may rise to everything at a load, whatever holds under a quota.
+
+    Where BE has the kernel's least weight, that is taken to be enough until the host has shown that it is not. On a
+    CPU such a BE costs the LC nothing, and one with a quota a slice in each period, so that what was missed under a
+    quota says little of none.
+    """
+    return row["apart"] and free_holds(row, load)
+
+
+@law
+def filter_host(row: Any, levels: Any, mask: Any, left: Any, load: float, latency_ratio: float, price: float) -> None:
+    """The moves of a mask that a host's experience leaves; never none where there are some.
+
+    A network that was trained on other hosts takes this one for one of those. So it never asks again for what
+    missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. While
+    the load falls what held a bin above it is enough, and the least: so BE comes back as it went. Nor is it ever
+    stuck: where latency is next to nothing and a level has held for long, the next one is the least, if nothing
+    speaks against that. Where nothing is known all moves are left.
+
+    But where BE is free (see `is_free`) it rises to everything, and stays there until a window is missed: a quota
+    would be no relief.
+
+    Args:
+        levels: What each move leads to, as the mask has them, see `level_in_force`.
+        left: Written to, as long as the mask.
+        load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
+        price: What a violation costs: the dearer, the longer a level has to hold before the next is tried.
+    """
+    blind = math.isnan(load) or math.isnan(latency_ratio)
+    most, floor = TOP, -1
+    if not blind:
+        most, floor = _least_and_most(row, load, latency_ratio, price)
+    # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
+    # above what is bearable, the lowest of them are the best there is.
+    lowest = TOP + 1
+    for move in range(len(mask)):
+        if mask[move] and levels[move] < lowest:
+            lowest = int(levels[move])
+    most = max(most, lowest, row["least"])
+    # A rise takes several ticks, so the least is what can be reached in this one without going beyond.
+    reached = -1
+    for move in range(len(mask)):
+        if mask[move] and reached < levels[move] <= min(floor, most):
+            reached = int(levels[move])
+    for move in range(len(mask)):
+        left[move] = mask[move] and reached <= levels[move] <= most
+
+
+@law
+def _least_and_most(row: Any, load: float, latency_ratio: float, price: float) -> tuple[int, int]:
+    """The highest level that is bearable, and the one that BE should rise to."""
+    look(row, load)
+    held = int(row["ahead_held"])
+    if load < row["earlier_load"]:
+        held = known_level(row, BIN_RATIO * load, ENOUGH)
+    free = is_free(row, load)
+    bearable = TOP if free else max(int(row["ahead_bearable"]), held)
+    if not latency_ratio <= (1.0 if free else HOLD_RATIO):
+        return bearable, -1
+    if free:
+        return bearable, TOP
+    if latency_ratio <= EXPLORE_RATIO:
+        sure = known_level(row, load, EXPLORE_WINDOWS * price)
+        if sure >= 0:
+            held = max(held, min(sure + 1, bearable))
+    return bearable, held
+
+
+class Known(NamedTuple):
+    """What is known of a load.
+
+    Attributes:
+        level: The highest level that held lately; -1 for none.
+        bearable: The highest level that nothing speaks against; no lower than `level`.
+    """
+
+    level: int
+    bearable: int
 
 
 class SafeLevelMemory:
-    """Books the windows of n hosts, and tells what is known of them.
+    """Books the windows of hosts, and tells what is known of them: of one, interpreted, or of many.
 
     Args:
         limits: Range of allocations of each host, or of all.
         hosts: Their number, where the limits are of all.
+        fast: Keep them in rows for compiled laws, where Numba is there.
+
+    Attributes:
+        rows: A row of HOST_MEMORY for each host, or a dict with its numbers, which Python reads faster.
     """
 
     name = "experience"
 
-    def __init__(self, limits: Limits | VectorLimits, hosts: int = 1) -> None:
+    def __init__(self, limits: Limits | VectorLimits, hosts: int = 1, *, fast: bool = False) -> None:
         count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
-        self.evidence = LevelCounts(count, levels_of(np.asarray(limits.min_quota_cpus / limits.cpus)))
-        self.limits, self._apart = limits, np.broadcast_to(limits.least_weight, count)
-        self._seen_seconds, self._missing_since = np.full(count, np.nan), np.full(count, np.nan)
-        self._before_load, self._earlier_load = np.full(count, np.nan), np.full(count, np.nan)
-        self._missed_load, self._missed_ratio = np.full(count, np.nan), np.full(count, np.nan)
-        self._before_level, self._missed_level = np.full(count, -1), np.full(count, -1)
-        self._levels = np.full((FEWEST_LEVELS, count), -1)  # of the last ticks, this one's first
-        self._calm = np.full((count, BINS), np.nan)
-        self._max_load_rps = 0.0
+        self.limits, self._max_load_rps = limits, 0.0
+        fast = fast and compiled(begin_host) is not begin_host
+        self.rows: Any = np.zeros(count, HOST_MEMORY) if fast else [plain_row(HOST_MEMORY) for _ in range(count)]
+        shares = np.broadcast_to(limits.min_quota_cpus / limits.cpus, count).tolist()
+        apart = np.broadcast_to(limits.least_weight, count).tolist()
+        for host, share in enumerate(shares):
+            self.rows[host]["least"], self.rows[host]["apart"] = level_of(share), apart[host]
+        self.form(_begin_each)(self.rows, count)
+
+    def form(self, function: Function) -> Function:
+        """The form of a law that is meant for these rows."""
+        return compiled(function) if isinstance(self.rows, np.ndarray) else function
+
+    def rows_for(self, kind: np.dtype[np.void], columns: object) -> Any:
+        """What these rows' laws read of each host besides, in the form that suits these."""
+        rows = rows_of(kind, columns, len(self.rows))
+        return rows if isinstance(self.rows, np.ndarray) else plain_rows(rows)
 
     def forget(self, which: Flags) -> None:
         """All about the hosts in `which`, shape (n,): others stand there now."""
-        self.evidence.forget(which)
-        self._lose_track(which)
-        self._calm[which] = np.nan
+        self.form(_forget_each)(self.rows, which)
 
     def copy_hosts(self, other: SafeLevelMemory, mine: Flags | int, theirs: Flags | int) -> None:
         """Go on with what another one knows of hosts; by flags of shape (n,), or one host by its number.
@@ -125,23 +419,18 @@ class SafeLevelMemory:
             mine: Hosts here of which it is, whatever was known of them.
             theirs: The same hosts there.
         """
-        self.evidence.copy_hosts(other.evidence, mine, theirs)
-        for name in (*NUMBERS, "_calm", "_before_level", "_missed_level"):
-            getattr(self, name)[mine] = getattr(other, name)[theirs]
-        self._levels[:, mine] = -1
-        both = min(len(self._levels), len(other._levels))
-        self._levels[:both, mine] = other._levels[:both, theirs]
+        if isinstance(self.rows, np.ndarray) and isinstance(other.rows, np.ndarray):
+            self.rows[mine] = other.rows[theirs]
+            return
+        places = zip(np.arange(len(self.rows))[mine].flat, np.arange(len(other.rows))[theirs].flat, strict=True)
+        for here, there in places:
+            for name in HOST_MEMORY.names or ():
+                self.rows[here][name] = plain_field(HOST_MEMORY[name], other.rows[there][name])
 
     def age(self, seconds: float) -> None:
         """Nobody has looked for so long: what is known of the first host is so much older, whatever clock goes on."""
-        self.evidence.age(np.array([seconds]))
-        self._lose_track(0)
-
-    def _lose_track(self, which: Flags | int) -> None:
-        """Of hosts, what the next tick would be held against."""
-        for name in NUMBERS:
-            getattr(self, name)[which] = np.nan
-        self._before_level[which] = self._missed_level[which] = self._levels[:, which] = -1
+        age_counts(self.rows[0], seconds)
+        lose_track(self.rows[0])
 
     def rescale_load(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.
@@ -155,191 +444,175 @@ class SafeLevelMemory:
         shift = round(bins) if abs(bins) > SHIFTED_BINS else 0
         self._max_load_rps = before / BIN_RATIO**shift  # what the bins stand for
         if shift:
-            self.evidence.shift(0, shift)
-            self._calm[0] = shift_bins(self._calm[0], shift, np.nan)
-            for loads in (self._before_load, self._earlier_load, self._missed_load):
-                loads[0] *= BIN_RATIO**shift
+            row = self.rows[0]
+            self._shift(shift)
+            row["calm"] = _shift_bins(np.array(row["calm"]), shift, math.nan).tolist()
+            for name in ("before_load", "earlier_load", "missed_load"):
+                row[name] *= BIN_RATIO**shift
+
+    def _shift(self, bins: int) -> None:
+        """Move what is known of the first host by so many bins of load.
+
+        What comes beyond the highest bin counts in it. The least one also has what was at next to no load: upwards it
+        stays, for it says nothing of more, and what is missed there or comes below it counts in it.
+        """
+        counts = self.counts()
+        for place, known in enumerate(counts):
+            least = known[0].copy()
+            known[0] = 0.0
+            moved = _shift_bins(known, bins, 0.0)
+            if bins > 0:
+                moved[-1] += known[max(BINS - bins, 0) :].sum(axis=0)
+                moved[0] = least
+            elif place:  # what held at less than the least load says nothing of it
+                moved[0] += known[: min(-bins, BINS)].sum(axis=0) + least
+            counts[place] = np.minimum(moved, MOST_COUNT)
+        self._put_counts(counts)
+
+    def counts(self, host: int = 0) -> NDArray[np.float32]:
+        """Windows of a host that held, that missed, and badly; shape (3, BINS, TOP + 1)."""
+        row = self.rows[host]
+        return np.array([np.asarray(row[name], np.float64) * row[f"{name}_worth"] for name in _COUNTS], np.float32)
+
+    def _put_counts(self, counts: NDArray[np.float32]) -> None:
+        row = self.rows[0]
+        for name, cells in zip(_COUNTS, counts, strict=True):
+            row[name], row[f"{name}_worth"] = plain_field(HOST_MEMORY[name], cells), 1.0
+        row["known_load"] = math.nan
+        write_anew(row)
 
     def observe(
-        self, now_seconds: Array, load: Array, latency_ratio: Array, be_cpus: Array, current: Allocations,
-        which: Flags | None = None, periods: Periods | None = None,
+        self, now_seconds: float, load: float, latency_ratio: float, be_cpus: float, current: Allocation,
+        periods: tuple[int, int] = (0, 0), host: int = 0,
     ) -> None:  # fmt: skip
-        """Book the window that ended, a miss one window later.
+        """Book the window of a host that ended, see `book_window`.
 
         Args:
-            load: Share of the LC's maximum; NaN where it is missing, as in the other readings.
-            latency_ratio: Latency by the target.
-            be_cpus: What BE used.
             current: What was in force in the period that ended.
-            which: Hosts that this is about; None for all.
-            periods: Which periods the latency is of, see `periods_of`; None for the one that ended.
+            periods: Which periods the latency is of, see `periods_of`.
         """
-        here = _ALL if which is None else which
-        told = here & np.isfinite(load) & ~np.isnan(latency_ratio)
-        lowest, highest = self._levels_in(periods, current, here)
-        passed = np.where(here, np.fmax(now_seconds - self._seen_seconds, 0.0), 0.0)
-        settled_seconds = SETTLED_SECONDS if periods is None else SETTLED_SECONDS + periods.first * passed
-        self._see_calm(told.nonzero()[0], load, latency_ratio)
-        self.evidence.age(passed)
-        self._seen_seconds = np.where(here, now_seconds, self._seen_seconds)
+        row, limits = self.rows[host], self._limits_of(host)
+        if periods[0] >= (known := len(row["levels"])) and isinstance(row, dict):
+            # Before the oldest: so nothing counts as held at first.
+            oldest = row["newest"] + 1
+            row["levels"][oldest:oldest] = [-1] * (periods[0] + 1 - known)
+        usable_cpus, level = level_in_force(*current.numbers, limits.cpus)
+        book_window(row, now_seconds, load, latency_ratio, be_cpus, usable_cpus, level, *periods)
 
-        # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
-        # the one before as well: a miss belongs to the highest load and the highest level around it.
-        booked = (here & (self._missed_level >= 0)).nonzero()[0]  # also where an overload has blinded this window
-        if len(booked):
-            most = np.fmax(self._missed_load[booked], load[booked])
-            badly = np.fmax(self._missed_ratio[booked], latency_ratio[booked]) >= BAD_RATIO
-            self.evidence.add_missed(booked, most, self._missed_level[booked], badly, self._apart[booked])
-
-        holds, well = told & (latency_ratio <= HOLD_RATIO), np.isnan(self._missing_since)
-        idle = be_cpus < IDLE_RATIO * _usable_cpus(current)  # and a BE whose use is unknown is not idle
-        sound = (holds & well & (lowest >= 0) & ~idle).nonzero()[0]
-        if len(sound):
-            self.evidence.add_held(sound, load[sound], lowest[sound])
-
-        misses = told & ~holds & (well | (now_seconds - self._missing_since >= settled_seconds))
-        alone = (highest < 0) & (self._before_level < 0) & ~np.isnan(self._before_load)  # and nothing was blind
-        if alone.any():
-            self.evidence.add_alone(holds & well & alone, misses & alone)
-        self._missing_since = np.where(misses, now_seconds, np.where(holds, np.nan, self._missing_since))
-        self._missed_level = np.where(here, -1, self._missed_level)
-        if misses.any():
-            np.copyto(self._missed_level, np.maximum(self._before_level, highest), where=misses)
-            np.copyto(self._missed_load, np.fmax(self._before_load, load), where=misses)
-            np.copyto(self._missed_ratio, latency_ratio, where=misses)
-        self._earlier_load = np.where(here, self._before_load, self._earlier_load)
-        self._before_load = np.where(told, load, np.where(here, np.nan, self._before_load))
-        self._before_level = np.where(here, highest, self._before_level)
-
-    def _levels_in(
-        self, periods: Periods | None, current: Allocations, here: Flags | np.bool_
-    ) -> tuple[Places, Places]:
-        """The lowest and the highest level that BE had in the periods that the latency is of."""
-        level = levels_reached(current, self.limits)
-        first = 0 if periods is None else int(periods.first.max(initial=0))
-        if first >= len(self._levels):
-            unknown = np.full((first + 1 - len(self._levels), len(level)), -1)  # so nothing counts as held at first
-            self._levels = np.concatenate([self._levels, unknown])
-        self._levels[1:] = np.where(here, self._levels[:-1], self._levels[1:])
-        self._levels[0] = np.where(here, level, self._levels[0])
-        if periods is None or not first:
-            return level, level
-        ago, levels = np.arange(first + 1)[:, None], self._levels[: first + 1]
-        within = (ago >= periods.last) & (ago <= periods.first)
-        return np.where(within, levels, TOP).min(axis=0), np.where(within, levels, -1).max(axis=0)
-
-    def _see_calm(self, hosts: Places, load: Array, latency_ratio: Array) -> None:
-        """Follow the latency that each load has at its best: fast where it is lower than that, slowly where higher."""
-        place, seen = bins_of(load[hosts]), _log_calm(latency_ratio[hosts])
-        before = self._calm[hosts, place]
-        weight = np.where(seen < before, CALMER, LESS_CALM)
-        self._calm[hosts, place] = np.where(np.isnan(before), seen, before + weight * (seen - before))
-
-    def features(self, load: Array, latency_ratio: Array) -> NDArray[np.float32]:
-        """What a learned policy sees: MEMORY on a square root's scale, CALM, and their flags, each in [-1, 1].
+    def look_up(self, load: float, enough: float = ENOUGH, host: int = 0) -> Known:
+        """What is known of a load on a host, from all windows that say something of it.
 
         Args:
-            load: Of each host; where it is NaN all that depends on it is missing.
-            latency_ratio: Latency by the target.
+            enough: Windows that held, from which on a level counts as known.
         """
-        loads = _with_ahead(load)
-        known = self.evidence.look_up(loads)
-        flags = known.level[:, :2] >= 0
-        calm = self._calm[np.arange(len(load)), bins_of(loads[:, 0])]
-        above = _log_calm(latency_ratio) - calm
-        shown = 2.0 * (calm - _LOG_CALM_LOW) / _LOG_CALM_SPAN - 1.0, 2.0 * above / _LOG_ABOVE_HIGH - 1.0
-        told = np.empty((len(load), TOLD))
-        told[:, 0:2] = np.where(flags, _SHOWN[known.level[:, :2]], 0.0)
-        told[:, 2:4] = _SHOWN[np.maximum(known.bearable[:, :2], 0)]
-        told[:, 4:6] = np.where(flags, 1.0, -1.0)
-        told[:, 6], told[:, 7], told[:, 8] = shown[0], np.minimum(np.maximum(shown[1], -1.0), 1.0), 1.0
-        told[np.isnan(above), 6:] = UNTOLD[6:]
-        told[np.isnan(load)] = UNTOLD
-        return told.astype(np.float32)
+        row, place = self.rows[host], bin_of(load)
+        bearable = highest_bearable(row, place)
+        return Known(min(highest_held(row, place, enough), bearable), bearable)
+
+    def features(self, load: float, latency_ratio: float, host: int = 0) -> list[float]:
+        """What a learned policy sees of a host, see `tell`."""
+        told = [0.0] * TOLD
+        tell(self.rows[host], load, latency_ratio, told)
+        return told
 
     def filter_moves(
-        self, mask: Flags, level: Places, load: Array, latency_ratio: Array, price: Array | float = 1.0
+        self, mask: Flags, current: Allocation, load: float, latency_ratio: float, price: float = 1.0, host: int = 0
     ) -> Flags:
-        """The moves of a mask that a host's experience leaves, shape (n, len(MOVES)); never none where there are some.
+        """The moves of a mask that the experience leaves, shape (len(MOVES),), see `filter_host`."""
+        levels, left = _levels_asked(current, self._limits_of(host)), [False] * len(MOVES)
+        filter_host(self.rows[host], levels, mask.tolist(), left, load, latency_ratio, price)
+        return np.array(left)
 
-        A network that was trained on other hosts takes this one for one of those. So it never asks again for what
-        missed lately and, while latency is well, never for less than what held, both at AHEAD_RATIO of the load. While
-        the load falls what held a bin above it is enough, and the least: so BE comes back as it went. Nor is it ever
-        stuck: where latency is next to nothing and a level has held for long, the next one is the least, if nothing
-        speaks against that. Where nothing is known all moves are left.
+    def is_free(self, load: float, host: int = 0) -> bool:
+        """Whether BE may rise to everything on a host, see the law of this name."""
+        return bool(is_free(self.rows[host], load))
 
-        But where BE is free (see `is_free`) it rises to everything, and stays there until a window is missed: a quota
-        would be no relief.
+    def _limits_of(self, host: int) -> Limits:
+        return self.limits.each[host] if isinstance(self.limits, VectorLimits) else self.limits
 
-        Args:
-            level: What each move leads to, as a mask has them, see `levels_reached`.
-            load: NaN where it is missing, as in `latency_ratio`: there the mask stays as it is.
-            price: What a violation costs: the dearer, the longer a level has to hold before the next is tried.
+    def plain(self, host: int = 0) -> dict[str, Any]:
+        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, that missed, and badly].
+
+        And windows that held and that missed while BE was frozen.
         """
-        loads = _with_ahead(load)
-        enough = np.full_like(loads, ENOUGH)
-        enough[:, 0] = EXPLORE_WINDOWS * np.asarray(price)
-        (sure, held, near), (_, bearable, _) = (one.T for one in self.evidence.look_up(loads, enough))
-        held = np.where(loads[:, 0] < self._earlier_load, near, held)
-        bearable = np.maximum(bearable, held)
-        free = self.is_free(loads[:, 0])
-        bearable = np.where(free, TOP, bearable)
-
-        # The minimum may run whatever missed: a miss beside it is the LC's own. And where all moves of the mask are
-        # above what is bearable, the lowest of them are the best there is.
-        lowest = np.where(mask, level, TOP + 1).min(axis=1)
-        left = mask & (level <= np.maximum(np.maximum(bearable, lowest), self.evidence.least)[:, None])
-        more = np.where((sure >= 0) & (latency_ratio <= EXPLORE_RATIO), np.minimum(sure + 1, bearable), -1)
-        more = np.where(free, TOP, more)
-        floor = np.where(latency_ratio <= np.where(free, 1.0, HOLD_RATIO), np.maximum(held, more), -1)
-        # A rise takes several ticks, so the floor is what can be reached in this one without going beyond.
-        left &= level >= np.where(left & (level <= floor[:, None]), level, -1).max(axis=1)[:, None]
-        blind = np.isnan(load) | np.isnan(latency_ratio)
-        return np.where(blind[:, None], mask, left) if blind.any() else left
-
-    def is_free(self, load: Array) -> Flags:
-        """Whether BE may rise to everything at a load of each host, shape (n,), whatever holds under a quota.
-
-        Where BE has the kernel's least weight, that is taken to be enough until the host has shown that it is not. On a
-        CPU such a BE costs the LC nothing, and one with a quota a slice in each period, so that what was missed under a
-        quota says little of none.
-        """
-        return self._apart & self.evidence.free_holds(load) if self._apart.any() else self._apart
+        counts, row = self.counts(host).astype(np.float64).round(2), self.rows[host]
+        places, levels = np.nonzero((counts >= LEAST_COUNT).any(axis=0))
+        cells = [
+            [round(load_of(place), 4), LADDER[level], *counts[:, place, level].tolist()]
+            for place, level in zip(places.tolist(), levels.tolist(), strict=True)
+        ]
+        alone = [round(float(row[name]), 2) for name in ("alone_held", "alone_missed")]
+        return {"schema": SCHEMA, "cells": cells, "alone": alone}
 
     def state_dict(self) -> Mapping[str, Any]:
         """What the first host has taught, as plain data for `restore_state`; empty where it is nothing."""
-        plain = self.evidence.plain()
+        plain, row = self.plain(), self.rows[0]
         if not plain["cells"] and not any(plain["alone"]):
             return {}
-        seen = np.flatnonzero(~np.isnan(self._calm[0])).tolist()
-        calm = [[round(load_of(place), 4), float(np.round(10.0 ** self._calm[0, place], 5))] for place in seen]
+        calm = [
+            [round(load_of(place), 4), round(10.0 ** float(best), 5)]
+            for place, best in enumerate(row["calm"])
+            if not math.isnan(best)
+        ]
         rated = {"max_load_rps": round(self._max_load_rps, 3)} if self._max_load_rps else {}
         return plain | {"calm": calm} | rated
 
     def restore_state(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` said of a host like the first; ValueError: it is none of that."""
-        LevelCounts().restore_state(memory)  # all of it or nothing is taken over
-        calm, rated = memory.get("calm"), memory.get("max_load_rps", 0.0)
+        """Go on with what `state_dict` said of a host like the first.
+
+        Raises:
+            ValueError: It is none of that; nothing is taken over.
+        """
+        counts = np.zeros((len(_COUNTS), BINS, TOP + 1), np.float32)
+        if memory.get("schema") != SCHEMA:
+            raise ValueError(f"schema {memory.get('schema')!r}, not {SCHEMA}")
+        cells = memory.get("cells")
+        if not isinstance(cells, list) or len(cells) > counts[0].size:
+            raise ValueError("no list of cells")
+        for load, share, *numbers in map(_check_cell, cells):
+            counts[:, bin_of(load), level_of(share)] = numbers
+        alone, calm, rated = memory.get("alone"), memory.get("calm"), memory.get("max_load_rps", 0.0)
+        if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, alone))):
+            raise ValueError("no two counts of windows with BE frozen")
         if not isinstance(calm, list) or not all(_is_calm(pair) for pair in calm):
             raise ValueError("no list of latencies by load")
         if type(rated) not in (int, float) or not 0.0 <= rated <= MOST_RPS:
             raise ValueError(f"{rated!r} is no maximum load")
-        self._max_load_rps = float(rated)
-        self.evidence.restore_state(memory)
-        self._calm[0] = np.nan
+        self._max_load_rps, row = float(rated), self.rows[0]
+        row["alone_held"], row["alone_missed"] = map(float, alone)
+        self._put_counts(counts)
+        row["calm"] = [math.nan] * BINS
         for load, latency_ratio in calm:
-            self._calm[0, bins_of(float(load))] = np.log10(latency_ratio)
+            row["calm"][bin_of(float(load))] = math.log10(latency_ratio)
 
 
-def _with_ahead(load: Array) -> Array:
-    """Loads, what they may become, and a little more than they are, shape (n, 3); 0 where they are missing."""
-    ahead: Array = np.where(np.isnan(load), 0.0, load)[:, None] * _AHEAD
-    return ahead
+@law
+def _begin_each(rows: Any, count: int) -> None:
+    for host in range(count):
+        begin_host(rows[host])
 
 
-def _log_calm(latency_ratio: Array) -> Array:
-    log: Array = np.log10(np.minimum(np.maximum(latency_ratio, CALM_LOW), CALM_HIGH))
-    return log
+@law
+def _forget_each(rows: Any, which: Any) -> None:
+    for host in range(len(which)):
+        if which[host]:
+            forget_host(rows[host])
+
+
+@lru_cache(maxsize=8)  # what is in force seldom changes
+def _levels_asked(current: Allocation, limits: Limits) -> list[int]:
+    """The level that each move leads to."""
+    asked = (apply_move(move, *current.numbers, limits.cpus, limits.min_quota_cpus) for move in range(len(MOVES)))
+    return [level_in_force(*one, limits.cpus)[1] for one in asked]
+
+
+def _shift_bins(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
+    """An array whose first axis are the bins, moved up by so many of them."""
+    moved = np.full_like(rows, empty)
+    low, high = max(by, 0), min(BINS + by, BINS)
+    if low < high:
+        moved[low:high] = rows[low - by : high - by]
+    return moved
 
 
 def _is_calm(pair: object) -> bool:
@@ -349,33 +622,22 @@ def _is_calm(pair: object) -> bool:
     return 0.0 <= load <= MOST_KEPT_LOAD and CALM_LOW <= latency_ratio <= CALM_HIGH
 
 
-def _usable_cpus(allocations: Allocations) -> Array:
-    """CPUs that BE can keep busy; 0 where it is frozen."""
-    return np.where(allocations.frozen, 0.0, np.minimum(allocations.quota_cpus, allocations.cpuset_cpus))
+def _check_cell(cell: object) -> list[float]:
+    """Load, share, windows that held, that missed, and badly."""
+    if not (isinstance(cell, list) and len(cell) == 5 and all(type(one) in (int, float) for one in cell)):
+        raise ValueError(f"{cell!r} is no cell: load, share, held, missed, badly")
+    load, share, *counts = map(float, cell)
+    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and all(map(_is_count, counts))):
+        raise ValueError(f"{cell!r} is beyond what a cell can be")
+    return [load, share, *counts]
 
 
-class Periods(NamedTuple):
-    """The first and the last control period that the latency of each host is of, as numbers of periods ago."""
-
-    first: Places
-    last: Places
-
-
-def periods_of(age_seconds: Array, window_seconds: Array | float, tick_seconds: float) -> Periods:
-    """The periods that windows of such an age and length lie in; half of one does not count."""
-    ages = np.where(np.isfinite(age_seconds), age_seconds, 0.0)
-    first = np.ceil((ages + window_seconds) / tick_seconds - 1.5).clip(0.0, MOST_PERIODS)
-    last = np.minimum(np.floor(ages / tick_seconds + 0.5), first)
-    return Periods(first.astype(int), last.astype(int))
-
-
-def levels_reached(allocations: Allocations, limits: Limits | VectorLimits) -> Places:
-    """The levels that allocations have reached, in the shape of these; -1 where BE is frozen."""
-    return np.where(allocations.frozen, -1, levels_of(_usable_cpus(allocations) / limits.cpus))
+def _is_count(number: object) -> bool:
+    return type(number) in (int, float) and 0.0 <= number <= MOST_COUNT  # type: ignore[operator]
 
 
 def allocation_at(level: int, limits: Limits) -> Allocation:
     """What BE gets at a level: a quota on all its CPUs, at the lowest the smallest, and at the highest none."""
     if level >= TOP:
         return limits.full
-    return limits.full.but(quota_cpus=max(limits.min_quota_cpus, float(LADDER[level]) * limits.cpus))
+    return limits.full.but(quota_cpus=max(limits.min_quota_cpus, LADDER[level] * limits.cpus))

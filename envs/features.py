@@ -1,4 +1,4 @@
-"""The observation table: one tick as numbers in [-1, 1], of one host or of many in arrays.
+"""The observation table: one tick of a host as numbers in [-1, 1].
 
 Normalisation is fixed here and versioned; nothing is fitted, so nothing hides in a pickle.
 """
@@ -6,70 +6,15 @@ Normalisation is fixed here and versioned; nothing is fitted, so nothing hides i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.readings import Readings
-from rlctl.envs.telemetry import Telemetry, number_or_nan
+from rlctl.envs.law import law
 
 OLDEST_TICKS = 10.0
 """Age of the latency from which on it counts as this old."""
-
-
-class Sensed(NamedTuple):
-    """What the features are made of, arrays of shape (n,); names and units as in `Telemetry`, NaN where missing."""
-
-    target_seconds: Array
-    latency_seconds: Array
-    load_ratio: Array
-    cpi: Array
-    lc_cpu_seconds_per_request: Array
-    lc_cpus: Array
-    be_cpus: Array
-    age_seconds: Array
-
-    @classmethod
-    def by(cls, telemetry: Telemetry) -> Self:
-        """One host's, n being 1."""
-        latency, target = telemetry.latency_seconds, telemetry.target_seconds
-        numbers = (
-            target if target > 0.0 else math.nan,
-            number_or_nan(latency),
-            number_or_nan(telemetry.load_ratio),
-            number_or_nan(telemetry.cpi),
-            number_or_nan(telemetry.lc_cpu_seconds_per_request),
-            number_or_nan(telemetry.lc_cpus),
-            number_or_nan(telemetry.be_cpus),
-            latency.age_seconds,
-        )
-        return cls(*np.array(numbers, np.float64)[:, None])
-
-    @classmethod
-    def of(cls, readings: Readings) -> Self:
-        """Those of many simulated hosts."""
-        return cls(
-            readings.target_seconds,
-            np.where(readings.lost, np.nan, readings.latency_seconds),
-            np.where(readings.lost, np.nan, readings.load_ratio),
-            readings.cpi,
-            readings.lc_cpu_seconds_per_request,
-            readings.lc_cpus,
-            readings.be_cpus,
-            readings.age_seconds,
-        )
-
-    @property
-    def slack_ratio(self) -> Array:
-        """What is left of the target, as `Telemetry.slack_ratio`."""
-        return (self.target_seconds - self.latency_seconds) / self.target_seconds
 
 
 class Scale(StrEnum):
@@ -87,8 +32,6 @@ class Feature:
     Attributes:
         unit: Unit before scaling.
         low, high: Range that is mapped to [-1, 1]; values beyond it are clipped.
-        of: The numbers, one for all hosts or shape (n,), from (s) what was sensed, (a) the allocations in force and (m)
-            the hosts' limits; a missing one is NaN, which is 0 in the vector, with its validity flag at -1.
         scale: Bends the range: a tail grows by factors, and a small BE share matters as a large one does.
         optional: A sensor that some hosts lack; it gets a validity flag of its own.
     """
@@ -97,53 +40,24 @@ class Feature:
     unit: str
     low: float
     high: float
-    of: Callable[[Sensed, Allocations, Limits | VectorLimits], Array | Flags | float]
     scale: Scale = Scale.LINEAR
     optional: bool = False
 
 
-def _latency_ratio(sensed: Sensed, *_: object) -> Array:
-    return sensed.latency_seconds / sensed.target_seconds
-
-
-def _stretch(sensed: Sensed, *_: object) -> Array:
-    demand = sensed.lc_cpu_seconds_per_request
-    stretch: Array = sensed.latency_seconds / np.where(demand > 0.0, demand, np.nan)
-    return stretch
-
-
-# In the order in which the vector has them.
+# In the order in which the vector has them: those that may be missing come first.
 FEATURES: tuple[Feature, ...] = (
-    Feature("slack", "share of target", -1.0, 1.0, lambda s, a, m: s.slack_ratio, optional=True),
-    Feature(
-        "latency",
-        "target",
-        1e-3,
-        10.0,
-        _latency_ratio,
-        Scale.LOG10,
-        optional=True,
-    ),
-    Feature("stretch", "latency by CPU time of a request", 1.0, 1e4, _stretch, Scale.LOG10, optional=True),
-    Feature("load", "share of maximum", 0.0, 1.25, lambda s, a, m: s.load_ratio, optional=True),
-    Feature("cpi", "cycles per instruction", 0.25, 8.0, lambda s, a, m: s.cpi, Scale.LOG10, optional=True),
-    Feature(
-        "cpu_per_request",
-        "target",
-        1e-4,
-        1.0,
-        lambda s, a, m: s.lc_cpu_seconds_per_request / s.target_seconds,
-        Scale.LOG10,
-        optional=True,
-    ),
-    Feature("lc_cpus", "share of LC CPUs", 0.0, 1.0, lambda s, a, m: s.lc_cpus / m.lc_cpus, optional=True),
-    Feature("be_cpus", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: s.be_cpus / m.cpus, Scale.SQRT, optional=True),
-    Feature(
-        "quota", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: np.minimum(a.quota_cpus, m.cpus) / m.cpus, Scale.SQRT
-    ),
-    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: a.cpuset_cpus / m.cpus, Scale.SQRT),
-    Feature("frozen", "0 or 1", 0.0, 1.0, lambda s, a, m: a.frozen),
-    Feature("exclusive", "share of BE CPUs", 0.0, 1.0, lambda s, a, m: m.exclusive_cpus / m.cpus),
+    Feature("slack", "share of target", -1.0, 1.0, optional=True),
+    Feature("latency", "target", 1e-3, 10.0, Scale.LOG10, optional=True),
+    Feature("stretch", "latency by CPU time of a request", 1.0, 1e4, Scale.LOG10, optional=True),
+    Feature("load", "share of maximum", 0.0, 1.25, optional=True),
+    Feature("cpi", "cycles per instruction", 0.25, 8.0, Scale.LOG10, optional=True),
+    Feature("cpu_per_request", "target", 1e-4, 1.0, Scale.LOG10, optional=True),
+    Feature("lc_cpus", "share of LC CPUs", 0.0, 1.0, optional=True),
+    Feature("be_cpus", "share of BE CPUs", 0.0, 1.0, Scale.SQRT, optional=True),
+    Feature("quota", "share of BE CPUs", 0.0, 1.0, Scale.SQRT),
+    Feature("cpuset", "share of BE CPUs", 0.0, 1.0, Scale.SQRT),
+    Feature("frozen", "0 or 1", 0.0, 1.0),
+    Feature("exclusive", "share of BE CPUs", 0.0, 1.0),
 )
 """The observation table. A tick is every feature in this order, followed by the validity flags (+1 valid, -1 missing)
 of the optional ones, followed by the latency's age in ticks. Every number is relative to the host: its target, its
@@ -155,46 +69,74 @@ FRAME_SIZE = len(FEATURES) + len(OPTIONAL) + 1
 """Numbers of one tick: the features, a flag for each that may be missing, and the age of the latency."""
 
 
-def frames(
-    sensed: Sensed, current: Allocations, limits: Limits | VectorLimits, tick_seconds: float
-) -> NDArray[np.float32]:
-    """One tick of n hosts, float32, shape (n, FRAME_SIZE), each entry in [-1, 1].
+LATENCY, LOAD, BE_CPUS = (1 << [one.name for one in FEATURES].index(name) for name in ("latency", "load", "be_cpus"))
+"""Bits of features, for what is hidden."""
+
+
+@law
+def latency_of(reading: Any) -> float:
+    """The latency that counts, as in `Telemetry`; NaN where it is lost."""
+    oldest, tail = float(reading["oldest_request_seconds"]), float(reading["tail_latency_seconds"])
+    if reading["lost"]:
+        return math.nan
+    return oldest if oldest > tail else tail
+
+
+@law
+def write_frame(reading: Any, allocation: Any, limit: Any, tick_seconds: float, hidden: int, frame: Any) -> None:
+    """One tick of a host, FRAME_SIZE numbers in [-1, 1].
 
     Args:
-        current: In force in the window that was sensed.
+        reading: As in `READING`; what is missing is NaN, which is 0 in the frame, with its validity flag at -1.
+        allocation: In force in the window that was sensed.
         tick_seconds: Control period, the unit of the age.
+        hidden: A bit for each feature whose sensor the host lacks.
+        frame: The numbers are written here.
     """
-    scaled = np.empty((len(FEATURES), len(current.frozen)))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what a sensor says may be any number
-        for row, feature in zip(scaled, FEATURES, strict=True):
-            row[:] = feature.of(sensed, current, limits)
-    missing = np.isnan(scaled)
-    np.minimum(np.maximum(scaled, _LOW, out=scaled), _HIGH, out=scaled)
-    _bend(scaled)
-    scaled -= _LEAST
-    scaled *= 2.0
-    scaled /= _SPAN
-    scaled -= 1.0
-    scaled[missing] = 0.0  # NaN never reaches a network
-    frame = np.empty((FRAME_SIZE, scaled.shape[1]), np.float32)
-    frame[: len(FEATURES)] = scaled
-    frame[len(FEATURES) : -1] = np.where(missing[_MAY_MISS], -1.0, 1.0)
-    frame[-1] = np.minimum(sensed.age_seconds / tick_seconds, OLDEST_TICKS) * 2.0 / OLDEST_TICKS - 1.0
-    return frame.T
+    target, latency = float(reading["target_seconds"]), latency_of(reading)
+    if not target > 0.0:
+        target = math.nan
+    demand, cpus = float(reading["lc_cpu_seconds_per_request"]), float(limit["cpus"])
+    load = math.nan if reading["lost"] else float(reading["load_ratio"])
+    _write(frame, 0, (target - latency) / target, hidden)
+    _write(frame, 1, latency / target, hidden)
+    _write(frame, 2, latency / demand if demand > 0.0 else math.nan, hidden)
+    _write(frame, 3, load, hidden)
+    _write(frame, 4, float(reading["cpi"]), hidden)
+    _write(frame, 5, demand / target, hidden)
+    _write(frame, 6, float(reading["lc_cpus"]) / float(limit["lc_cpus"]), hidden)
+    _write(frame, 7, float(reading["be_cpus"]) / cpus, hidden)
+    frame[8] = _put_on_scale(8, min(cpus, float(allocation["quota_cpus"])) / cpus)
+    frame[9] = _put_on_scale(9, float(allocation["cpuset_cpus"]) / cpus)
+    frame[10] = 1.0 if allocation["frozen"] else -1.0
+    frame[11] = _put_on_scale(11, float(limit["exclusive_cpus"]) / cpus)
+    age = float(reading["age_seconds"]) / tick_seconds
+    frame[FRAME_SIZE - 1] = (max(age, 0.0) if age < OLDEST_TICKS else OLDEST_TICKS) * 2.0 / OLDEST_TICKS - 1.0
 
 
-def _bend(values: Array) -> Array:
-    """Each feature's row by its scale, in place."""
-    for bend, rows in _ROWS.items():
-        values[rows] = bend(values[rows])
-    return values
+@law
+def _write(frame: Any, place: int, value: float, hidden: int) -> None:
+    """A feature that may be missing, and its flag."""
+    if math.isnan(value) or hidden >> place & 1:
+        frame[place], frame[_FLAGS + place] = 0.0, -1.0  # NaN never reaches a network
+    else:
+        frame[place], frame[_FLAGS + place] = _put_on_scale(place, value), 1.0
 
 
-_MAY_MISS = np.array([place for place, feature in enumerate(FEATURES) if feature.optional], np.intp)
-_ROWS: Mapping[np.ufunc, NDArray[np.intp]] = {
-    bend: np.array([place for place, feature in enumerate(FEATURES) if feature.scale is scale], np.intp)
-    for scale, bend in ((Scale.SQRT, np.sqrt), (Scale.LOG10, np.log10))
-}
-_LOW, _HIGH = (np.array([[end] for end in ends]) for ends in zip(*((f.low, f.high) for f in FEATURES), strict=True))
-_LEAST = _bend(_LOW.copy())
-_SPAN = _bend(_HIGH.copy()) - _LEAST
+@law
+def _put_on_scale(place: int, value: float) -> float:
+    """A feature's number, its range mapped to [-1, 1] on its scale."""
+    value = min(max(value, _LOW[place]), _HIGH[place])
+    if _LOGARITHMIC[place]:
+        value = math.log10(value)
+    elif _ROOT[place]:
+        value = math.sqrt(value)
+    return (value - _LEAST[place]) * 2.0 / _SPAN[place] - 1.0
+
+
+_FLAGS = len(FEATURES)
+_LOW, _HIGH = (tuple(ends) for ends in zip(*((one.low, one.high) for one in FEATURES), strict=True))
+_LOGARITHMIC, _ROOT = (tuple(one.scale is scale for one in FEATURES) for scale in (Scale.LOG10, Scale.SQRT))
+_BENDS: dict[Scale, Callable[[float], float]] = {Scale.LINEAR: float, Scale.SQRT: math.sqrt, Scale.LOG10: math.log10}
+_LEAST = tuple(_BENDS[one.scale](one.low) for one in FEATURES)
+_SPAN = tuple(_BENDS[one.scale](one.high) - _BENDS[one.scale](one.low) for one in FEATURES)

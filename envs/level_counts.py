@@ -1,29 +1,30 @@
-"""What hosts were seen to bear: windows that held and that missed, by the load of the LC and by what BE had.
+"""What a host was seen to bear: windows that held and that missed, by the load of the LC and by what BE had.
 
 It is what is remembered of a host across minutes and restarts. It has no model of the host, and is told neither its
-capacity nor what LC and BE share. Written in arrays of n hosts, of which a live host is one.
+capacity nor what LC and BE share. Counts stand by bin of load and level of BE's allocation; old ones count less. What
+was missed at less load with less for BE would be missed here too, and what held at more load with more for BE would
+hold: so evidence is pooled, and one window says something of many cells. All are laws on a row of `HOST_MEMORY`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.law import law
 
 BINS, LEAST_LOAD, BIN_RATIO = 34, 0.04, 1.125
 """Bins of load, each an eighth wider than the one before: from LEAST_LOAD to twice the maximum load."""
 
 _LADDER_PERCENTS = (0, 1, 2, 3, 4.5, 6.5, 9, 12, 16, *range(20, 101, 5))
-LADDER = np.array(_LADDER_PERCENTS) / 100.0
+LADDER = tuple(percent / 100.0 for percent in _LADDER_PERCENTS)
 """Levels of BE's allocation, as shares of its CPUs; the lowest is the smallest quota, the highest is everything."""
 
-_REACHED = LADDER - 1e-9
+_REACHED = tuple(share - 1e-9 for share in LADDER)
 TOP = len(LADDER) - 1
-HALF = int(np.searchsorted(LADDER, 0.5))
+HALF = LADDER.index(0.5)
+_EDGES = tuple(LEAST_LOAD * BIN_RATIO**place for place in range(1, BINS))
 
 DISCOUNT = 0.5
 """What a miss leaves of the evidence for and against what was missed. A few misses then reveal a host that has changed,
@@ -38,7 +39,13 @@ some windows in a row, which a budget of one window in a thousand pays once an h
 missed, not because the load was another one for some hours."""
 
 AGED_SECONDS = 10.0
-"""Evidence is aged in steps of so long: all of it is touched for that."""
+"""Evidence is aged in steps of so long."""
+
+LEAST_WORTH = 2.0**-20
+"""A stored count loses no more of its worth before the counts are written anew."""
+
+NEARLY = 1.0 - 1e-6
+"""Counts are sums of rounded numbers: what is this near is reached."""
 
 FORGIVEN = 0.5
 """Misses that count for nothing: so a single one bars a level for about a half-life."""
@@ -56,255 +63,63 @@ beside a frozen BE. The second number is the misses at one load that are tolerat
 FEW = 10.0
 """Windows of that kind that count as held before any was seen: a few misses are no share."""
 
-LEAST_COUNT = 0.01
-"""Smaller counts are not worth keeping."""
+LEVELS = 16
+"""Of so many ticks BE's levels are kept, the sensors' delay at most; a live host keeps more where its windows do."""
 
-OF_EACH_HOST = "held", "missed", "badly", "_held_above", "_missed_below", "_badly_below", "alone", "_unaged_seconds"
-"""Of an Evidence: arrays whose first axis are the hosts."""
-
-SCHEMA = 3
-MOST_KEPT_LOAD = 1e3
-"""A kept load beyond it is a mistake."""
-
-_BINS = np.arange(BINS)
-_EDGES = LEAST_LOAD * BIN_RATIO ** _BINS[1:]
-
-Counts = NDArray[np.float32]
-Places = NDArray[np.intp]
-
-
-class Known(NamedTuple):
-    """What is known of loads, arrays of one shape.
-
-    Attributes:
-        level: The highest level that held lately; -1 for none.
-        bearable: The highest level that nothing speaks against; no lower than `level`.
-    """
-
-    level: Places
-    bearable: Places
-
-
-class LevelCounts:
-    """Counts of windows by host, bin of load and level of BE's allocation; old ones count less.
-
-    What was missed at less load with less for BE would be missed here too, and what held at more load with more for BE
-    would hold: so evidence is pooled, and one window says something of many cells.
-
-    Args:
-        hosts: How many there are.
-        least: The level of the minimum, of each host or of all. What is missed there is the LC's own.
-    """
-
-    def __init__(self, hosts: int = 1, least: Places | int = 0) -> None:
-        self.least: Places = np.broadcast_to(np.asarray(least), hosts)
-        self.held: Counts = np.zeros((hosts, BINS, TOP + 1), np.float32)
-        self.missed: Counts = np.zeros_like(self.held)
-        # Those of the latter that were missed by far, which are tried again later; none at the minimum.
-        self.badly: Counts = np.zeros_like(self.held)
-        # Sums over the bins of no less load, and of no more: kept along, since everybody asks in every tick.
-        self._held_above, self._missed_below = np.zeros_like(self.held), np.zeros_like(self.held)
-        self._badly_below = np.zeros_like(self.held)
-        # Windows that held and that missed while BE was frozen, at any load; shape (hosts, 2).
-        self.alone = np.zeros((hosts, 2), np.float32)
-        self._unaged_seconds = np.zeros(hosts)
-        # Loads that were asked about last, and what was said of them. The version tells that the counts have changed,
-        # also where a policy in a thread of its own is late.
-        self._version = 0
-        self._last: tuple[object, tuple[Flags, Counts]] | None = None
-
-    def forget(self, which: NDArray[np.bool_]) -> None:
-        """All about some hosts, shape (n,)."""
-        for name in OF_EACH_HOST:
-            getattr(self, name)[which] = 0.0
-        self._version += 1
-
-    def copy_hosts(self, other: LevelCounts, mine: Flags | int, theirs: Flags | int) -> None:
-        """Put what another one has of some hosts in the place of one's own of these or of others."""
-        for name in OF_EACH_HOST:
-            getattr(self, name)[mine] = getattr(other, name)[theirs]
-        self._version += 1
-
-    def age(self, passed_seconds: Array) -> None:
-        """Let time pass on each host, shape (n,); a clock that was set back lets none."""
-        self._unaged_seconds += np.maximum(passed_seconds, 0.0)
-        due = (self._unaged_seconds >= AGED_SECONDS).nonzero()[0]
-        if len(due):
-            passed = self._unaged_seconds[due, None, None].astype(np.float32)
-            half_lives = HELD_HALF_LIFE_SECONDS, MISSED_HALF_LIFE_SECONDS, BADLY_HALF_LIFE_SECONDS
-            held, missed, badly = (0.5 ** (passed / seconds) for seconds in half_lives)
-            for counts, left in (
-                (self.held, held), (self._held_above, held), (self.missed, missed), (self._missed_below, missed),
-                (self.badly, badly), (self._badly_below, badly),
-            ):  # fmt: skip
-                counts[due] *= left
-            self.alone[due] *= np.concatenate([held, missed], axis=2)[:, 0]
-            self._unaged_seconds[due] = 0.0
-            self._version += 1
-
-    def add_held(self, hosts: Places, load: Array, level: Places) -> None:
-        """A window held on each of these hosts, no host twice, at this load while BE had this level."""
-        place = bins_of(load)
-        before = self.held[hosts, place, level]
-        after = np.minimum(before + 1.0, MOST_COUNT)
-        self.held[hosts, place, level] = after
-        self._held_above[hosts, :, level] += (place[:, None] >= _BINS) * (after - before)[:, None]
-        self._version += 1
-
-    def add_missed(
-        self, hosts: Places, load: Array, level: Places, badly: Flags | bool = False, apart: Flags | bool = False
-    ) -> None:
-        """A window missed on each of these hosts.
-
-        Args:
-            badly: By so much that it would have been missed with everything, too.
-            apart: BE has the least weight: what it missed under a quota says nothing of none, nor the other way round.
-        """
-        flags = (np.broadcast_to(flag, len(hosts)).tolist() for flag in (badly, apart))
-        for host, place, reached, least, also_free, own in zip(
-            hosts.tolist(), bins_of(load).tolist(), level.tolist(), self.least[hosts].tolist(), *flags, strict=True
-        ):
-            beyond = TOP if own and reached < TOP and not also_free else TOP + 1
-            self.held[host, place:, reached:beyond] *= DISCOUNT
-            for counts in (self.missed, self.badly) if also_free and reached > least else (self.missed,):
-                counts[host, : place + 1, TOP if own and reached == TOP else 0 : reached + 1] *= DISCOUNT
-                counts[host, place, reached] += 1.0
-            if also_free and reached < TOP:
-                self.missed[host, : place + 1, TOP] *= DISCOUNT
-                self.missed[host, place, TOP] += 1.0
-            self._sum_up(host)
-
-    def add_alone(self, held: Flags, missed: Flags) -> None:
-        """Windows while BE was frozen on the hosts in these, each of shape (n,).
-
-        What an LC misses there is its own, or the freeze's doing: a CPU that idles wakes up slowly.
-        """
-        self.alone[missed] *= DISCOUNT
-        self.alone[:, 1] += missed
-        self.alone[:, 0] = np.minimum(self.alone[:, 0] + held, MOST_COUNT)
-        self._version += 1
-
-    def look_up(self, load: Array, enough: Array | float = ENOUGH) -> Known:
-        """What is known of k loads on each host, shape (n, k), from all windows that say something of them.
-
-        Args:
-            enough: Windows that held, from which on a level counts as known; one for all, or of each load.
-        """
-        question = self._version, load.shape, load.tobytes()
-        if (last := self._last) is None or last[0] != question:  # a tick asks twice
-            place, hosts = bins_of(load), np.arange(len(load))[:, None]
-            held = self._held_above[hosts, place][..., ::-1].cumsum(axis=-1)[..., ::-1]
-            missed = np.maximum(self._missed_below[hosts, place], self._badly_below[hosts, place]).cumsum(axis=-1)
-            budget_ratio = BUDGET_RATIO + self._own_ratio()[:, None, None]
-            self._last = last = question, (_is_borne(missed, held, budget_ratio), held)
-        # Both `bearable` and `held` only fall as the level rises.
-        bearable, held = last[1]
-        return Known((bearable & (held >= np.asarray(enough)[..., None])).sum(axis=-1) - 1, bearable.sum(axis=-1) - 1)
-
-    def _own_ratio(self) -> Array:
-        """Share of windows that are missed while BE is frozen or at the minimum, shape (n,): the LC's own misses.
-
-        Of all loads: else a load with such misses would be known to bear more than a smaller one without.
-        """
-        hosts = np.arange(len(self.least))
-        missed = self._missed_below[hosts, -1, self.least] + self.alone[:, 1]
-        held = self._held_above[hosts, 0, self.least] + self.alone[:, 0]
-        own: Array = missed / (missed + held + FEW)
-        return own
-
-    def free_holds(self, load: Array) -> Flags:
-        """Whether a BE that has everything may be what holds, shape (n,), at a load of each host.
-
-        Against that counts what was missed while it had everything, or badly, on the host, and what speaks against it
-        at this load: by more than is missed under a quota or beside a frozen BE, there as here, for that part is the
-        LC's own, or the quota's doing.
-        """
-        hosts, place = np.arange(len(load)), bins_of(load)
-        missed, held = self._missed_below[:, -1], self._held_above[:, 0]  # of all loads
-        # With less than half of its CPUs for BE a bad miss is the LC's own, as likely as not.
-        badly = self._badly_below[:, -1, HALF:].max(axis=1)
-        on_host = self._free_is_borne(np.maximum(missed[:, TOP], badly), missed, held)
-        missed, held = self._missed_below[hosts, place], self._held_above[hosts, place]
-        return on_host & self._free_is_borne(missed[:, TOP] - FREE_FORGIVEN, missed, held)
-
-    def _free_is_borne(self, free_missed: Counts, missed: Counts, held: Counts) -> Flags:
-        """Whether misses beside a BE that has everything are no more than those otherwise; counts by level."""
-        otherwise = missed[:, :TOP].sum(axis=1) + self.alone[:, 1]
-        windows = otherwise + held[:, :TOP].sum(axis=1) + self.alone[:, 0]
-        return _is_borne(free_missed, held[:, TOP], FREE_BUDGET_RATIO + otherwise / (windows + FEW))
-
-    def shift(self, host: int, bins: int) -> None:
-        """Move all that is known of a host by so many bins of load, since loads are shares of another maximum now.
-
-        What comes beyond the highest bin counts in it. The least one also has what was at next to no load: upwards it
-        stays, for it says nothing of more, and what is missed there or comes below it counts in it.
-        """
-        for counts, below in ((self.held, 0.0), (self.missed, 1.0), (self.badly, 1.0)):
-            known, least = counts[host].copy(), counts[host, 0].copy()
-            known[0] = 0.0
-            moved = shift_bins(known, bins, 0.0)
-            if bins > 0:
-                moved[-1] += known[max(BINS - bins, 0) :].sum(axis=0)
-                moved[0] = least
-            else:
-                moved[0] += below * (known[: min(-bins, BINS)].sum(axis=0) + least)
-            counts[host] = np.minimum(moved, MOST_COUNT)
-        self._sum_up(host)
-
-    def plain(self, host: int = 0) -> dict[str, Any]:
-        """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, that missed, and badly].
-
-        And windows that held and that missed while BE was frozen.
-        """
-        counts = np.stack([self.held[host], self.missed[host], self.badly[host]], axis=-1).astype(np.float64).round(2)
-        places, levels = np.nonzero((counts >= LEAST_COUNT).any(axis=-1))
-        cells = [
-            [round(load_of(place), 4), float(LADDER[level]), *counts[place, level].tolist()]
-            for place, level in zip(places.tolist(), levels.tolist(), strict=True)
-        ]
-        return {"schema": SCHEMA, "cells": cells, "alone": self.alone[host].astype(np.float64).round(2).tolist()}
-
-    def restore_state(self, plain: Mapping[str, Any], host: int = 0) -> None:
-        """Take over counts that `plain` gave.
-
-        Raises:
-            ValueError: They are none of this kind; nothing is taken over.
-        """
-        held, missed, badly = (np.zeros_like(self.held[host]) for _ in range(3))
-        if plain.get("schema") != SCHEMA:
-            raise ValueError(f"schema {plain.get('schema')!r}, not {SCHEMA}")
-        cells = plain.get("cells")
-        if not isinstance(cells, list) or len(cells) > held.size:
-            raise ValueError("no list of cells")
-        for load, share, *counts in map(_check_cell, cells):
-            cell = int(bins_of(load)), int(levels_of(share))
-            held[cell], missed[cell], badly[cell] = counts
-        alone = plain.get("alone")
-        if not (isinstance(alone, list) and len(alone) == 2 and all(map(_is_count, alone))):
-            raise ValueError("no two counts of windows with BE frozen")
-        self.held[host], self.missed[host], self.badly[host], self.alone[host] = held, missed, badly, alone
-        self._sum_up(host)
-
-    def _sum_up(self, host: int) -> None:
-        self._held_above[host] = self.held[host, ::-1].cumsum(axis=0)[::-1]
-        self._missed_below[host] = self.missed[host].cumsum(axis=0)
-        self._badly_below[host] = self.badly[host].cumsum(axis=0)
-        self._version += 1
+HOST_MEMORY = np.dtype(
+    [
+        # Windows that held and that missed, and of the latter those missed by far, which are tried again later: none
+        # at the minimum. Their worth is what a stored 1.0 counts today.
+        *((name, "f4", (BINS, TOP + 1)) for name in ("held", "missed", "badly")),
+        # Sums over the bins of no less load, and of no more: kept along, since every tick asks.
+        ("held_above", "f4", (TOP + 1, BINS)),
+        *((name, "f4", (BINS, TOP + 1)) for name in ("missed_below", "badly_below")),
+        *((name, "f8") for name in ("held_worth", "missed_worth", "badly_worth")),
+        # Windows while BE was frozen, at any load.
+        *((name, "f8") for name in ("alone_held", "alone_missed", "unaged_seconds")),
+        # The least bin with a miss; the level of the minimum: what is missed there is the LC's own. BE has the least
+        # weight: what it missed under a quota says nothing of none, nor the other way round.
+        ("missed_from", "i8"), ("least", "i8"), ("apart", "?"),
+        # Latency that a load has at its best, as a logarithm, and what the next tick is held against.
+        ("calm", "f8", (BINS,)),
+        *((name, "f8") for name in ("seen_seconds", "missing_since", "before_load", "earlier_load")),
+        *((name, "f8") for name in ("missed_load", "missed_ratio")),
+        *((name, "i8") for name in ("before_level", "missed_level")),
+        # Levels of the last ticks, a ring.
+        ("levels", "i1", (LEVELS,)), ("newest", "i8"),
+        # The load that was asked about last, and what was said of it and of what it may become.
+        ("known_load", "f8"),
+        *((name, "i8") for name in ("known_held", "known_bearable", "ahead_held", "ahead_bearable")),
+    ],
+    align=True,
+)  # fmt: skip
+"""All that one host has taught; `forget_host` begins it. NaN and -1 are none."""
 
 
-def shift_bins(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:
-    """An array whose first axis are the bins, moved up by so many of them."""
-    moved = np.full_like(rows, empty)
-    low, high = max(by, 0), min(BINS + by, BINS)
-    if low < high:
-        moved[low:high] = rows[low - by : high - by]
-    return moved
+@law
+def bin_of(load: float) -> int:
+    """The bin of a load; what is beyond either end is in the last one there."""
+    low, high = 0, BINS - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _EDGES[middle] <= load:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-def bins_of(load: Array | float) -> Places:
-    """The bins of loads; those beyond either end are in the last one there."""
-    place: Places = _EDGES.searchsorted(load, side="right")
-    return place
+@law
+def level_of(share: float) -> int:
+    """The highest level that a share of BE's CPUs has reached."""
+    low, high = 0, TOP + 1
+    while low < high:
+        middle = (low + high) // 2
+        if _REACHED[middle] <= share:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
 
 
 def load_of(place: int) -> float:
@@ -312,27 +127,225 @@ def load_of(place: int) -> float:
     return float(LEAST_LOAD * BIN_RATIO ** (place + 0.5))
 
 
-def levels_of(share: Array | float) -> Places:
-    """The highest levels that shares of BE's CPUs have reached."""
-    above: Places = _REACHED.searchsorted(share, side="right")
-    return above - 1
+@law
+def forget_counts(row: Any) -> None:
+    """No window was seen yet."""
+    for place in range(BINS):
+        for level in range(TOP + 1):
+            row["held"][place][level] = row["missed"][place][level] = row["badly"][place][level] = 0.0
+            row["held_above"][level][place] = row["missed_below"][place][level] = 0.0
+            row["badly_below"][place][level] = 0.0
+    row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
+    row["alone_held"] = row["alone_missed"] = row["unaged_seconds"] = 0.0
+    row["missed_from"] = BINS
 
 
-def _is_borne(missed: Array | Counts, held: Array | Counts, budget_ratio: Array | Counts) -> Flags:
+@law
+def age_counts(row: Any, passed_seconds: float) -> None:
+    """Let time pass; a clock that was set back lets none."""
+    if passed_seconds > 0.0:
+        row["unaged_seconds"] += passed_seconds
+    passed = float(row["unaged_seconds"])
+    if passed < AGED_SECONDS:
+        return
+    held, missed = 0.5 ** (passed / HELD_HALF_LIFE_SECONDS), 0.5 ** (passed / MISSED_HALF_LIFE_SECONDS)
+    row["alone_held"] *= held
+    row["alone_missed"] *= missed
+    row["held_worth"] *= held
+    row["missed_worth"] *= missed
+    row["badly_worth"] *= 0.5 ** (passed / BADLY_HALF_LIFE_SECONDS)
+    row["unaged_seconds"] = 0.0
+    if min(row["held_worth"], row["missed_worth"], row["badly_worth"]) < LEAST_WORTH:
+        write_anew(row)
+
+
+@law
+def write_anew(row: Any) -> None:
+    """Have each stored count be what it is worth, and sum up anew."""
+    missed_from = BINS
+    for place in range(BINS):
+        held, missed, badly = row["held"][place], row["missed"][place], row["badly"][place]
+        for level in range(TOP + 1):
+            held[level] = float(held[level]) * row["held_worth"]
+            missed[level] = _worth_keeping(float(missed[level]) * row["missed_worth"])
+            badly[level] = _worth_keeping(float(badly[level]) * row["badly_worth"])
+            if missed[level] + badly[level] > 0.0:
+                missed_from = min(missed_from, place)
+    row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
+    row["missed_from"] = missed_from
+    for level in range(TOP + 1):
+        held, missed, badly = 0.0, 0.0, 0.0
+        for place in range(BINS):
+            above = BINS - 1 - place
+            held += float(row["held"][above][level])
+            missed += float(row["missed"][place][level])
+            badly += float(row["badly"][place][level])
+            row["held_above"][level][above] = held
+            row["missed_below"][place][level] = missed
+            row["badly_below"][place][level] = badly
+
+
+@law
+def _worth_keeping(count: float) -> float:
+    return count if count >= LEAST_WORTH else 0.0
+
+
+@law
+def add_held(row: Any, place: int, level: int) -> None:
+    """A window held at a bin of load while BE had this level."""
+    cells, worth = row["held"][place], float(row["held_worth"])
+    before = float(cells[level])
+    after = min(before + 1.0 / worth, MOST_COUNT / worth)
+    cells[level] = after
+    above = row["held_above"][level]
+    for below in range(place + 1):
+        above[below] = float(above[below]) + (after - before)
+
+
+@law
+def add_missed(row: Any, place: int, level: int, badly: bool, apart: bool) -> None:
+    """A window missed its target at a bin of load while BE had this level.
+
+    Args:
+        badly: By so much that it would have been missed with everything, too.
+        apart: As in HOST_MEMORY.
+    """
+    row["missed_from"] = min(place, row["missed_from"])
+    for reached in range(level, TOP if apart and level < TOP and not badly else TOP + 1):
+        if row["held_above"][reached][0] > 0.0:  # else nothing held at that level
+            _discount_held(row["held"], row["held_above"][reached], place, reached)
+    lowest, worth = TOP if apart and level == TOP else 0, float(row["missed_worth"])
+    _count_miss(row["missed"], row["missed_below"], place, lowest, level, worth)
+    if badly and level > row["least"]:
+        _count_miss(row["badly"], row["badly_below"], place, lowest, level, float(row["badly_worth"]))
+    if badly and level < TOP:
+        _count_miss(row["missed"], row["missed_below"], place, TOP, TOP, worth)
+
+
+@law
+def _discount_held(held: Any, above: Any, place: int, level: int) -> None:
+    """What held at no less load with this level counts for less."""
+    total = 0.0
+    for down in range(BINS):
+        where = BINS - 1 - down
+        if where >= place:
+            held[where][level] = DISCOUNT * float(held[where][level])
+        total += float(held[where][level])
+        above[where] = total
+
+
+@law
+def _count_miss(missed: Any, below: Any, place: int, lowest: int, level: int, worth: float) -> None:
+    """One more miss at a level; what was missed at no more load with no more for BE counts for less."""
+    for reached in range(lowest, level + 1):
+        if reached < level and not below[BINS - 1][reached] > 0.0:
+            continue
+        total = 0.0
+        for where in range(BINS):
+            if where <= place:
+                missed[where][reached] = DISCOUNT * float(missed[where][reached])
+            if where == place and reached == level:
+                missed[where][reached] = float(missed[where][reached]) + 1.0 / worth
+            total += float(missed[where][reached])
+            below[where][reached] = total
+
+
+@law
+def add_alone(row: Any, held: bool, missed: bool) -> None:
+    """A window while BE was frozen.
+
+    What an LC misses there is its own, or the freeze's doing: a CPU that idles wakes up slowly.
+    """
+    if missed:
+        row["alone_held"] *= DISCOUNT
+        row["alone_missed"] = DISCOUNT * float(row["alone_missed"]) + 1.0
+    if held:
+        row["alone_held"] = min(float(row["alone_held"]) + 1.0, MOST_COUNT)
+
+
+@law
+def highest_held(row: Any, place: int, enough: float) -> int:
+    """The highest level that held lately in this bin: so many windows with it or with more; -1 for none."""
+    needed, held = NEARLY * enough / float(row["held_worth"]), 0.0
+    above = row["held_above"]
+    for down in range(TOP + 1):
+        held += float(above[TOP - down][place])
+        if held >= needed:
+            return TOP - down
+    return -1
+
+
+@law
+def highest_bearable(row: Any, place: int) -> int:
+    """The highest level that nothing speaks against in this bin; -1 for none."""
+    if place < row["missed_from"]:
+        return TOP
+    above, worth, held = row["held_above"], float(row["held_worth"]), 0.0
+    for level in range(TOP + 1):
+        held += float(above[level][place]) * worth
+    budget_ratio, missed = BUDGET_RATIO + own_ratio(row), 0.0
+    # What is missed only grows with the level, and what held only falls.
+    for level in range(TOP + 1):
+        missed += against(row, place, level)
+        if not is_borne(missed, held, budget_ratio):
+            return level - 1
+        held -= float(above[level][place]) * worth
+    return TOP
+
+
+@law
+def against(row: Any, place: int, level: int) -> float:
+    """Windows that were missed at no more load with this level."""
+    missed = float(row["missed_below"][place][level]) * float(row["missed_worth"])
+    badly = float(row["badly_below"][place][level]) * float(row["badly_worth"])
+    return max(missed, badly)
+
+
+@law
+def is_borne(missed: float, held: float, budget_ratio: float) -> bool:
     """Whether misses are within a budget of the windows that there were, FORGIVEN left out."""
-    borne: Flags = missed - FORGIVEN <= budget_ratio * (missed + held)
-    return borne
+    return missed - FORGIVEN <= budget_ratio * (missed + held)
 
 
-def _check_cell(cell: object) -> list[float]:
-    """Load, share, windows that held, that missed, and badly."""
-    if not (isinstance(cell, list) and len(cell) == 5 and all(type(one) in (int, float) for one in cell)):
-        raise ValueError(f"{cell!r} is no cell: load, share, held, missed, badly")
-    load, share, *counts = map(float, cell)
-    if not (0.0 <= load <= MOST_KEPT_LOAD and 0.0 <= share <= 1.0 and all(map(_is_count, counts))):
-        raise ValueError(f"{cell!r} is beyond what a cell can be")
-    return [load, share, *counts]
+@law
+def own_ratio(row: Any) -> float:
+    """Share of windows that are missed while BE is frozen or at the minimum: the LC's own misses.
+
+    Of all loads: else a load with such misses would be known to bear more than a smaller one without.
+    """
+    least = row["least"]
+    missed = float(row["missed_below"][BINS - 1][least]) * float(row["missed_worth"]) + float(row["alone_missed"])
+    held = float(row["held_above"][least][0]) * float(row["held_worth"]) + float(row["alone_held"])
+    return missed / (missed + held + FEW)
 
 
-def _is_count(number: object) -> bool:
-    return type(number) in (int, float) and 0.0 <= number <= MOST_COUNT  # type: ignore[operator]
+@law
+def free_holds(row: Any, load: float) -> bool:
+    """Whether a BE that has everything may be what holds at a load.
+
+    Against that counts what was missed while it had everything, or badly, on the host, and what speaks against it at
+    this load: by more than is missed under a quota or beside a frozen BE, there as here, for that part is the LC's own,
+    or the quota's doing.
+    """
+    if row["missed_from"] == BINS:
+        return True
+    # With less than half of its CPUs for BE a bad miss is the LC's own, as likely as not.
+    badly, last, place = 0.0, row["badly_below"][BINS - 1], bin_of(load)
+    for level in range(HALF, TOP + 1):
+        badly = max(badly, float(last[level]) * row["badly_worth"])
+    on_host = max(float(row["missed_below"][BINS - 1][TOP]) * row["missed_worth"], badly)
+    here = float(row["missed_below"][place][TOP]) * row["missed_worth"] - FREE_FORGIVEN
+    return free_is_borne(row, on_host, BINS - 1, 0) and free_is_borne(row, here, place, place)
+
+
+@law
+def free_is_borne(row: Any, free_missed: float, missed_place: int, held_place: int) -> bool:
+    """Whether misses beside a BE that has everything are no more than those otherwise."""
+    missed, held, above = 0.0, 0.0, row["held_above"]
+    for level in range(TOP):
+        missed += float(row["missed_below"][missed_place][level])
+        held += float(above[level][held_place])
+    otherwise = missed * row["missed_worth"] + row["alone_missed"]
+    windows = otherwise + held * row["held_worth"] + row["alone_held"]
+    free_held = float(above[TOP][held_place]) * row["held_worth"]
+    return is_borne(free_missed, free_held, FREE_BUDGET_RATIO + otherwise / (windows + FEW))

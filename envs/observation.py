@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, moved_one
-from rlctl.envs.arrays import Array, as_array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, SafeLevelMemory, levels_reached, periods_of
-from rlctl.envs.features import FRAME_SIZE, Sensed, frames
-from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number
+from rlctl.envs.experience import TOLD, SafeLevelMemory, periods_of
+from rlctl.envs.features import FRAME_SIZE, write_frame
+from rlctl.envs.law import law
+from rlctl.envs.rows import ALLOCATION, LIMIT, row_of
+from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number, number_or_nan
 
 if TYPE_CHECKING:
     from gymnasium import spaces
@@ -45,15 +44,16 @@ OLD_PERIODS = 2.0
 RATED_APART = 1.25
 """Where the learned maximum load of one of several LCs is so many times what it was, all that is known is forgotten."""
 
-_LOG_MOST_PRICE = np.log(MOST_PRICE)
+_SENSED = "load_ratio", "cpi", "lc_cpu_seconds_per_request", "lc_cpus", "be_cpus"
+_LOG_MOST_PRICE = math.log(MOST_PRICE)
 TAIL_SIZE = TOLD + 1
 """Numbers after the history."""
 
 
-def told_price(price: Array | float) -> Array | float:
+@law
+def told_price(price: float) -> float:
     """The price as a policy sees it: on a logarithmic scale, 0 for 1, from -1 to 1 in the range that was trained."""
-    told: Array = np.minimum(np.maximum(np.log(price) / _LOG_MOST_PRICE, -1.0), 1.0)
-    return told
+    return math.log(min(max(price, 1.0 / MOST_PRICE), MOST_PRICE)) / _LOG_MOST_PRICE
 
 
 class Frame:
@@ -61,16 +61,28 @@ class Frame:
 
     __slots__ = ("_made", "_of")
 
-    def __init__(self, telemetry: Telemetry, current: Allocations, limits: Limits) -> None:
+    def __init__(self, telemetry: Telemetry, current: Allocation, limits: Mapping[str, Any]) -> None:
         self._of = telemetry, current, limits
-        self._made: NDArray[np.float32] | None = None
+        self._made: list[float] = []
 
-    def values(self, tick_seconds: float) -> NDArray[np.float32]:
-        """float32, each entry in [-1, 1]: features, validity flags, the latency's age."""
-        if self._made is None:
+    def values(self, tick_seconds: float) -> list[float]:
+        """FRAME_SIZE numbers in [-1, 1]: features, validity flags, the latency's age."""
+        if not self._made:
             telemetry, current, limits = self._of
-            self._made = frames(Sensed.by(telemetry), current, limits, tick_seconds)[0]
+            made = [0.0] * FRAME_SIZE
+            write_frame(_reading_of(telemetry), row_of(ALLOCATION, current), limits, tick_seconds, 0, made)
+            self._made = made
         return self._made
+
+
+def _reading_of(telemetry: Telemetry) -> dict[str, Any]:
+    """What a frame is made of, under the names of READING."""
+    latency = telemetry.latency_seconds
+    read = {name: number_or_nan(getattr(telemetry, name)) for name in _SENSED}
+    return read | {
+        "target_seconds": telemetry.target_seconds, "tail_latency_seconds": number_or_nan(latency),
+        "oldest_request_seconds": math.nan, "age_seconds": latency.age_seconds, "lost": False,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +108,16 @@ class Observation:
     @property
     def vector(self) -> NDArray[np.float32]:
         """float32, shape (Observer.size,), each entry in [-1, 1]."""
-        return np.concatenate([*(frame.values(self.tick_seconds) for frame in self.frames), self.tail()])
+        numbers = [number for frame in self.frames for number in frame.values(self.tick_seconds)]
+        return np.array(numbers + self.tail(), np.float32)
 
-    def tail(self, price: float = 1.0) -> NDArray[np.float32]:
+    def tail(self, price: float = 1.0) -> list[float]:
         """What stands after the history, shape (TAIL_SIZE,): what is told of the experience, and the price.
 
         Args:
             price: What a violation costs the policy that looks, by what it costs here.
         """
-        load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
-        tail = np.empty(TAIL_SIZE, np.float32)
-        tail[:-1], tail[-1] = self.experience.features(load, ratio)[0], told_price(price * self.price)
-        return tail
+        return [*self.experience.features(*self._load_and_latency()), told_price(price * self.price)]
 
     def filter_moves(self, mask: NDArray[np.bool_], price: float = 1.0) -> NDArray[np.bool_]:
         """The moves of a mask that the experience leaves, shape (len(MOVES),), see `SafeLevelMemory.filter_moves`.
@@ -115,16 +125,14 @@ class Observation:
         Args:
             price: As of `tail`.
         """
-        load, ratio = as_array(number(self.telemetry.load_ratio)), as_array(self.telemetry.latency_ratio)
-        level = _levels_asked(self.current, cast("Limits", self.experience.limits))
-        left = self.experience.filter_moves(mask[None], level, load, ratio, price * self.price)
-        return cast("NDArray[np.bool_]", left[0])
+        return self.experience.filter_moves(mask, self.current, *self._load_and_latency(), price * self.price)
+
+    def _load_and_latency(self) -> tuple[float, float]:
+        return _or_nan(number(self.telemetry.load_ratio)), _or_nan(self.telemetry.latency_ratio)
 
 
-@lru_cache(maxsize=8)  # what is in force seldom changes
-def _levels_asked(current: Allocation, limits: Limits) -> NDArray[np.intp]:
-    """The level that each move leads to, shape (1, len(MOVES))."""
-    return levels_reached(moved_one(current, limits), limits).T
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class Observer:
@@ -138,6 +146,7 @@ class Observer:
 
     def __init__(self, limits: Limits, tick_seconds: float, lags: Sequence[int] = LAGS, *, learns: bool = True) -> None:
         self.limits, self.learns = limits, learns
+        self._limits = row_of(LIMIT, limits)
         self.tick_seconds = tick_seconds
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
@@ -171,14 +180,12 @@ class Observer:
             current: What was in force in the period before.
             cut: BE was taken down in the midst of it.
         """
-        here = Allocations.same(current, 1)
-        frame = Frame(telemetry, here, self.limits)
+        frame = Frame(telemetry, current, self._limits)
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
         self._frames.append(frame)
         shown = tuple(self._frames[-1 - lag] for lag in self.lags)
         if self.learns:
-            now, load = as_array(telemetry.time_seconds), as_array(number(telemetry.load_ratio))
             latency, ratio = telemetry.latency_seconds, telemetry.latency_ratio
             if ratio is None and telemetry.missed:
                 ratio = math.inf  # requests fail, or another LC than the one that rules misses its target
@@ -193,11 +200,11 @@ class Observer:
             # That a window held says nothing of what BE had if it was cut in its midst, nor if the source has said so
             # before, which is older: as little as where BE had next to nothing to do.
             old = age_seconds >= OLD_PERIODS * self.tick_seconds
-            used = as_array(0.0 if cut or old else number(telemetry.be_cpus))
+            used = 0.0 if cut or old else number(telemetry.be_cpus)
             self._rate(telemetry)
-            fresh = age_seconds + window_seconds <= 1.5 * self.tick_seconds  # the usual case, and cheaper so
-            periods = None if fresh else periods_of(as_array(age_seconds), window_seconds, self.tick_seconds)
-            self.experience.observe(now, load, as_array(ratio), used, here, periods=periods)
+            load, ratio, used = map(_or_nan, (number(telemetry.load_ratio), ratio, used))
+            periods = periods_of(age_seconds, window_seconds, self.tick_seconds)
+            self.experience.observe(telemetry.time_seconds, load, ratio, used, current, periods)
         return Observation(telemetry, current, shown, self.tick_seconds, mask, self.experience, self.price)
 
     def _rate(self, telemetry: Telemetry) -> None:

@@ -1,30 +1,37 @@
-"""The observation vector of many hosts in arrays: the twin of `Observer`, equal to it number for number.
-
-`tests/envs/test_array_twins.py` holds the two together to the bit.
-"""
+"""The observation vector of many hosts: a loop over the laws that `Observer` takes for one."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
+from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.experience import TOLD, UNTOLD, SafeLevelMemory, levels_reached, periods_of
-from rlctl.envs.features import FEATURES, FRAME_SIZE, OPTIONAL, Sensed, frames
+from rlctl.envs.experience import (
+    UNTOLD,
+    SafeLevelMemory,
+    book_window,
+    filter_host,
+    level_in_force,
+    periods_of,
+    tell,
+)
+from rlctl.envs.features import BE_CPUS, FEATURES, FRAME_SIZE, LATENCY, LOAD, OPTIONAL, latency_of, write_frame
+from rlctl.envs.law import law
 from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
 from rlctl.envs.readings import Readings
+from rlctl.envs.rows import ALLOCATION, LIMIT, READING
 from rlctl.envs.telemetry import FEW_SAMPLES
 
 _SAME_SENSOR = {"cpu_per_request": ("stretch",)}
 """Features that go when another one's sensor is absent."""
-
-_PLACE = {feature.name: place for place, feature in enumerate(FEATURES)}
-_FLAG = {name: len(FEATURES) + place for place, name in enumerate(OPTIONAL)}
 
 EXPERIENCE = "experience"
 """Stands among the absent features for all that is told of the experience."""
@@ -57,17 +64,21 @@ class VectorObserver:
         self._learns, absent = EXPERIENCE not in absent, set(absent) - {EXPERIENCE}
         if unknown := sorted(absent - set(OPTIONAL)):
             raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(OPTIONAL)}")
-        self.limits = limits
-        self.tick_seconds = tick_seconds
+        self.limits, self.tick_seconds = limits, tick_seconds
         observer = Observer(limits if isinstance(limits, Limits) else limits.each[0], tick_seconds, lags)
         self.lags, self.space = np.array(observer.lags), observer.space
-        self._hidden = {*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))}
-        self._absent = _columns(self._hidden)
-        self._depth = int(self.lags[0]) + 1
-        self._frames = np.zeros((self._depth, 0, FRAME_SIZE), np.float32)  # a ring: the newest is at `_newest`
+        hidden = {*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))}
+        self._hidden = sum(1 << place for place, feature in enumerate(FEATURES) if feature.name in hidden)
         self._newest = 0
-        self.experience, self._told = SafeLevelMemory(limits, 0), np.zeros((0, TOLD), np.float32)
         self.prices: Array | float = 1.0
+        self._begin_hosts(0)
+
+    def _begin_hosts(self, count: int) -> None:
+        """All hosts are others."""
+        self.experience = SafeLevelMemory(self.limits, count, fast=True)
+        self._frames = np.zeros((count, int(self.lags[0]) + 1, FRAME_SIZE), np.float32)  # rings, all at `_newest`
+        self._told = np.tile(UNTOLD, (count, 1))
+        self._limits = self.experience.rows_for(LIMIT, self.limits)
 
     def begin(
         self,
@@ -81,89 +92,169 @@ class VectorObserver:
         Args:
             taught: What these hosts have taught before this tick; None where others stand there now.
         """
-        frame = self._frame(readings, current)
-        if which is None or which.all():
-            self._frames = np.repeat(frame[None], self._depth, axis=0)
-            self.experience, self._told = (
-                SafeLevelMemory(self.limits, len(frame)),
-                np.zeros((len(frame), TOLD), np.float32),
-            )
+        count = len(current.frozen)
+        here = np.ones(count, np.bool_) if which is None else which
+        if here.all():
+            self._begin_hosts(count)
         else:
-            self._frames[:, which] = frame[which]
-            self.experience.forget(which)
+            self.experience.forget(here)
         if taught is not None:
-            here = np.ones(len(frame), np.bool_) if which is None else which
             self.experience.copy_hosts(taught, here, here)
-        return self._vector(readings, current, which)
+        return self._see(readings, current, here, begins=True)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
-        self._newest = (self._newest + 1) % self._depth
-        self._frames[self._newest] = self._frame(readings, current)
-        return self._vector(readings, current)
+        self._newest = (self._newest + 1) % self._frames.shape[1]
+        return self._see(readings, current, np.ones(len(current.frozen), np.bool_), begins=False)
 
-    def _vector(self, readings: Readings, current: Allocations, which: Flags | None = None) -> NDArray[np.float32]:
-        """A copy, since the caller may keep or change it; the hosts in `which` learn from this tick."""
-        shown = self._frames[(self._newest - self.lags) % self._depth]
-        history = np.ascontiguousarray(shown.transpose(1, 0, 2)).reshape(shown.shape[1], -1)
-        price = np.broadcast_to(told_price(self.prices), len(history))[:, None].astype(np.float32)
-        if not self._learns:
-            return np.concatenate([history, np.tile(UNTOLD, (len(history), 1)), price], axis=1)
-        load, ratio = book(self.experience, readings, current, self.tick_seconds, self._hidden, which)
-        told = self.experience.features(load, ratio)
-        self._told = told if which is None else np.where(which[:, None], told, self._told)
-        return np.concatenate([history, self._told, price], axis=1)
+    def _see(self, readings: Readings, current: Allocations, which: Flags, *, begins: bool) -> NDArray[np.float32]:
+        """The vectors; the hosts in `which` have this tick added, or begin with it."""
+        count = len(which)
+        seen = np.empty((count, *(self.space.shape or ())), np.float32)
+        self.experience.form(_observe_hosts)(
+            *self._rows(readings, current), self._limits,
+            self._frames, self._newest, self.lags, self._told, which, begins, self._each_price(count),
+            self.tick_seconds, self._hidden, self._learns, seen, 0, count,
+        )  # fmt: skip
+        return seen
+
+    def _rows(self, readings: Readings, current: Allocations) -> tuple[Any, Any, Any]:
+        taught = self.experience
+        return taught.rows, taught.rows_for(READING, readings), taught.rows_for(ALLOCATION, current)
+
+    def _each_price(self, count: int) -> Array:
+        return np.broadcast_to(np.asarray(self.prices, np.float64), count).copy()
 
     def filter_moves(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves; all where none is kept."""
         if not self._learns:
             return mask
-        level = levels_reached(apply_moves(current, self.limits), self.limits).T
-        return self.experience.filter_moves(mask, level, *load_and_latency(readings, self._hidden), self.prices)
-
-    def _frame(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
-        frame = frames(Sensed.of(readings), current, self.limits, self.tick_seconds)
-        values, flags = self._absent
-        frame[:, values], frame[:, flags] = 0.0, -1.0
-        return frame
+        count, left = len(mask), np.empty_like(mask)
+        self.experience.form(_filter_hosts)(
+            *self._rows(readings, current), self._limits,
+            self._each_price(count), self._hidden, mask, np.empty(len(MOVES), np.int8), left, 0, count,
+        )  # fmt: skip
+        return left
 
 
-def load_and_latency(readings: Readings, hidden: Collection[str] = ()) -> tuple[Array, Array]:
+@law
+def load_and_latency(reading: Any, hidden: int) -> tuple[float, float]:
     """The load, and latency by the target; NaN where they are lost or are features that are hidden."""
-    sensed = Sensed.of(readings)
-    nothing = np.full(len(sensed.load_ratio), np.nan)
-    load, ratio = sensed.load_ratio, 1.0 - sensed.slack_ratio
-    return nothing if "load" in hidden else load, nothing if "latency" in hidden else ratio
-
-
-def book(
-    experience: SafeLevelMemory, readings: Readings, current: Allocations, tick_seconds: float,
-    hidden: Collection[str] = (), which: Flags | None = None,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Have hosts teach what `Observer.observe` books of one: of old figures no hold, of few requests nothing.
-
-    Returns what it went by, as `load_and_latency` has it.
-
-    Args:
-        hidden: Features that these hosts have no sensor for.
-        which: Hosts that this is about; None for all.
-    """
-    load, ratio = load_and_latency(readings, hidden)
-    tail, oldest = readings.tail_latency_seconds, readings.oldest_request_seconds
-    taught = np.where(
-        (readings.samples < FEW_SAMPLES) & ~(oldest > np.fmax(tail, readings.target_seconds)), np.nan, ratio
-    )
-    used = np.full(len(load), np.nan) if "be_cpus" in hidden else readings.be_cpus
-    used = np.where(readings.age_seconds >= OLD_PERIODS * tick_seconds, 0.0, used)
-    periods = periods_of(np.where(np.isnan(taught), 0.0, readings.age_seconds), tick_seconds, tick_seconds)
-    experience.observe(readings.time_seconds, load, taught, used, current, which, periods)
+    load, ratio, target = math.nan, math.nan, float(reading["target_seconds"])
+    if not hidden & LOAD and not reading["lost"]:
+        load = float(reading["load_ratio"])
+    if not hidden & LATENCY and target > 0.0:
+        ratio = 1.0 - (target - latency_of(reading)) / target
     return load, ratio
 
 
-def _columns(names: Collection[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where the values and the flags of some features stand in a frame."""
-    ordered = sorted(names)
-    return (
-        np.array([_PLACE[name] for name in ordered], np.intp),
-        np.array([_FLAG[name] for name in ordered], np.intp),
+@law
+def book_host(
+    memory: Any, reading: Any, allocation: Any, limit: Any, tick_seconds: float, hidden: int
+) -> tuple[float, float]:
+    """Have a host teach what `Observer.observe` books of one: of old figures no hold, of few requests nothing.
+
+    Returns what it went by, as `load_and_latency` has it.
+    """
+    load, ratio = load_and_latency(reading, hidden)
+    oldest, tail = float(reading["oldest_request_seconds"]), float(reading["tail_latency_seconds"])
+    stalled = oldest > reading["target_seconds"] and not oldest <= tail
+    taught = math.nan if reading["samples"] < FEW_SAMPLES and not stalled else ratio
+    age = float(reading["age_seconds"])
+    used = math.nan if hidden & BE_CPUS else float(reading["be_cpus"])
+    if age >= OLD_PERIODS * tick_seconds:
+        used = 0.0
+    first, last = periods_of(0.0 if math.isnan(taught) else age, tick_seconds, tick_seconds)
+    usable_cpus, level = level_in_force(
+        float(allocation["quota_cpus"]), int(allocation["cpuset_cpus"]), bool(allocation["frozen"]), int(limit["cpus"])
     )
+    book_window(memory, float(reading["time_seconds"]), load, taught, used, usable_cpus, level, first, last)
+    return load, ratio
+
+
+@law
+def observe_host(
+    memory: Any, reading: Any, allocation: Any, limit: Any, tick_seconds: float, hidden: int, learns: bool,
+    frame: Any, told: Any,
+) -> None:  # fmt: skip
+    """Write one tick's frame, and what is told of a host once it has taught its window."""
+    write_frame(reading, allocation, limit, tick_seconds, hidden, frame)
+    if learns:
+        load, ratio = book_host(memory, reading, allocation, limit, tick_seconds, hidden)
+        tell(memory, load, ratio, told)
+
+
+@law
+def show_host(frames: Any, newest: int, lags: Any, told: Any, price: float, vector: Any) -> None:
+    """Write the vector: the frames of some ticks, what is told of the host, and the price."""
+    place, depth = 0, len(frames)
+    for lag in range(len(lags)):
+        frame = frames[(newest - lags[lag]) % depth]
+        for number in range(len(frame)):
+            vector[place] = frame[number]
+            place += 1
+    for number in range(len(told)):
+        vector[place] = told[number]
+        place += 1
+    vector[place] = told_price(price)
+
+
+@law
+def _observe_hosts(
+    memories: Any, readings: Any, allocations: Any, limits: Any, frames: Any, newest: int, lags: Any, told: Any,
+    which: Any, begins: bool, prices: Any, tick_seconds: float, hidden: int, learns: bool, seen: Any,
+    first: int, last: int,
+) -> None:  # fmt: skip
+    for host in range(first, last):
+        if which[host]:
+            observe_host(
+                memories[host], readings[host], allocations[host], limits[host], tick_seconds, hidden, learns,
+                frames[host][newest], told[host],
+            )  # fmt: skip
+            if begins:  # before the first tick there is the first
+                for ago in range(len(frames[host])):
+                    frames[host][ago][:] = frames[host][newest]
+        show_host(frames[host], newest, lags, told[host], prices[host], seen[host])
+
+
+@law
+def filter_moves_of(
+    memory: Any, reading: Any, allocation: Any, limit: Any, price: float, hidden: int, mask: Any, levels: Any, left: Any
+) -> None:
+    """The moves of a mask that a host's experience leaves; `levels` is overwritten."""
+    quota, cpuset = float(allocation["quota_cpus"]), int(allocation["cpuset_cpus"])
+    cpus, least = int(limit["cpus"]), float(limit["min_quota_cpus"])
+    for move in range(len(levels)):
+        asked = apply_move(move, quota, cpuset, bool(allocation["frozen"]), cpus, least)
+        levels[move] = level_in_force(asked[0], asked[1], asked[2], cpus)[1]
+    load, ratio = load_and_latency(reading, hidden)
+    filter_host(memory, levels, mask, left, load, ratio, price)
+
+
+@law
+def _filter_hosts(
+    memories: Any, readings: Any, allocations: Any, limits: Any, prices: Any, hidden: int, masks: Any, levels: Any,
+    left: Any, first: int, last: int,
+) -> None:  # fmt: skip
+    for host in range(first, last):
+        filter_moves_of(
+            memories[host], readings[host], allocations[host], limits[host], prices[host], hidden,
+            masks[host], levels, left[host],
+        )  # fmt: skip
+
+
+def book(experience: SafeLevelMemory, readings: Readings, current: Allocations, tick_seconds: float) -> None:
+    """Have all hosts teach a tick, see `book_host`."""
+    count = len(current.frozen)
+    experience.form(_book_hosts)(
+        experience.rows, experience.rows_for(READING, readings), experience.rows_for(ALLOCATION, current),
+        experience.rows_for(LIMIT, experience.limits), tick_seconds, 0, count,
+    )  # fmt: skip
+
+
+@law
+def _book_hosts(
+    memories: Any, readings: Any, allocations: Any, limits: Any, tick_seconds: float, first: int, last: int
+) -> None:
+    for host in range(first, last):
+        book_host(memories[host], readings[host], allocations[host], limits[host], tick_seconds, 0)

@@ -6,6 +6,9 @@ row. `Readings` and `Allocations` are such columns under their names.
 
 from __future__ import annotations
 
+from array import array
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,3 +43,34 @@ LIMIT = np.dtype(
      ("least_weight", "?")], align=True,
 )  # fmt: skip
 """As `Limits`."""
+
+
+def plain_row(kind: np.dtype[np.void]) -> dict[str, Any]:
+    """A row of zeros as a dict of Python's numbers and lists: interpreted laws read it ten times as fast."""
+    return {name: plain_field(kind[name], np.zeros((), kind[name])) for name in kind.names or ()}
+
+
+def plain_field(kind: np.dtype[Any], value: object) -> Any:
+    """A field's value for such a row, rounded as in a row of that type."""
+    numbers = np.array(value, kind.base)
+    if numbers.ndim == 2 and kind.base == np.float32:
+        return [array("f", line) for line in numbers.tolist()]
+    return numbers.tolist()
+
+
+def row_of(kind: np.dtype[np.void], source: object) -> dict[str, Any]:
+    """The same with the attributes of an object."""
+    return {name: getattr(source, name) for name in kind.names or ()}
+
+
+def rows_of(kind: np.dtype[np.void], columns: object, count: int) -> Rows:
+    """Rows with the attributes of an object, each an array of shape (count,) or one number for all."""
+    rows = np.empty(count, kind)
+    for name in kind.names or ():
+        rows[name] = getattr(columns, name)
+    return rows
+
+
+def plain_rows(rows: Rows) -> list[dict[str, Any]]:
+    """Copies of rows as `plain_row` has them, for laws that only read."""
+    return [dict(zip(rows.dtype.names or (), row, strict=True)) for row in rows.tolist()]

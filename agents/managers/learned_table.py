@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from rlctl.agents.managers.feedforward import Demand, Lead
 from rlctl.agents.managers.manager import Manager, slack_of
 from rlctl.agents.managers.options import Share
@@ -58,9 +56,9 @@ class LearnedTable(Manager):
         # A backlog outlives its cause by seconds, so the minimum stays until latency is well again.
         if slack < 0.0:
             return self.limits.minimum, "target missed: minimum until the backlog is gone"
-        if self._experience.is_free(np.array([foreseen]))[0]:
+        if self._experience.is_free(foreseen):
             return self._free(1.0 - slack)
-        level, bearable = (int(found[0, 0]) for found in self._experience.evidence.look_up(np.array([[foreseen]])))
+        level, bearable = self._experience.look_up(foreseen)
         # One level at a time: a miss then teaches the edge and costs one window, not the climb.
         if bearable > level and 1.0 - slack <= self.explore_ratio:
             return allocation_at(level + 1, self.limits), f"{self._words(level)} held here: a level more"

@@ -189,5 +189,5 @@ class LearnedPolicy(Policy):
         frames = observation.frames
         if len(frames) != len(LAGS):
             raise PolicyError(f"{self.name}: the observation holds {len(frames)} ticks, not {len(LAGS)}")
-        shown = [frames[place].values(observation.tick_seconds) for place in self._shown]
-        return np.concatenate([*shown, observation.tail(self.price)])
+        shown = [number for place in self._shown for number in frames[place].values(observation.tick_seconds)]
+        return np.array(shown + observation.tail(self.price), np.float32)

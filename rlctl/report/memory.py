@@ -6,12 +6,10 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, printable
 from rlctl.envs.experience import SafeLevelMemory, allocation_at
-from rlctl.envs.level_counts import TOP, LevelCounts, load_of
+from rlctl.envs.level_counts import TOP, load_of
 from rlctl.report.page import render
 
 HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
@@ -49,15 +47,15 @@ def _told(memory: Mapping[str, Any], limits: Limits) -> str:
         return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
     experience = SafeLevelMemory(limits)
     experience.restore_state(memory)
-    return render([HEADER, *_rows(experience.evidence, limits)])
+    return render([HEADER, *_rows(experience, limits)])
 
 
-def _rows(evidence: LevelCounts, limits: Limits) -> Iterator[tuple[str, ...]]:
-    held, missed = evidence.held[0].sum(axis=1), evidence.missed[0].sum(axis=1)
+def _rows(experience: SafeLevelMemory, limits: Limits) -> Iterator[tuple[str, ...]]:
+    held, missed, _ = experience.counts().sum(axis=2)
     for place in range(len(held)):
         if held[place] + missed[place] <= 0.0:
             continue
-        level, bearable = (int(found[0, 0]) for found in evidence.look_up(np.array([[load_of(place)]])))
+        level, bearable = experience.look_up(load_of(place))
         most = str(allocation_at(level, limits)) if level >= 0 else "nothing yet"
         more = "to be tried" if bearable > level else "missed lately" if level < TOP else "-"
         yield f"{load_of(place):.2f}", most, more, f"{held[place]:.0f}", f"{missed[place]:.1f}"

@@ -9,9 +9,9 @@ import pytest
 
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
-from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, SafeLevelMemory, allocation_at, levels_reached
-from rlctl.envs.level_counts import LADDER, TOP, bins_of
+from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.experience import CALM, CALM_LOW, MEMORY, TOLD, SafeLevelMemory, allocation_at
+from rlctl.envs.level_counts import LADDER, TOP, free_holds
 from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=2)
@@ -24,17 +24,16 @@ def lived(*windows, experience=None):
     for second, (load, ratio, level, *used) in enumerate(windows):
         current = LIMITS.safe if level < 0 else allocation_at(level, LIMITS)
         be_cpus = used[0] if used else current.usable_cpus
-        numbers = (np.array([number], np.float64) for number in (second, load, ratio, be_cpus))
-        experience.observe(*numbers, Allocations.same(current, 1))
+        experience.observe(float(second), load, ratio, be_cpus, current)
     return experience
 
 
-def seen(load, ratio):
-    return np.array([load]), np.array([ratio])
+def free_holds_at(experience, load):
+    return free_holds(experience.rows[0], load)
 
 
 def cells(*windows):
-    return [(round(share, 3), held, missed) for _, share, held, missed, _ in lived(*windows).evidence.plain()["cells"]]
+    return [(round(share, 3), held, missed) for _, share, held, missed, _ in lived(*windows).plain()["cells"]]
 
 
 def test_a_window_that_held_counts_for_its_level():
@@ -65,13 +64,12 @@ def test_what_lc_misses_beside_minimum_is_its_own(cpus):
     for second in range(80):
         current = limits.minimum if second < 30 else allocation_at(12, limits)
         ratio = 3.0 if second in (10, 20, 50) else HOLDS
-        numbers = (np.array([number]) for number in (float(second), 0.5, ratio, current.usable_cpus))
-        experience.observe(*numbers, Allocations.same(current, 1))
+        experience.observe(float(second), 0.5, ratio, current.usable_cpus, current)
     least = level_of(limits.minimum, limits)
     assert least == (1 if cpus == 1 else 0)
-    badly = {share: badly for _, share, _, _, badly in experience.evidence.plain()["cells"]}
+    badly = {share: badly for _, share, _, _, badly in experience.plain()["cells"]}
     assert badly == {LADDER[least]: 0.0, LADDER[12]: 1.0, 1.0: 0.0}
-    assert experience.evidence.look_up(np.array([[0.5]])).bearable.item() == 12, "so many are missed anyway"
+    assert experience.look_up(0.5).bearable == 12, "so many are missed anyway"
 
 
 def test_bad_miss_under_quota_speaks_against_everything():
@@ -79,24 +77,27 @@ def test_bad_miss_under_quota_speaks_against_everything():
 
     def free(*ratios):
         missed = lived((0.5, HOLDS, 12), *[(0.5, ratio, 12) for ratio in ratios], (0.5, HOLDS, 12))
-        return missed.evidence.free_holds(np.array([0.5])).item(), missed
+        return free_holds_at(missed, 0.5), missed
 
     assert free(MISSES)[0]
     assert not free(3.0)[0]
     assert not free(MISSES, 3.0)[0], "a queue grows"
     kept = SafeLevelMemory(LIMITS)
     kept.restore_state(json.loads(json.dumps(free(3.0)[1].state_dict())))
-    assert not kept.evidence.free_holds(np.array([0.5]))[0], "nor after a restart"
+    assert not free_holds_at(kept, 0.5), "nor after a restart"
 
 
 def test_what_the_lc_misses_alone_is_counted_apart():
     """Of the levels it says nothing. A backlog that BE has left is none of it, and a miss that lasts is another one."""
-    alone = lived((0.5, MISSES, 12), (0.5, MISSES, -1), (0.5, HOLDS, -1), (0.5, HOLDS, -1), (0.5, MISSES, -1)).evidence
-    assert alone.alone[0].tolist() == [0.5, 1.0]
-    assert lived(*[(0.5, HOLDS, -1)] * 4, (0.5, HOLDS, 12), (0.5, HOLDS, -1)).evidence.alone[0].tolist() == [3.0, 0.0]
-    lasting = lived((0.5, HOLDS, -1), (0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6).evidence
-    assert lasting.alone[0].tolist() == [0.25, 1.5]
-    assert lived((0.5, HOLDS, TOP), (np.nan, np.nan, TOP), (0.5, 3.0, -1)).evidence.alone[0].tolist() == [0.0, 0.0]
+
+    def alone(*windows):
+        return lived(*windows).plain()["alone"]
+
+    backlog = (0.5, MISSES, 12), (0.5, MISSES, -1), (0.5, HOLDS, -1), (0.5, HOLDS, -1), (0.5, MISSES, -1)
+    assert alone(*backlog) == [0.5, 1.0]
+    assert alone(*[(0.5, HOLDS, -1)] * 4, (0.5, HOLDS, 12), (0.5, HOLDS, -1)) == [3.0, 0.0]
+    assert alone((0.5, HOLDS, -1), (0.5, HOLDS, -1), *[(0.5, MISSES, -1)] * 6) == [0.25, 1.5]
+    assert alone((0.5, HOLDS, TOP), (np.nan, np.nan, TOP), (0.5, 3.0, -1)) == [0.0, 0.0]
     assert lived(*[(0.5, HOLDS, -1)] * 3).state_dict()["alone"] == [2.0, 0.0]
 
 
@@ -105,8 +106,7 @@ def test_free_be_stays_until_a_miss():
     limits = replace(LIMITS, least_weight=True)
     for ratio, stays in ((0.79, True), (0.95, True), (1.01, False)):
         experience = SafeLevelMemory(limits)
-        mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(limits.full, 1)
-        left = experience.filter_moves(mask, levels_reached(apply_moves(now, LIMITS), LIMITS).T, *seen(0.5, ratio))[0]
+        left = experience.filter_moves(np.ones(len(MOVES), np.bool_), limits.full, 0.5, ratio)
         assert bool(left[[move.name for move in MOVES].index("freeze")]) != stays
 
 
@@ -114,8 +114,7 @@ def test_free_be_stays_until_a_miss():
 def test_falling_load_brings_be_back(before, comes_back):
     """Where it rises a level has to have held at more, for it may rise further before the next look."""
     experience = lived(*[(0.6, HOLDS, 14)] * 3, (before, HOLDS, 14), (0.5, HOLDS, 14))
-    mask, now = np.ones((1, len(MOVES)), np.bool_), Allocations.same(allocation_at(14, LIMITS), 1)
-    left = experience.filter_moves(mask, levels_reached(apply_moves(now, LIMITS), LIMITS).T, *seen(0.5, HOLDS))[0]
+    left = experience.filter_moves(np.ones(len(MOVES), np.bool_), allocation_at(14, LIMITS), 0.5, HOLDS)
     assert bool(left[[move.name for move in MOVES].index("minimum")]) != comes_back
 
 
@@ -126,8 +125,8 @@ def test_frozen_idle_and_blind_windows_teach_no_level():
 
 
 def test_told_is_the_most_that_held():
-    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).features(*seen(0.5, HOLDS))[0]
-    assert told.shape == (TOLD,)
+    told = lived(*[(0.5, HOLDS, 14)] * 3, (0.5, MISSES, 18), (0.5, HOLDS, 14)).features(0.5, HOLDS)
+    assert len(told) == TOLD
     held, held_ahead, bearable, bearable_ahead, flag, flag_ahead, *_ = told
     assert ((held + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[14])
     assert ((bearable + 1.0) / 2.0) ** 2 == pytest.approx(LADDER[17])
@@ -137,22 +136,22 @@ def test_told_is_the_most_that_held():
 
 
 def test_without_a_load_nothing_is_told():
-    told = lived(*[(0.5, HOLDS, 14)] * 3).features(*seen(np.nan, HOLDS))[0]
-    assert told.tolist() == [0.0] * 4 + [-1.0] * 2 + [0.0] * 2 + [-1.0]
+    told = lived(*[(0.5, HOLDS, 14)] * 3).features(np.nan, HOLDS)
+    assert told == [0.0] * 4 + [-1.0] * 2 + [0.0] * 2 + [-1.0]
 
 
 def test_latency_is_told_against_this_loads_best():
     """A host whose latency is high by itself is not near its knee."""
     busy = lived(*[(0.5, 0.3, 4)] * 5)
-    calm, above, known = busy.features(*seen(0.5, 0.3))[0][-len(CALM) - 1 :]
+    calm, above, known = busy.features(0.5, 0.3)[-len(CALM) - 1 :]
     assert (calm, above, known) == (pytest.approx(2 * np.log10(0.3 / CALM_LOW) / 4 - 1), -1.0, 1.0)
-    assert busy.features(*seen(0.5, 3.0))[0][-2] == pytest.approx(0.0), "ten times of it, and a hundred times are 1"
-    assert busy.features(*seen(0.7, 0.3))[0][-3:].tolist() == [0.0, 0.0, -1.0], "that load was not seen yet"
+    assert busy.features(0.5, 3.0)[-2] == pytest.approx(0.0), "ten times of it, and a hundred times are 1"
+    assert busy.features(0.7, 0.3)[-3:] == [0.0, 0.0, -1.0], "that load was not seen yet"
 
 
 def test_best_of_load_falls_fast_and_rises_slowly():
     def calm(*ratios):
-        return lived(*[(0.5, ratio, 4) for ratio in ratios]).features(*seen(0.5, 1.0))[0][-3]
+        return lived(*[(0.5, ratio, 4) for ratio in ratios]).features(0.5, 1.0)[-3]
 
     low, high = calm(0.1), calm(0.4)
     assert low <= calm(0.4, 0.1) <= low + 0.5 * (high - low)
@@ -161,12 +160,13 @@ def test_best_of_load_falls_fast_and_rises_slowly():
 
 def test_hosts_of_different_sizes_learn_apart():
     limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
-    experience, current = SafeLevelMemory(limits), Allocations.of([Allocation(1.0, 2), Allocation(1.0, 36)])
+    experience = SafeLevelMemory(limits)
     for second in range(3):
-        experience.observe(*(np.full(2, number) for number in (float(second), 0.5, HOLDS, 1.0)), current)
-    assert [experience.evidence.plain(host)["cells"][0][1] for host in (0, 1)] == [0.5, 0.02]
+        for host, cpus in enumerate((2, 36)):
+            experience.observe(float(second), 0.5, HOLDS, 1.0, Allocation(1.0, cpus), host=host)
+    assert [experience.plain(host)["cells"][0][1] for host in (0, 1)] == [0.5, 0.02]
     experience.forget(np.array([True, False]))
-    assert [len(experience.evidence.plain(host)["cells"]) for host in (0, 1)] == [0, 1]
+    assert [len(experience.plain(host)["cells"]) for host in (0, 1)] == [0, 1]
 
 
 def test_remembered_is_recalled_nothing_is_empty():
@@ -205,11 +205,11 @@ def test_taught_is_taken_over_under_new_control():
         SafeLevelMemory(VectorLimits([LIMITS] * 2)),
     )
     learns.copy_hosts(knows, 1, 0)
-    assert learns.evidence.plain(1) == knows.evidence.plain()
-    assert learns.evidence.plain(0)["cells"] == []
-    told = learns.features(np.full(2, 0.5), np.full(2, HOLDS))
-    assert np.array_equal(told[1], knows.features(*seen(0.5, HOLDS))[0])
-    assert not np.array_equal(told[0], told[1])
+    assert learns.plain(1) == knows.plain()
+    assert learns.plain(0)["cells"] == []
+    told = learns.features(0.5, HOLDS, host=1)
+    assert told == knows.features(0.5, HOLDS)
+    assert told != learns.features(0.5, HOLDS)
 
 
 def test_known_goes_along_with_another_maximum_load():
@@ -218,17 +218,17 @@ def test_known_goes_along_with_another_maximum_load():
     experience.rescale_load(140.0)
     lived(*[(0.5, HOLDS, 12)] * 3, (0.9, MISSES, 20), (0.9, HOLDS, 0), experience=experience)
     experience.rescale_load(140.0 * 1.03)
-    assert experience.evidence.look_up(np.array([[0.5]])).level == 12, "within a bin nothing moves"
+    assert experience.look_up(0.5).level == 12, "within a bin nothing moves"
     experience.rescale_load(1400.0)
-    known = experience.evidence.look_up(np.array([[0.05, 0.5, 0.09]]))
-    assert known.level.tolist() == [[12, -1, -1]]
-    assert known.bearable[0, 2] < 20
-    assert not np.isnan(experience._calm[0, bins_of(0.05)])
+    known = [experience.look_up(load) for load in (0.05, 0.5, 0.09)]
+    assert [one.level for one in known] == [12, -1, -1]
+    assert known[2].bearable < 20
+    assert experience.features(0.05, HOLDS)[-1] == 1.0, "its latency at its best goes along"
     memory = json.loads(json.dumps(experience.state_dict()))
     again = SafeLevelMemory(LIMITS)
     again.restore_state(memory)
     again.rescale_load(140.0)
-    assert again.evidence.look_up(np.array([[0.5]])).level == 12
+    assert again.look_up(0.5).level == 12
 
 
 def test_what_leaves_bins_errs_on_side_of_lc():
@@ -237,10 +237,10 @@ def test_what_leaves_bins_errs_on_side_of_lc():
     experience.rescale_load(100.0)
     lived(*[(0.06, HOLDS, 12)] * 3, (0.06, MISSES, 20), (0.06, HOLDS, 0), experience=experience)
     experience.rescale_load(10_000.0)
-    assert experience.evidence.held.sum() == 0.0
-    assert experience.evidence.missed[0, 0].sum() > 0.0
+    assert experience.counts()[0].sum() == 0.0
+    assert experience.counts()[1, 0].sum() > 0.0
     experience.rescale_load(1.0)
-    assert experience.evidence.missed[0, 0].sum() > 0.0, "what was at next to nothing says nothing of more"
+    assert experience.counts()[1, 0].sum() > 0.0, "what was at next to nothing says nothing of more"
 
 
 def test_misses_beyond_highest_load_are_not_forgotten():
@@ -251,12 +251,11 @@ def test_misses_beyond_highest_load_are_not_forgotten():
         *[(0.01, HOLDS, TOP)] * 3, *[(0.9, HOLDS, 4)] * 3, (0.95, MISSES, 20), (0.95, HOLDS, 0), experience=experience
     )
     experience.rescale_load(30.0)
-    known = experience.evidence.look_up(np.array([[2.5, 0.5]]))
-    assert known.level.tolist() == [[4, 4]], "and near idle everything held"
-    assert known.bearable[0, 0] < 20
+    assert [experience.look_up(load).level for load in (2.5, 0.5)] == [4, 4], "and near idle everything held"
+    assert experience.look_up(2.5).bearable < 20
     experience.rescale_load(30.0 * 1.08)
     experience.rescale_load(30.0 * 1.04)
-    assert experience.evidence.look_up(np.array([[2.5, 0.5]])).level.tolist() == [[4, 4]], "no going to and fro"
+    assert [experience.look_up(load).level for load in (2.5, 0.5)] == [4, 4], "no going to and fro"
 
 
 @pytest.mark.parametrize("rated", ["much", -1.0, math.inf, 10**400, True, None])

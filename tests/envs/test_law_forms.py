@@ -6,14 +6,63 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, apply_move
-from rlctl.envs.allocation import UNLIMITED
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.experience import TOLD, begin_host, book_window, filter_host, log_calm, periods_of, tell
+from rlctl.envs.features import FRAME_SIZE, write_frame
 from rlctl.envs.law import compiled
+from rlctl.envs.level_counts import (
+    BINS,
+    HOST_MEMORY,
+    TOP,
+    add_held,
+    add_missed,
+    age_counts,
+    bin_of,
+    level_of,
+    write_anew,
+)
+from rlctl.envs.observation import told_price
 from rlctl.envs.reward import judge_latency, reward_of
+from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
 
 pytest.importorskip("numba")
 
 ANY = st.one_of(st.floats(), st.floats(0.0, 3.0), st.sampled_from([0.0, 1.0, np.inf, -np.inf, np.nan, 1e300]))
+SUMS = "held_above", "missed_below", "badly_below"
 SHARE, FLAG = st.floats(0.0, 1.0), st.booleans()
+
+
+LIMITS = Limits(8, 4.0)
+PLACES, LEVELS = st.integers(0, BINS - 1), st.integers(0, TOP)
+READINGS = st.fixed_dictionaries({name: FLAG if name == "lost" else ANY for name in READING.names})
+ALLOCATIONS = st.builds(Allocation, st.floats(0.01, 8.0) | st.just(UNLIMITED), st.integers(1, 8), FLAG)
+LOADS = st.floats(0.0, 1.5) | ANY
+PERIODS = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted)
+WINDOWS = st.tuples(LOADS, LOADS, LOADS, st.floats(0.0, 8.0), st.integers(-1, TOP), PERIODS)
+
+
+def memory_rows():
+    """A host's memory for each form: as Python has it, interpreted in a row, compiled."""
+    rows = np.zeros(2, HOST_MEMORY)
+    for row in (plain := plain_row(HOST_MEMORY), *rows):
+        row["apart"] = True
+        begin_host(row)
+    return (plain, False), (rows[0], False), (rows[1], True)
+
+
+def record(kind, numbers):
+    """A row of a structured array with these numbers."""
+    rows = np.zeros(1, kind)
+    for name in kind.names:
+        rows[name] = numbers[name]
+    return rows[0]
+
+
+def require_same_rows(rows):
+    for name in HOST_MEMORY.names:
+        one, *others = (np.asarray(row[name]) for row, _ in rows)
+        for other in others:
+            np.testing.assert_array_equal(one, other, name)
 
 
 def require_same(law, *numbers):
@@ -36,3 +85,66 @@ def test_latency_over_target(latency, target, lost):
 @given(ANY, ANY, FLAG, FLAG, ANY, FLAG)
 def test_rewards(over, work_rate, changed, overridden, work, first):
     require_same(reward_of, over, work_rate, changed, overridden, work, first)
+
+
+@given(ANY)
+def test_bins_and_levels(number):
+    require_same(bin_of, number)
+    require_same(level_of, number)
+    require_same(log_calm, number)
+    require_same(told_price, number)
+
+
+@given(ANY, ANY, st.sampled_from([0.1, 1.0, 2.0]))
+def test_periods_of_latency(age, window, tick):
+    require_same(periods_of, age, window, tick)
+
+
+@given(READINGS, ALLOCATIONS, st.integers(0, 255))
+def test_frames(reading, allocation, hidden):
+    limit = row_of(LIMIT, LIMITS)
+    rows = record(READING, reading), record(ALLOCATION, row_of(ALLOCATION, allocation)), record(LIMIT, limit)
+    one, other = np.empty(FRAME_SIZE, np.float32), np.empty(FRAME_SIZE, np.float32)
+    write_frame(*rows, 1.0, hidden, one)
+    compiled(write_frame)(*rows, 1.0, hidden, other)
+    np.testing.assert_array_equal(one, other)
+    assert (np.abs(one) <= 1.0).all()
+
+
+@given(st.lists(WINDOWS, max_size=30), st.floats(0.0, 4000.0), LOADS, LOADS, st.lists(FLAG, min_size=9, max_size=9))
+def test_memory_of_host(windows, pause, load, ratio, mask):
+    rows, told, left = memory_rows(), [], []
+    levels, mask = np.arange(-1, 26, 3, dtype=np.int8), np.array(mask)
+    for row, fast in rows:
+        book, say, narrow = (compiled(one) if fast else one for one in (book_window, tell, filter_host))
+        for second, (at, latency, used, usable, level, (last, first)) in enumerate(windows):
+            now = float(second) + (pause if second > 10 else 0.0)
+            book(row, now, at, latency, used, usable, level, first, last)
+        told.append(np.zeros(TOLD, np.float32))
+        left.append(np.zeros(len(mask), np.bool_))
+        say(row, load, ratio, told[-1])
+        narrow(row, levels, mask, left[-1], load, ratio, 1.0)
+    require_same_rows(rows)
+    assert all(np.array_equal(told[0], one) for one in told[1:])
+    assert all(np.array_equal(left[0], one) for one in left[1:])
+    assert left[0].any() == mask.any()
+
+
+@given(st.lists(st.tuples(FLAG, PLACES, LEVELS, FLAG, FLAG), max_size=40), st.lists(st.floats(0.0, 1e5), max_size=5))
+def test_sums_are_those_of_counts(windows, pauses):
+    """Sums are kept along with counts: one that is off would bar a level, or free it."""
+    rows = memory_rows()
+    for row, fast in rows:
+        hold, miss, age, sum_up = (
+            compiled(one) if fast else one for one in (add_held, add_missed, age_counts, write_anew)
+        )
+        for held, place, level, badly, apart in windows:
+            hold(row, place, level) if held else miss(row, place, level, badly, apart)
+        for pause in pauses:
+            age(row, pause)
+        sums = [np.array(row[name]) for name in SUMS]
+        worth = [float(row[f"{name}_worth"]) for name in ("held", "missed", "badly")]
+        sum_up(row)
+        for name, one, each in zip(SUMS, sums, worth, strict=True):
+            np.testing.assert_allclose(one * each, row[name], rtol=1e-5, atol=1e-5)
+    require_same_rows(rows)

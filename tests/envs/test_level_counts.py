@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rlctl.envs.allocation import Limits
+from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.level_counts import (
     BINS,
     DISCOUNT,
@@ -15,35 +17,49 @@ from rlctl.envs.level_counts import (
     MISSED_HALF_LIFE_SECONDS,
     MOST_COUNT,
     TOP,
-    LevelCounts,
-    bins_of,
-    levels_of,
+    add_alone,
+    add_held,
+    add_missed,
+    bin_of,
+    free_holds,
+    level_of,
     load_of,
 )
 
-FIRST = np.array([0])
+LIMITS = Limits(4)
 
 
-class OneHost:
-    """An Evidence of one host, asked and told in plain numbers."""
+class OneHost(SafeLevelMemory):
+    """What one host has taught, told window by window."""
 
     def __init__(self, held=(), missed=()):
-        self.evidence = LevelCounts()
+        super().__init__(LIMITS)
         for windows, add in ((held, self.add_held), (missed, self.add_missed)):
             for load, level in windows:
                 add(load, level)
 
     def add_held(self, load, level):
-        self.evidence.add_held(FIRST, np.array([load]), np.array([level]))
+        add_held(self.rows[0], bin_of(load), level)
 
-    def add_missed(self, load, level):
-        self.evidence.add_missed(FIRST, np.array([load]), np.array([level]))
+    def add_missed(self, load, level, badly=False, apart=False):
+        add_missed(self.rows[0], bin_of(load), level, badly, apart)
 
-    def age(self, seconds):
-        self.evidence.age(np.array([seconds]))
+    def add_alone(self, held, missed):
+        add_alone(self.rows[0], held, missed)
 
-    def look_up(self, load):
-        return tuple(int(one[0, 0]) for one in self.evidence.look_up(np.array([[load]])))
+    def free_holds(self, load):
+        return free_holds(self.rows[0], load)
+
+    @property
+    def cells(self):
+        return dict(zip(("held", "missed", "badly"), self.counts(), strict=True))
+
+
+def kept(host):
+    """Another one that was told what this one keeps."""
+    again = OneHost()
+    again.restore_state(json.loads(json.dumps(host.plain() | {"calm": []}, allow_nan=False)))
+    return again
 
 
 def test_nothing_is_known_at_first():
@@ -84,11 +100,9 @@ def test_far_misses_are_tried_again_later():
 
     def barred(seconds, badly, level=5):
         host = OneHost(held=[(0.6, 4)] * 2)
-        host.evidence.add_missed(FIRST, np.array([0.6]), np.array([level]), badly)
+        host.add_missed(0.6, level, badly)
         host.age(seconds)
-        kept = OneHost()
-        kept.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))
-        assert kept.look_up(0.6) == host.look_up(0.6)
+        assert kept(host).look_up(0.6) == host.look_up(0.6)
         return host.look_up(0.6)[1] < 10
 
     assert [barred(seconds, badly=False) for seconds in (500.0, 700.0, 3900.0)] == [True, False, False]
@@ -101,14 +115,14 @@ def test_evidence_ages_the_same_in_small_steps():
     once.age(600.0)
     for _ in range(600):
         often.age(1.0)
-    assert often.evidence.missed == pytest.approx(once.evidence.missed, rel=1e-5)
-    assert often.evidence.held == pytest.approx(once.evidence.held)
+    assert often.cells["missed"] == pytest.approx(once.cells["missed"], rel=1e-5)
+    assert often.cells["held"] == pytest.approx(once.cells["held"])
 
 
 @pytest.mark.slow
 def test_changed_host_is_found_out_within_misses():
     evidence = OneHost(held=[(0.6, 4)] * 100_000)
-    assert evidence.evidence.held.max() == MOST_COUNT
+    assert evidence.cells["held"].max() == MOST_COUNT
     misses = 0
     while evidence.look_up(0.6)[0] == 4:
         evidence.add_missed(0.6, 4)
@@ -119,9 +133,9 @@ def test_changed_host_is_found_out_within_misses():
 def test_bad_misses_under_quota_count_no_more():
     host = OneHost()
     for _ in range(1000):
-        host.evidence.add_missed(FIRST, np.array([0.5]), np.array([4]), badly=True)
-    assert host.evidence.missed[0, :, TOP].sum() <= 2.0
-    host.evidence.restore_state(json.loads(json.dumps(host.evidence.plain())))  # no count is beyond what is kept
+        host.add_missed(0.5, 4, badly=True)
+    assert host.cells["missed"][:, TOP].sum() <= 2.0
+    assert kept(host).plain() == host.plain(), "no count is beyond what is kept"
 
 
 def test_a_miss_in_a_hundred_windows_changes_nothing():
@@ -151,7 +165,7 @@ def miss_under_a_quota(host):
 
 
 def miss_beside_everything(host):
-    host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP]), apart=True)
+    host.add_missed(0.5, TOP, apart=True)
 
 
 @pytest.mark.parametrize(("every", "share"), [(50, 1.0), (20, 0.0)])
@@ -161,7 +175,7 @@ def test_level_holds_up_to_three_percent_missed(every, share):
 
 @pytest.mark.parametrize(("every", "share"), [(25, 1.0), (10, 0.0)])
 def test_free_be_may_miss_six_percent(every, share):
-    known = share_known(every, miss_beside_everything, lambda host: host.evidence.free_holds(np.array([0.5]))[0])
+    known = share_known(every, miss_beside_everything, lambda host: host.free_holds(0.5))
     assert known == share
 
 
@@ -178,31 +192,10 @@ def test_more_load_is_never_known_to_bear_more(held, missed, one, other):
 @given(windows, windows)
 @example(held=[(0.6, 4)] * 3, missed=[(0.1, 0)] * 8)  # 3 / 2^8: so little is as good as nothing
 def test_what_is_kept_is_recalled(held, missed):
-    evidence, again = OneHost(held, missed).evidence, LevelCounts()
-    plain = json.loads(json.dumps(evidence.plain(), allow_nan=False))
-    again.restore_state(plain)
-    assert again.plain() == plain
-    assert again.held == pytest.approx(evidence.held, abs=0.011)
-
-
-@given(windows, windows)
-def test_hosts_side_by_side_are_as_each_alone(one, other):
-    """What a host teaches is said of that host only, and forgotten for it only."""
-    together = LevelCounts(2)
-    for place, (held, missed) in enumerate(((one, other), (other, one))):
-        for load, level in held:
-            together.add_held(np.array([place]), np.array([load]), np.array([level]))
-        for load, level in missed:
-            together.add_missed(np.array([place]), np.array([load]), np.array([level]))
-    alone = OneHost(one, other).evidence, OneHost(other, one).evidence
-    loads = np.array([[0.2, 0.9], [0.5, 1.5]])
-    for place, single in enumerate(alone):
-        assert together.plain(place) == single.plain()
-        single_known, known = single.look_up(loads[[place]]), together.look_up(loads)
-        assert all(np.array_equal(mine[place], theirs[0]) for mine, theirs in zip(known, single_known, strict=True))
-    together.forget(np.array([True, False]))
-    assert together.plain(0)["cells"] == []
-    assert together.plain(1) == alone[1].plain()
+    host = OneHost(held, missed)
+    again = kept(host)
+    assert again.plain() == host.plain()
+    assert again.cells["held"] == pytest.approx(host.cells["held"], abs=0.011)
 
 
 @pytest.mark.parametrize(
@@ -228,20 +221,20 @@ def test_hosts_side_by_side_are_as_each_alone(one, other):
 def test_no_memory_is_refused_and_changes_nothing(plain):
     evidence = OneHost(held=[(0.6, 4)] * 2)
     with pytest.raises(ValueError, match=r"."):
-        evidence.evidence.restore_state(plain)
+        evidence.restore_state({"calm": []} | plain)
     assert evidence.look_up(0.6)[0] == 4
 
 
 @given(st.floats(allow_nan=False))
 @example(7e306)
 def test_every_load_has_a_bin(load):
-    assert 0 <= bins_of(load) < BINS
+    assert 0 <= bin_of(load) < BINS
 
 
 def test_bin_and_level_are_their_numbers():
-    assert [int(bins_of(load_of(place))) for place in range(BINS)] == list(range(BINS))
-    assert levels_of(LADDER).tolist() == list(range(TOP + 1))
-    assert levels_of(LADDER[1:] - 1e-6).tolist() == list(range(TOP))
+    assert [bin_of(load_of(place)) for place in range(BINS)] == list(range(BINS))
+    assert [level_of(share) for share in LADDER] == list(range(TOP + 1))
+    assert [level_of(share - 1e-6) for share in LADDER[1:]] == list(range(TOP))
     assert DISCOUNT < 1.0
 
 
@@ -257,10 +250,10 @@ def of_least_weight(free, quota, calm=0):
             host.add_held(0.25, level)
         for window in range(held + missed):
             if missed and window % ((held + missed) // missed) == 0:
-                host.evidence.add_missed(FIRST, np.array([0.5]), np.array([level]), apart=True)
+                host.add_missed(0.5, level, apart=True)
             else:
                 host.add_held(0.5, level)
-    return bool(host.evidence.free_holds(np.array([0.5]))[0])
+    return host.free_holds(0.5)
 
 
 @pytest.mark.parametrize(
@@ -288,32 +281,30 @@ def test_misses_are_weighed_at_their_load():
 
 def test_misses_beside_frozen_be_are_weighed_too():
     """Where a CPU that idles wakes up slowly, an LC may miss more with BE away than with it."""
-    host, yes, no = OneHost(), np.array([True]), np.array([False])
+    host = OneHost()
     for window in range(100):
         if window % 6:
             host.add_held(0.5, TOP)
         else:
-            host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP]), apart=True)
-    assert not host.evidence.free_holds(np.array([0.5]))[0]
+            host.add_missed(0.5, TOP, apart=True)
+    assert not host.free_holds(0.5)
     for window in range(100):
-        host.evidence.add_alone(*((yes, no) if window % 6 else (no, yes)))
-    assert host.evidence.free_holds(np.array([0.5]))[0]
-    kept = LevelCounts()
-    kept.restore_state(host.evidence.plain())
-    assert kept.alone[0].tolist() == pytest.approx(host.evidence.alone[0].tolist(), abs=0.01)
-    assert kept.free_holds(np.array([0.5]))[0]
+        host.add_alone(window % 6 > 0, window % 6 == 0)
+    assert host.free_holds(0.5)
+    assert kept(host).plain()["alone"] == host.plain()["alone"]
+    assert kept(host).free_holds(0.5)
 
 
 def test_lcs_own_misses_speak_against_no_quota():
     """Else a noisy neighbour of the machine leaves BE at the minimum, where the LC misses as much."""
-    host, yes, no = OneHost(), np.array([True]), np.array([False])
+    host = OneHost()
     for window in range(100):
         host.add_held(0.5, 12)
         if window % 8 == 0:
             host.add_missed(0.5, 12)
     assert host.look_up(0.5)[1] < 12
     for window in range(100):
-        host.evidence.add_alone(*((yes, no) if window % 8 else (no, yes)))
+        host.add_alone(window % 8 > 0, window % 8 == 0)
     assert host.look_up(0.5)[1] >= 12
 
 
@@ -321,8 +312,8 @@ def test_bad_miss_under_quota_counts_without_one_too():
     host = OneHost()
     for _ in range(3):
         host.add_held(0.5, TOP)
-        host.evidence.add_missed(FIRST, np.array([0.5]), np.array([TOP - 3]), badly=True, apart=True)
-    assert not host.evidence.free_holds(np.array([0.5]))[0]
+        host.add_missed(0.5, TOP - 3, badly=True, apart=True)
+    assert not host.free_holds(0.5)
 
 
 def test_quota_only_host_is_freed_once_an_hour():
@@ -330,12 +321,10 @@ def test_quota_only_host_is_freed_once_an_hour():
 
     def after(seconds, share):
         host = OneHost()
-        host.evidence.add_missed(FIRST, np.array([0.5]), levels_of([share]), badly=True, apart=True)
-        host.evidence.age(np.array([seconds]))
-        kept = LevelCounts()
-        kept.restore_state(json.loads(json.dumps(host.evidence.plain())))
-        assert kept.free_holds(np.array([0.5]))[0] == host.evidence.free_holds(np.array([0.5]))[0]
-        return bool(kept.free_holds(np.array([0.5]))[0])
+        host.add_missed(0.5, level_of(share), badly=True, apart=True)
+        host.age(seconds)
+        assert kept(host).free_holds(0.5) == host.free_holds(0.5)
+        return host.free_holds(0.5)
 
     assert [after(seconds, 0.9) for seconds in (0.0, 1800.0, 3600.0)] == [False, False, True]
     assert after(600.0, 0.2), "with so little for BE it was the LC's own, as likely as not"

@@ -6,49 +6,42 @@ import numpy as np
 import pytest
 
 from rlctl.envs.actions import MOVES
-from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
-from rlctl.envs.experience import SafeLevelMemory, allocation_at, levels_reached
-from rlctl.envs.level_counts import TOP
+from rlctl.envs.allocation import Limits
+from rlctl.envs.allocations import VectorLimits
+from rlctl.envs.experience import SafeLevelMemory, allocation_at
+from rlctl.envs.level_counts import TOP, add_held, add_missed, bin_of
 from tests.doubles.levels import level_of
 
 LIMITS = Limits(cpus=4)
-ALL = np.ones((1, len(MOVES)), np.bool_)
-WELL, BADLY = np.array([0.3]), np.array([1.3])
-LOAD = np.array([0.5])
+ALL = np.ones(len(MOVES), np.bool_)
+LOAD, WELL, BADLY = 0.5, 0.3, 1.3
 
 
 def taught(held=(), missed=()):
     """An experience of two windows at each (load, level) that held, and one at each that missed."""
-    experience, first = SafeLevelMemory(LIMITS), np.array([0])
+    experience = SafeLevelMemory(LIMITS)
     for load, level in held:
         for _ in range(2):
-            experience.evidence.add_held(first, np.array([load]), np.array([level]))
+            add_held(experience.rows[0], bin_of(load), level)
     for load, level in missed:
-        experience.evidence.add_missed(first, np.array([load]), np.array([level]))
+        add_missed(experience.rows[0], bin_of(load), level, False, False)
     return experience
 
 
-def asked(current, limits):
-    """The level that each move leads to from here."""
-    here = Allocations.same(current, 1) if isinstance(current, Allocation) else current
-    return levels_reached(apply_moves(here, limits), limits).T
-
-
-def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL):
+def levels(current, experience, load=LOAD, ratio=WELL, mask=ALL, price=1.0):
     """Levels that the moves which are left lead to."""
-    left = experience.filter_moves(mask, asked(current, LIMITS), load, ratio)[0]
+    left = experience.filter_moves(mask, current, load, ratio, price)
     return sorted({level_of(MOVES[place].of(current, LIMITS), LIMITS) for place in np.flatnonzero(left)})
 
 
 def test_a_host_that_taught_nothing_leaves_every_move():
-    assert taught().filter_moves(ALL, asked(LIMITS.full, LIMITS), LOAD, WELL).all()
+    assert taught().filter_moves(ALL, LIMITS.full, LOAD, WELL).all()
 
 
 def test_missed_at_this_load_is_not_asked():
     left = levels(allocation_at(12, LIMITS), taught(held=[(0.6, 8)], missed=[(0.5, 11)]))
     assert max(left) == 10
-    assert max(levels(allocation_at(12, LIMITS), taught(missed=[(0.5, 11)]), load=np.array([0.2]))) > 11
+    assert max(levels(allocation_at(12, LIMITS), taught(missed=[(0.5, 11)]), load=0.2)) > 11
 
 
 def test_held_at_higher_load_is_the_least():
@@ -56,20 +49,17 @@ def test_held_at_higher_load_is_the_least():
     now = allocation_at(14, LIMITS)
     assert min(levels(now, experience)) == 12
     assert min(levels(now, experience, ratio=BADLY)) == -1
-    assert min(levels(now, experience, load=np.array([0.65]))) == -1, "nobody knows of 1.4 times this load"
+    assert min(levels(now, experience, load=0.65)) == -1, "nobody knows of 1.4 times this load"
 
 
 def test_nobody_is_stuck_below_what_would_hold():
     """Latency is next to nothing, and this level has held for long: the next one is the least that is asked for."""
-    first, calm = np.array([0]), np.array([0.05])
 
-    def stuck(windows, missed=(), ratio=calm, price=1.0):
+    def stuck(windows, missed=(), ratio=0.05, price=1.0):
         experience = taught(missed=missed)
         for _ in range(windows):
-            experience.evidence.add_held(first, LOAD, np.array([10]))
-        now = Allocations.same(allocation_at(10, LIMITS), 1)
-        left = experience.filter_moves(ALL, asked(now, LIMITS), LOAD, ratio, price)[0]
-        return min(level_of(MOVES[place].of(now.host(0), LIMITS), LIMITS) for place in np.flatnonzero(left))
+            add_held(experience.rows[0], bin_of(LOAD), 10)
+        return min(levels(allocation_at(10, LIMITS), experience, LOAD, ratio, price=price))
 
     assert stuck(20) == 11
     assert stuck(19) == -1, "not yet"
@@ -81,21 +71,21 @@ def test_nobody_is_stuck_below_what_would_hold():
 
 def test_at_least_weight_be_rises_until_misses():
     """The kernel's weights are enough for most hosts, and there a quota costs the LC more than none."""
-    limits, first, top = replace(LIMITS, least_weight=True), np.array([0]), TOP
+    limits, top = replace(LIMITS, least_weight=True), TOP
     now = allocation_at(10, LIMITS)
     rises = max(levels(now, SafeLevelMemory(LIMITS)))
 
     def lowest(missed=(), held=0, load=LOAD, ratio=WELL, badly=False):
         experience = SafeLevelMemory(limits)
         for _ in range(held):
-            experience.evidence.add_held(first, np.array([0.9]), np.array([top]))
+            add_held(experience.rows[0], bin_of(0.9), top)
         for at, level in missed:
-            experience.evidence.add_missed(first, np.array([at]), np.array([level]), badly, apart=True)
+            add_missed(experience.rows[0], bin_of(at), level, badly, True)
         return min(levels(now, experience, load, ratio))
 
     assert lowest() == rises, "as fast as a tick allows"
     assert lowest(ratio=BADLY) == -1
-    assert lowest(load=np.array([np.nan])) == -1
+    assert lowest(load=np.nan) == -1
     assert lowest(missed=[(0.8, 12)]) == rises, "that may be the quota's doing"
     assert lowest(missed=[(0.8, 12)], badly=True) == -1, "what queues here would queue without a quota"
     assert lowest(missed=[(0.8, top)]) == -1, "weights are not enough here, not at this load either"
@@ -118,7 +108,7 @@ def test_the_minimum_may_run_whatever_missed():
 
 
 def test_mask_above_bearable_leaves_lowest_moves():
-    high = np.array([[move.quota_ratio is not None and move.quota_ratio >= 0.5 for move in MOVES]])
+    high = np.array([move.quota_ratio is not None and move.quota_ratio >= 0.5 for move in MOVES])
     left = levels(allocation_at(20, LIMITS), taught(missed=[(0.5, 5)]), mask=high)
     assert len(left) == 1
 
@@ -126,18 +116,14 @@ def test_mask_above_bearable_leaves_lowest_moves():
 @pytest.mark.parametrize(("load", "ratio"), [(np.nan, 0.3), (0.5, np.nan)])
 def test_without_load_or_latency_the_mask_stays(load, ratio):
     experience = taught(held=[(0.7, 12)], missed=[(0.5, 14)])
-    left = experience.filter_moves(ALL, asked(LIMITS.full, LIMITS), np.array([load]), np.array([ratio]))
-    assert left.all()
+    assert experience.filter_moves(ALL, LIMITS.full, load, ratio).all()
 
 
 def test_hosts_are_held_to_their_own_sizes():
-    limits = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)])
-    experience, both = SafeLevelMemory(limits), np.array([0, 1])
-    experience.evidence.add_missed(both, np.array([0.5, 0.5]), np.array([10, 20]))
-    current, mask = limits.full, np.ones((2, len(MOVES)), np.bool_)
-    left = experience.filter_moves(mask, asked(current, experience.limits), np.full(2, 0.5), np.full(2, 0.3))
-    highest = [
-        max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(one))
-        for host, one in zip(limits.each, left, strict=True)
-    ]
+    limits, highest = VectorLimits([Limits(2), Limits(36, lc_cpus=18.0)]), []
+    experience = SafeLevelMemory(limits)
+    for place, (host, level) in enumerate(zip(limits.each, (10, 20), strict=True)):
+        add_missed(experience.rows[place], bin_of(0.5), level, False, False)
+        left = experience.filter_moves(ALL, host.full, 0.5, 0.3, host=place)
+        highest.append(max(level_of(MOVES[move].of(host.full, host), host) for move in np.flatnonzero(left)))
     assert highest == [9, 19]

@@ -196,10 +196,7 @@ def booked(*windows):
         used = Value(0.0 if current.frozen else current.usable_cpus)
         telemetry = Telemetry(second, 0.01, tail_latency_seconds=tail, load_ratio=Value(0.5), be_cpus=used)
         observer.observe(telemetry, current, cut=bool(cut))
-    return tuple(
-        float(counts[0, :, 15].sum())
-        for counts in (observer.experience.evidence.held, observer.experience.evidence.missed)
-    )
+    return tuple(float(counts[:, 15].sum()) for counts in observer.experience.counts()[:2])
 
 
 FINE, LATE, BAD = Value(0.002), Value(0.02), Missing(Why.FAILING)
@@ -247,7 +244,7 @@ def test_another_maximum_load_of_one_begins_all_anew():
         lc = Telemetry(second, 0.01, tail_latency_seconds=Value(0.002), load_ratio=Value(0.5))
         both = {"web": lc.but(counters={"max_load_rps": Value(most)}), "db": lc}
         observer.observe(worst_of(both), HALF)
-        return observer.experience.evidence.held.sum()
+        return observer.experience.counts()[0].sum()
 
     assert [see(0.0, 100.0), see(1.0, 110.0), see(2.0, 400.0)] == [1.0, pytest.approx(2.0, abs=1e-3), 1.0]
 

@@ -10,6 +10,7 @@ from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError
+from rlctl.envs.level_counts import add_missed, bin_of
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.safety.profile import load_profile
@@ -76,7 +77,7 @@ def test_what_host_taught_against_is_not_asked(loaded):
     policy, observer = LearnedPolicy(loaded), Observer(LIMITS, 1.0)
     policy.start(LIMITS)
     wanted = nearest(0.9)[0]
-    observer.experience.evidence.add_missed(np.array([0]), np.array([0.5]), np.array([15]))
+    add_missed(observer.experience.rows[0], bin_of(0.5), 15, False, False)
     assert policy.act(seen(0.9, HALF, observer=observer)) != wanted
     assert policy.note.endswith(f"; this host has taught not to take {MOVES[wanted].name}")
 

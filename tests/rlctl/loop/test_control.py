@@ -62,7 +62,7 @@ def test_what_host_taught_goes_on_with_another_policy(always, same, fails):
     loop = controller(FakePlant(LIMITS, loads=(0.1,)), always(lambda o: LIMITS.full))
     loop.run(ticks=30)
     taught, shield = loop.runner.observer.experience, loop.runner.shield
-    assert taught.evidence.held.any()
+    assert taught.counts()[0].any()
     another = always(lambda o: o.current)
     if fails:
         another.start = lambda limits: 1 / 0

@@ -9,9 +9,9 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.allocations import Allocations
 from rlctl.envs.observation import Frame
 from rlctl.envs.replay import limits_of
+from rlctl.envs.rows import LIMIT, row_of
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.ticklog import log_files
 from rlctl.log import tail as tail_module
@@ -64,7 +64,7 @@ def test_readings_and_allocation_are_those_in_force(recorded_run, watch, always)
     assert [one.telemetry for one in seen] == [tick.telemetry for tick in ticks]
     limits = limits_of(one for tick in ticks for one in (tick.before, tick.applied))
     shown = [ticks[20 - lag] for lag in (16, 8, 4, 2, 1, 0)]
-    frames = [Frame(tick.telemetry, Allocations.same(tick.before, 1), limits).values(1.0) for tick in shown]
+    frames = [Frame(tick.telemetry, tick.before, row_of(LIMIT, limits)).values(1.0) for tick in shown]
     np.testing.assert_array_equal([frame.values(1.0) for frame in seen[20].frames], frames)
 
 

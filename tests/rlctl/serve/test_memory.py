@@ -107,7 +107,7 @@ def test_what_was_learned_ages_while_service_is_down(tmp_path, hours, missed):
     clock.now += 3600.0 * hours
     again = SafeLevelMemory(LIMITS)
     HostMemory(tmp_path, HOST, clock).restore_state(again)
-    assert bool(again.evidence.missed.max() > 0.5) is missed
+    assert bool(again.counts()[1].max() > 0.5) is missed
 
 
 def test_another_host_is_learned_anew(tmp_path, caplog):
@@ -198,7 +198,7 @@ def test_unwritable_folder_and_failing_learner_are_told(tmp_path, caplog):
     HostMemory(tmp_path / "file", HOST).keep((taught(),))
     assert "a restart learns this host anew" in caplog.text
     broken = taught()
-    broken.evidence = None
+    broken.rows = None
     HostMemory(tmp_path, HOST).keep((broken,))
     assert "what experience learned is not kept" in caplog.text
 
