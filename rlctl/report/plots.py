@@ -76,9 +76,11 @@ def draw_live_run(run: LiveRun, cpus: int) -> Figure:
 def draw_panels(title: str, seconds: Array, frozen: Flags, panels: Sequence[Panel], width_inches: float) -> Figure:
     """Panels over the seconds of a run."""
     edges = np.linspace(0, len(seconds), min(COLUMNS, len(seconds)) + 1).astype(int)[:-1]
-    ends = [*seconds[edges][1:], seconds[-1]]
-    shaded = np.logical_or.reduceat(frozen, edges)
-    spans = [(start, end - start) for start, end, one in zip(seconds[edges], ends, shaded, strict=True) if one]
+    bounds = np.append(seconds[edges], seconds[-1])
+    # Frozen columns side by side are one patch: a page of many runs is half as large.
+    shaded = np.logical_or.reduceat(frozen, edges).astype(np.int8)
+    turns = np.flatnonzero(np.diff(shaded, prepend=0, append=0)).reshape(-1, 2)
+    spans = [(bounds[first], bounds[end] - bounds[first]) for first, end in turns]
     height_inches = (0.2 * width_inches + 0.2) * len(panels)
     figure = new_figure(width_inches, height_inches, None)  # a layout costs more than all the rest
     figure.subplots_adjust(0.8 / width_inches, 0.5 / height_inches, 0.98, 1.0 - 0.3 / height_inches, hspace=0.15)
