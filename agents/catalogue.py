@@ -1,4 +1,7 @@
-"""Everyone who can decide, by name: heuristic managers, references and learned policies, with their sources."""
+"""Everyone who can decide, by name: heuristic managers, references and learned policies, with their sources.
+
+A manager that is to ship is one more entry of HEURISTICS; one of a user's own needs none, see `user_policy`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ class KernelSetting(Named):
     rate_ratio: float = 1.0
 
 
-TABLE: Mapping[str, ManagerEntry] = MappingProxyType(
+HEURISTICS: Mapping[str, ManagerEntry] = MappingProxyType(
     {
         "none": ManagerEntry(
             Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"
@@ -173,7 +176,7 @@ TABLE: Mapping[str, ManagerEntry] = MappingProxyType(
 )
 """All managers, in the order of tables and reports."""
 
-NAMES: tuple[str, ...] = tuple(TABLE)
+NAMES: tuple[str, ...] = tuple(HEURISTICS)
 
 BOUNDS: Mapping[str, Named] = MappingProxyType(
     {
@@ -321,7 +324,7 @@ def label(name: str) -> str:
 
 def is_known(name: str) -> bool:
     """True for a name of this catalogue, a bound's and an answer's too, and for a folder, whatever is in it."""
-    return name in {*TABLE, *LEARNED, *BOUNDS, *ANSWERS} or Path(plain_name(name)).is_dir()
+    return name in {*HEURISTICS, *LEARNED, *BOUNDS, *ANSWERS} or Path(plain_name(name)).is_dir()
 
 
 def is_plugin(name: str) -> bool:
@@ -390,13 +393,13 @@ def _entry(name: str) -> ManagerEntry:
         raise PolicyError(
             f"'{name}' is a setting of the kernel; give it to `rlctl bench`, with a live scenario that has a {resource}"
         )
-    if name not in TABLE:
+    if name not in HEURISTICS:
         if Path(name).is_dir():
             raise PolicyError(f"no manager '{name}'; a bundle's folder has a slash in it: ./{name}")
         known = (*NAMES, *LEARNED, *plugins.entries_of("managers"))
         way_out = meant(name, known)
         raise PolicyError(f"no manager '{name}'{way_out}" + ("" if way_out.endswith("?") else _of_class(name)))
-    return TABLE[name]
+    return HEURISTICS[name]
 
 
 def _of_class(name: str) -> str:

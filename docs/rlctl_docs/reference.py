@@ -307,7 +307,7 @@ def _reasons() -> str:
 def _managers() -> str:
     parts = ["# Managers\n\nWho can decide; `rlctl managers` prints the same. Those that are shielded are judged behind the shield in a benchmark, the",
              "others bare, as they were published; `rlctl serve` shields every one. Options are for `policy.options` of a serve configuration.\n"]  # fmt: skip
-    for name, entry in catalogue.TABLE.items():
+    for name, entry in catalogue.HEURISTICS.items():
         shield = "shielded" if entry.manager.shielded else "bare"
         parts.append(f"## {name}\n\n{entry.law} ({shield}; {entry.source})\n")
         if options := catalogue.options(name):

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "check":
         return _check(args.name, as_json=args.json)
     listing = {
-        "managers": [_heuristic(name, entry) for name, entry in catalogue.TABLE.items()],
+        "managers": [_heuristic(name, entry) for name, entry in catalogue.HEURISTICS.items()],
         "learned": [_learned_row(name, policy) for name, policy in catalogue.LEARNED.items()],
         "answers": [{"name": name, **asdict(answer)} for name, answer in catalogue.ANSWERS.items()],
         "bounds": [{"name": name, **asdict(bound)} for name, bound in catalogue.BOUNDS.items()],

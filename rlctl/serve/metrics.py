@@ -4,6 +4,7 @@ The loop only adds to plain integers and keeps the last tick; everything else is
 that asks. There is no lock between the two, so that no scrape can make a tick wait. A scrape may see a tick's counts
 before its histogram; the next one has both.
 
+A name is `rlctl_` and what stands here: of readings in `_OF_READINGS`, of allocations put together in `_allocation`.
 Names follow https://prometheus.io/docs/practices/naming: base units, `_total` for what only grows, ratios from 0 to 1,
 and labels from closed sets only. A reading that is missing has no sample, rather than a 0 that nobody measured.
 """

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.agents.catalogue import NAMES, TABLE, build, describe, options
+from rlctl.agents.catalogue import HEURISTICS, NAMES, build, describe, options
 from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import UNLIMITED, Limits
 from rlctl.envs.errors import PolicyError
@@ -96,4 +96,4 @@ def test_describe_is_one_line_with_the_source() -> None:
         line = describe(name)
         assert line.startswith(f"{name}: ")
         assert "\n" not in line
-        assert TABLE[name].source in line
+        assert HEURISTICS[name].source in line
