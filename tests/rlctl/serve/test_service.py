@@ -244,13 +244,12 @@ def fail(error):
 
 def test_dry_run_says_what_it_would_write(always, shown, run):
     plant = FakeHost(LIMITS, loads=(0.1,))
-    plant.apply, plant.be_share = lambda *_: pytest.fail("written"), 0.5
+    plant.apply = lambda *_: pytest.fail("written")
     policy = always(lambda o: LIMITS.full)
     policy.weight = Weight.MINIMUM
     run(plant, policy, Countdown(5), dry_run=True)
     assert "dry run: would set BE from" in shown.text
     assert "dry run: would give BE minimum weight" in shown.text
-    assert "both want BE gets 50 %, as the weights are now" in shown.text
 
 
 @pytest.mark.parametrize(
