@@ -51,7 +51,7 @@ NO_COLOR turns them off.
 
 LEARN_LOAD_EXAMPLES = """examples:
   rlctl learn-load /var/log/rlctl
-  rlctl learn-load ticks.jsonl --json
+  rlctl learn-load --config /etc/rlctl/serve.yaml --json
 
 Estimated at: extrapolated from the CPU time of requests, at .8 of the CPUs that it can use; no load has confirmed it
 yet (`borne_out`). At least: the LC met its target there, or nearly. At most: the LC missed its target there with BE at
@@ -64,10 +64,10 @@ MOST_CHANGES = 3
 STYLES = {top.Mood.PLAIN: "", top.Mood.GOOD: "green", top.Mood.WARN: "yellow", top.Mood.BAD: "bold red"}
 
 
-def add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which log: `--log` or `--config`."""
+def add_log_arguments(parser: argparse.ArgumentParser, *, name: str = "--log", **options: str) -> None:
+    """Which log: `--log`, or the argument of that name, or `--config`."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--log", type=Path, metavar="FILE|DIR", help="a tick log; default: /var/log/rlctl")
+    which.add_argument(name, **options, type=Path, metavar="FILE|DIR", help="a tick log; default: /var/log/rlctl")
     which.add_argument("--config", type=Path, metavar="FILE", help="the serve configuration that names the log")
 
 
@@ -189,7 +189,7 @@ def _can_show(text: str) -> bool:
 
 def add_learn_load_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `rlctl learn-load`."""
-    parser.add_argument("log", type=Path, metavar="LOG", help="a tick log: a file, or the directory of all its files")
+    add_log_arguments(parser, name="log", nargs="?")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -197,11 +197,11 @@ def learn_load(args: argparse.Namespace) -> int:
     """`rlctl learn-load`; CheckFailed: no tick of the log has both a number of requests and their latency."""
     load = LoggedLoad()
     with Damages() as damaged:
-        for logged in read_log(log_files(args.log), damaged):
+        for logged in read_log(log_files(log_path(args)), damaged):
             load.observe(logged)
     learned = {name: one for name, one in load.loads.items() if one.cautious_rps is not None}
     if not learned:
-        raise CheckFailed(f"{args.log}: no tick here says how many requests came, beside their latency")
+        raise CheckFailed(f"{log_path(args)}: no tick here says how many requests came, beside their latency")
     if not args.json:
         print("\n".join(f"{one}; {load.ticks} ticks" for one in learned.values()))
         return 0

@@ -36,7 +36,7 @@ class Pace:
 
 
 class Promise(StrEnum):
-    """Within which time BE has to be where it has to be; SECURITY.md, "any of 38 faults in a real service"."""
+    """Within which time BE has to be where it has to be; SECURITY.md, "any fault of the matrix in a real service"."""
 
     TICK = "tick"
     """By the next tick; half of one more for its writes."""

@@ -46,6 +46,12 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
 
 
+def test_configuration_names_the_log(tmp_path, capsys, always, limits, serve_yaml):
+    folder = recorded(tmp_path, Counting(limits, loads=(0.2,)), always)
+    assert main(["learn-load", "--config", str(serve_yaml(new=f"log: {{directory: {folder}}}\n"))]) == 0
+    assert "30 ticks" in capsys.readouterr().out
+
+
 def test_where_second_lc_came_later_each_is_told(tmp_path, capsys, always, limits):
     class Several(Counting):
         def read(self):
