@@ -64,10 +64,11 @@ MOST_CHANGES = 3
 STYLES = {top.Mood.PLAIN: "", top.Mood.GOOD: "green", top.Mood.WARN: "yellow", top.Mood.BAD: "bold red"}
 
 
-def add_log_arguments(parser: argparse.ArgumentParser, *, name: str = "--log", **options: str) -> None:
+def add_log_arguments(parser: argparse.ArgumentParser, *, name: str = "--log") -> None:
     """Which log: `--log`, or the argument of that name, or `--config`."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(name, **options, type=Path, metavar="FILE|DIR", help="a tick log; default: /var/log/rlctl")
+    nargs = None if name.startswith("-") else "?"
+    which.add_argument(name, nargs=nargs, type=Path, metavar="FILE|DIR", help="a tick log; default: /var/log/rlctl")
     which.add_argument("--config", type=Path, metavar="FILE", help="the serve configuration that names the log")
 
 
@@ -189,7 +190,7 @@ def _can_show(text: str) -> bool:
 
 def add_learn_load_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `rlctl learn-load`."""
-    add_log_arguments(parser, name="log", nargs="?")
+    add_log_arguments(parser, name="log")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
