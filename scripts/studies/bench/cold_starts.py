@@ -23,18 +23,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.telemetry import MAX_LOAD
-from rlctl.envs.testbed.disk.postgres import Postgres
-from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
-from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.memcached import Memcached
-from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.report.page import render
 from scripts.studies.bench import operators
@@ -50,46 +47,6 @@ LC_WEIGHT = 10240
 SINGLE = frozenset({"redis", "python"})
 """One thread does all the work: their CPUs are not told, and `auto` has to find that out."""
 _BETWEEN = re.compile(r"maximum load of \S+: .*?(?:between (\d+) and (\d+))")
-
-
-class Redis(LcProgram):
-    """A redis of our own that keeps nothing."""
-
-    name = "redis"
-    request = b"PING\r\n"
-    answer = b"+PONG"
-
-    def load(self) -> GeneratorConfig:
-        """One PING a request."""
-        return self._aim_at_listener(GeneratorConfig("redis"))
-
-    def _command(self, launcher: Launcher) -> list[str]:
-        assert self.address is not None
-        folder = self._make_folder(launcher)
-        options = {"port": self.address[1], "bind": self.address[0], "save": "", "appendonly": "no", "dir": folder}
-        program = find_program("redis-server", "redis-server")
-        return [program, *(str(part) for key, value in options.items() for part in (f"--{key}", value))]
-
-
-class TcpPostgres(Postgres):
-    """PostgreSQL on TCP, with a query that takes CPU time and no disk."""
-
-    def load(self) -> GeneratorConfig:
-        """One query a request."""
-        return self._aim_at_listener(GeneratorConfig("postgres", query="SELECT count(*) FROM generate_series(1, 2000)"))
-
-    def _command(self, launcher: Launcher) -> list[str]:
-        assert self.address is not None
-        return [*super()._command(launcher), f"--listen_addresses={self.address[0]}", f"--port={self.address[1]}"]
-
-
-SERVICES: dict[str, Callable[[tuple[str, int]], LcProgram]] = {
-    "redis": Redis,
-    "nginx": lambda address: Nginx(address=address),
-    "memcached": lambda address: Memcached(address=address),
-    "postgres": TcpPostgres,
-    "python": operators.PythonServer,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +83,26 @@ def maximum(service: LcProgram, lc: Group) -> tuple[float, float]:
 
 
 def start(
-    service: LcProgram, groups: tuple[Group, Group], reached: tuple[float, float], seed: int, args: argparse.Namespace
+    service: LcProgram,
+    groups: tuple[Group, Group, Group],
+    reached: tuple[float, float],
+    seed: int,
+    args: argparse.Namespace,
 ) -> ColdStart:
     """One start of `rlctl serve` beside the service and BE."""
-    (lc, be), (reached_rps, most_rps) = groups, reached
+    reached_rps, most_rps = reached
     dice, seconds = Random(seed), round(60.0 * args.minutes)
     idle = round(dice.choice(IDLE_RATIOS) * seconds)
     steps = [reached_rps * dice.choice(LEVELS) for _ in range(STEPS)]
     aimed, target = replace(service.load(), cpu=1, fifo_priority=50), args.target
     before, held = 0.0, 0.0
-    with tempfile.TemporaryDirectory() as text, LoadGenerator(aimed) as client, operators.spinning(be):
+    with (
+        tempfile.TemporaryDirectory() as text,
+        LoadGenerator(aimed) as client,
+        operators.spinning(be, operators.BE_CPUS),
+    ):
         folder = Path(text)
-        with operators.managed("rlctl", lc, be, target, folder, tick_seconds=args.tick):
+        with operators.managed("rlctl", groups, args, folder, args.tick):
             begun = time.monotonic()
             for second in range(seconds):
                 client.set_rate(IDLE_RPS if second < idle else steps[second * STEPS // seconds])
@@ -156,11 +121,12 @@ def start(
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the measurement's arguments."""
-    parser.add_argument("--services", default=",".join(SERVICES), help="default: %(default)s")
+    parser.add_argument("--services", default=",".join(operators.SERVICES), help="default: %(default)s")
     parser.add_argument("--starts", type=int, default=6, metavar="N", help="of each (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="of a start (default: %(default)s)")
     parser.add_argument("--tick", type=float, default=1.0, metavar="SECONDS", help="default: %(default)s")
     parser.add_argument("--target", type=float, default=20.0, metavar="MS", help="default: %(default)s ms")
+    parser.set_defaults(apart=False)
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
@@ -170,14 +136,14 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
         ("service", "start", "estimate", "between", "reached", "maximum", "held", "ratio", "ticks", "suspended")
     ]
     for name in args.services.split(","):
-        with tempfile.TemporaryDirectory() as text, operators.two_groups() as (lc, be):
-            service = SERVICES[name](("127.0.0.1", operators.free_port()))
+        with tempfile.TemporaryDirectory() as text, operators.three_groups(apart=False) as groups:
+            service = operators.SERVICES[name](("127.0.0.1", operators.free_port()))
             try:
                 service.start(Launcher(Path(text)))
                 service.ready()
-                settle(service, lc, single=name in SINGLE)
-                reached, most = both = maximum(service, lc)
-                starts = [start(service, (lc, be), both, seed, args) for seed in range(args.starts)]
+                settle(service, groups[0], single=name in SINGLE)
+                reached, most = both = maximum(service, groups[0])
+                starts = [start(service, groups, both, seed, args) for seed in range(args.starts)]
             finally:
                 service.stop()
         figures[name] = {"reached_rps": reached, "maximum_rps": most, "starts": [asdict(one) for one in starts]}

@@ -1,6 +1,6 @@
 """What an operator gets who tells two names and a target: BE's CPU time and the LC's QoS, beside what a weight gives.
 
-An LC on CPU 0 and a BE of two spinning processes on both CPUs, in control groups of their own (v1), under a load that
+An LC on CPU 0 and a BE of a spinning process on each CPU, in control groups of their own (v1), under a load that
 is idle, low, middle, near the knee, and idle again. `none` is equal weights and nobody; `weight` is the kernel's least
 weight set by hand; `rlctl` is `rlctl serve` with nothing but both groups and the target, begun anew for each run.
 Rounds are interleaved. QoS is the share of seconds whose p95, by the client, met the target, over all rounds.
@@ -28,20 +28,27 @@ from in_venv import ROOT
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
-from rlctl.envs.testbed.launch import Launcher
+from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
 from rlctl.report.page import render
 
-MODES = ("none", "weight", "rlctl")
+WARM = "warm"
+MODES = ("none", "weight", "rlctl", WARM)
 LOADS = {"idle": 0.0, "low": 0.2, "middle": 0.5, "near": 0.8, "idle again": 0.0}
 """Shares of the load that each service bears alone on its CPU."""
 
-KNEES = {"nginx": 480.0, "memcached": 9000.0, "python": 330.0}
-SPINNERS = 2
+KNEES = {"nginx": 480.0, "memcached": 9000.0, "redis": 20000.0, "postgres": 2500.0, "python": 330.0}
+BE_CPUS, APART_CPUS = [1, 0], [0]
+"""CPUs of BE, safest first; and those where the machine is used by others too."""
+
+MOST_SHARES = 262144
+"""The most that cpu.shares takes."""
+
 START_SECONDS = 15.0
 
 SERVER = """
@@ -79,24 +86,65 @@ class PythonServer(LcProgram):
         return [sys.executable, "-c", SERVER, str(self.address[1])]
 
 
+class Redis(LcProgram):
+    """A redis of our own that keeps nothing."""
+
+    name = "redis"
+    request = b"PING\r\n"
+    answer = b"+PONG"
+
+    def load(self) -> GeneratorConfig:
+        """One PING a request."""
+        return self._aim_at_listener(GeneratorConfig("redis"))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        assert self.address is not None
+        folder = self._make_folder(launcher)
+        options = {"port": self.address[1], "bind": self.address[0], "save": "", "appendonly": "no", "dir": folder}
+        program = find_program("redis-server", "redis-server")
+        return [program, *(str(part) for key, value in options.items() for part in (f"--{key}", value))]
+
+
+class TcpPostgres(Postgres):
+    """PostgreSQL on TCP, with a query that takes CPU time and no disk."""
+
+    def load(self) -> GeneratorConfig:
+        """One query a request."""
+        return self._aim_at_listener(GeneratorConfig("postgres", query="SELECT count(*) FROM generate_series(1, 2000)"))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        assert self.address is not None
+        return [*super()._command(launcher), f"--listen_addresses={self.address[0]}", f"--port={self.address[1]}"]
+
+
 SERVICES: dict[str, Callable[[tuple[str, int]], LcProgram]] = {
     "nginx": lambda address: Nginx(address=address),
     "memcached": lambda address: Memcached(address=address),
-    "python": lambda address: PythonServer(address),
+    "redis": Redis,
+    "postgres": TcpPostgres,
+    "python": PythonServer,
 }
 
 
 @contextlib.contextmanager
-def two_groups() -> Iterator[tuple[Group, Group]]:
-    """Groups for LC and BE, side by side; removed with all that is in them."""
+def three_groups(*, apart: bool) -> Iterator[tuple[Group, Group, Group]]:
+    """Groups for LC and BE, side by side, and one for rlctl; removed with all that is in them.
+
+    Args:
+        apart: They are in groups that have the largest weight, ahead of whatever else runs on the machine.
+    """
     knobs, layout = Knobs(None), Layout.detect()
-    made: list[Group] = []
+    above, made = f"rlctl-operators-{os.getpid()}", list[Group]()
     try:
-        made.append(lc := Group.create(layout, f"rlctl-operators-{os.getpid()}-lc", knobs))
-        made.append(be := Group.create(layout, f"rlctl-operators-{os.getpid()}-be", knobs))
-        yield lc, be
+        # The kernel divides a group's weight among CPUs by what runs on each: rlctl is not to take any from BE's.
+        for name in (above, f"{above}-rlctl"):
+            made.append(Group.create(layout, name, knobs))
+            if apart:
+                (made[-1].paths[CgroupController.CPU] / "cpu.shares").write_text(str(MOST_SHARES))
+        made += (Group.create(layout, f"{above}/{name}", knobs) for name in ("lc", "be"))
+        yield made[2], made[3], made[1]
     finally:
-        for group in made:
+        for group in reversed(made):
             if group.freezer:
                 group.freezer.order(False)
             for pid in group.pids():
@@ -106,10 +154,11 @@ def two_groups() -> Iterator[tuple[Group, Group]]:
 
 
 @contextlib.contextmanager
-def spinning(group: Group) -> Iterator[None]:
+def spinning(group: Group, cpus: Sequence[int]) -> Iterator[None]:
     """Best-effort work that takes all the CPU time that it gets."""
-    jobs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(SPINNERS)]
+    jobs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in cpus]
     for job in jobs:
+        os.sched_setaffinity(job.pid, cpus)
         group.attach(job.pid)
     try:
         yield
@@ -122,18 +171,22 @@ def spinning(group: Group) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def managed(mode: str, lc: Group, be: Group, target: float, folder: Path, tick_seconds: float = 1.0) -> Iterator[None]:
+def managed(
+    mode: str, groups: tuple[Group, Group, Group], args: argparse.Namespace, folder: Path, tick_seconds: float = 1.0
+) -> Iterator[None]:
     """BE as a mode has it; the weight and rlctl's settings are gone afterwards."""
+    lc, be, own = groups
     if be.cpu is None:
         raise OSError("there is no CPU controller for BE's group")
     be.cpu.set_weight(Weight.MINIMUM if mode == "weight" else Weight.EQUAL)
-    if mode != "rlctl":
+    if mode not in ("rlctl", WARM):
         yield
         return
     path = folder / "serve.yaml"
-    path.write_text(yaml.safe_dump(configuration(lc, be, target, folder) | {"tick_seconds": tick_seconds}))
+    path.write_text(yaml.safe_dump(configuration(lc, be, args, folder) | {"tick_seconds": tick_seconds}))
     with (folder / "serve.log").open("a") as log:
         serve = subprocess.Popen([ROOT / ".venv/bin/rlctl", "serve", "--config", path], stderr=log)
+        own.attach(serve.pid)
         try:
             deadline = time.monotonic() + START_SECONDS
             while not (folder / "ticks/ticks.jsonl").exists() or not (folder / "ticks/ticks.jsonl").stat().st_size:
@@ -147,11 +200,12 @@ def managed(mode: str, lc: Group, be: Group, target: float, folder: Path, tick_s
     (folder / "ticks/ticks.jsonl").unlink(missing_ok=True)
 
 
-def configuration(lc: Group, be: Group, target: float, folder: Path) -> dict[str, object]:
+def configuration(lc: Group, be: Group, args: argparse.Namespace, folder: Path) -> dict[str, object]:
     """Two names and a target; the folders only keep what is measured out of the host's own."""
+    cpus = {"cpus": APART_CPUS} if args.apart else {}
     return {
-        "lc": {"workload": {"kind": "cgroup", "path": f"/{lc.name}"}, "slo": {"target_milliseconds": target}},
-        "be": {"workloads": [{"kind": "cgroup", "path": f"/{be.name}"}]},
+        "lc": {"workload": {"kind": "cgroup", "path": f"/{lc.name}"}, "slo": {"target_milliseconds": args.target}},
+        "be": {"workloads": [{"kind": "cgroup", "path": f"/{be.name}"}]} | cpus,
         "state_directory": str(folder / "state"),
         "log": {"directory": str(folder / "ticks")},
     }
@@ -183,21 +237,28 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=15, metavar="N", help="of each load (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: %(default)s")
     parser.add_argument("--target", type=float, default=20.0, metavar="MS", help="default: %(default)s ms")
+    parser.add_argument(
+        "--watch", type=int, default=0, metavar="N", help="seconds of all loads before `warm` counts; 600 in results"
+    )
+    parser.add_argument(
+        "--apart", action="store_true", help="on CPU 0 alone, ahead of all else on a machine that others use"
+    )
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     """Measure and print; the figures for --json."""
     figures: dict[str, object] = {}
-    rows: list[Sequence[str]] = [("service", "load", *(f"{mode}: QoS % / CPUs" for mode in MODES))]
+    modes = MODES if args.watch else MODES[:-1]
+    rows: list[Sequence[str]] = [("service", "load", *(f"{mode}: QoS % / CPUs" for mode in modes))]
     for name in args.services.split(","):
         found: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
         for turn in range(args.rounds):
-            for mode in MODES[turn % len(MODES) :] + MODES[: turn % len(MODES)]:
+            for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
                 for load, one in one_run(name, mode, args).items():
                     found[load, mode].append(one)
                 print(f"{name}, round {turn + 1}, {mode}", file=sys.stderr)
         for load in LOADS:
-            cells = {mode: summary(found[load, mode]) for mode in MODES}
+            cells = {mode: summary(found[load, mode]) for mode in modes}
             rows.append((name, load, *(f"{qos} / {cpus:.2f}" for qos, cpus in cells.values())))
             figures[f"{name}, {load}"] = {mode: {"qos": qos, "cpus": cpus} for mode, (qos, cpus) in cells.items()}
     print(render(rows))
@@ -206,8 +267,8 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
 
 def one_run(name: str, mode: str, args: argparse.Namespace) -> dict[str, tuple[float, int, int]]:
     """All loads of one service under one mode."""
-    with tempfile.TemporaryDirectory() as text, two_groups() as (lc, be):
-        folder = Path(text)
+    with tempfile.TemporaryDirectory() as text, three_groups(apart=args.apart) as groups:
+        folder, (lc, be, _), cpus = Path(text), groups, APART_CPUS if args.apart else BE_CPUS
         service = SERVICES[name](("127.0.0.1", free_port()))
         launcher = Launcher(folder)
         try:
@@ -218,11 +279,15 @@ def one_run(name: str, mode: str, args: argparse.Namespace) -> dict[str, tuple[f
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.sched_setaffinity(int(thread), {0})
             aimed = replace(service.load(), cpu=1, fifo_priority=50)
-            with LoadGenerator(aimed) as client, spinning(be), managed(mode, lc, be, args.target, folder):
-                return {
-                    load: phase(client, be, share * KNEES[name], args.seconds, args.target)
-                    for load, share in LOADS.items()
-                }
+            with LoadGenerator(aimed) as client, spinning(be, cpus), managed(mode, groups, args, folder):
+
+                def run_loads(seconds: int) -> dict[str, tuple[float, int, int]]:
+                    rates = {load: share * KNEES[name] for load, share in LOADS.items()}
+                    return {load: phase(client, be, rate, seconds, args.target) for load, rate in rates.items()}
+
+                if mode == WARM:
+                    run_loads(args.watch // len(LOADS))
+                return run_loads(args.seconds)
         finally:
             service.stop()
 

@@ -162,3 +162,18 @@ def test_offline_cpu_does_not_narrow_be(tmp_path: Path) -> None:
     files = [*pod.cpuset.cpus_files, *container.cpuset.cpus_files]
     assert [item.path for item in report.equivalent] == files
     assert "its parent has no more of 0-3 by now: left at 0-2" in str(report)
+
+
+@pytest.mark.parametrize("kind", ["v1", "v2"])
+def test_quota_of_all_cpus_is_none(kind: str, tmp_path: Path) -> None:
+    """The kernel throttles a BE that may have them all, for a part of each short period."""
+    kernel = FakeKernel(tmp_path, kind, cpus=CPUS)
+    group = Group.create(Layout.detect(kernel.root, kernel.proc), "batch", Knobs(None, kernel))
+    be = BeActuator([group], range(CPUS), LIMITS, Knobs(None, kernel))
+    whole = Allocation(float(CPUS), CPUS)
+    assert group.cpu is not None
+    assert be.apply(whole) == whole
+    assert group.cpu.quota().quota_us is None
+    assert be.read() == whole
+    assert be.apply(Allocation(2.0, CPUS)) == Allocation(2.0, CPUS)
+    assert group.cpu.quota().cpus == 2.0
