@@ -99,7 +99,7 @@ def start(
     with (
         tempfile.TemporaryDirectory() as text,
         LoadGenerator(aimed) as client,
-        operators.spinning(be, operators.BE_CPUS),
+        operators.spinning(groups[1], operators.BE_CPUS),
     ):
         folder = Path(text)
         with operators.managed("rlctl", groups, args, folder, args.tick):
