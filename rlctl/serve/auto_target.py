@@ -221,6 +221,7 @@ class AutoTargets:
     Args:
         home: Keeps the proposals; None keeps nothing.
         told: Takes each new target: the LC's name, the proposal, and whether it stays.
+        dry_run: BE is never really held, so nothing is learned.
 
     Attributes:
         watches: By the LC's name.
@@ -233,6 +234,8 @@ class AutoTargets:
         limits: Limits,
         told: Callable[[str, TargetProposal, bool], object],
         clock: Callable[[], float] = time.time,
+        *,
+        dry_run: bool = False,
     ) -> None:
         self._limits, self._told, self._clock = limits, told, clock
         self._path = None if home is None else home / TARGETS
@@ -253,6 +256,13 @@ class AutoTargets:
                     "LC %s: target auto (proposed %s): %s; to fix it tell one by --target or in the file; to learn it "
                     "anew remove %s", name, _date(watch.proposal), watch.proposal, self._path,
                 )  # fmt: skip
+            elif dry_run:
+                # Windows in which BE only would have been held have its harm in them.
+                watch.done = True
+                log.warning(
+                    "LC %s: target auto: a dry run does not hold BE, so no target is proposed and none guards the LC",
+                    name,
+                )
             else:
                 log.info(
                     "LC %s: target auto: none is told. BE is free, but while requests come it is held at its minimum "

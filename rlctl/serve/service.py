@@ -160,7 +160,7 @@ class Service:
         self._holds = OperatorHolds(home, config.schedule, config.tick_seconds)
         self._memory = HostMemory(home, host_of(config, host), guessed=not host.lc_cpus_known)
         # Before what is learned comes back: it is of these targets.
-        self._targets = AutoTargets(config, home, host.limits, self._take_target)
+        self._targets = AutoTargets(config, home, host.limits, self._take_target, dry_run=self._dry_run)
         for name, watch in self._targets.watches.items():
             if watch.proposal is not None:
                 host.set_target(name, watch.proposal.target_seconds)

@@ -68,7 +68,7 @@ def parse_target(text: str) -> float | Literal["auto"]:
         return "auto"
     match = _TARGET.fullmatch(text.strip())
     if match is None or not float(match[1]) > 0.0:
-        raise ConfigError(f"--target {text!r} is not a time with its unit, such as 10ms, 500us or 1.5s; nor auto")
+        raise ConfigError(f"--target {text!r} is neither auto nor a time with its unit, such as 10ms, 500us or 1.5s")
     return float(match[1]) * _MILLISECONDS[match[2]]
 
 

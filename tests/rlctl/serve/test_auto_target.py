@@ -189,6 +189,13 @@ def test_a_kept_target_of_nothing_is_refused(tmp_path: Path) -> None:
     assert AutoTargets(config(), tmp_path, LIMITS, pytest.fail).watches["lc"].proposal is None
 
 
+def test_a_dry_run_learns_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    watch = AutoTargets(config(), None, LIMITS, pytest.fail, dry_run=True).watches["lc"]
+    assert not any(held for _, held in go(watch, 100))
+    assert watch.proposal is None
+    assert "a dry run does not hold BE" in caplog.text
+
+
 def test_a_told_target_is_not_watched(tmp_path: Path) -> None:
     told = config(slo={"target_milliseconds": 10})
     assert not AutoTargets(told, tmp_path, LIMITS, pytest.fail).watches
