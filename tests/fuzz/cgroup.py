@@ -230,6 +230,9 @@ def _actuate(host: _Host, case: Case) -> str:
             outcomes.append(refusal(error))
             continue
         freest = _strictly_read(host)
+        # A quota of all CPUs is written as none: the cpuset holds BE.
+        if host.group.cpuset and believed.quota_cpus >= LIMITS.cpus:
+            believed = believed.but(quota_cpus=UNLIMITED)
         # A freeze takes its time: what was so before, and has just ended, may still be believed.
         assert freest.at_most(believed) or before.at_most(believed), f"believes {believed}; the files say {freest}"
         outcomes.append("accepted")

@@ -140,7 +140,7 @@ def _serve(path: Path) -> None:
     assert slo.max_load_rps > 0.0  # infinite where it is to be learned
     numbers = (slo.target_seconds, config.watchdog.lease_seconds(config.tick_seconds))
     assert all(math.isfinite(number) and number > 0.0 for number in numbers)
-    assert all(0.0 < number < 1e6 for number in (config.tick_seconds, config.fallback.budgets.answer_seconds))
+    assert all(0.0 < number < 1e6 for number in (config.tick_seconds, config.fallback.answer_within(1.0)))
 
 
 def _shield(path: Path) -> None:
