@@ -307,11 +307,14 @@ def _garbage(file: Callable[[Stage], Path]) -> Callable[[Stage], None]:
     return act
 
 
+def _grows(stage: Stage) -> dict[str, object]:
+    """BE is not free at once, as it is at the least weight: it grows, and so there is something to write."""
+    return {"be": {**stage.be_config, "weight": "leave"}}
+
+
 def _kill_perf(stage: Stage) -> None:
-    pid = stage.service.perf
-    if not pid:
-        raise TestbedError("the controller has no perf child")
-    os.kill(pid, signal.SIGKILL)
+    stage.until(lambda: bool(stage.service.perf), "a perf child of the controller's")
+    os.kill(stage.service.perf, signal.SIGKILL)
 
 
 def _stub_perf(stage: Stage) -> str:
@@ -392,7 +395,7 @@ CASES: tuple[Case, ...] = (
     replace(_LEARNED, name="bundle-hangs", does="a bundle's policy never answers", says="no answer within",
             inside="policy-hangs"),
     *(Case(f"write-{name.lower()}", f"every write to BE's knobs fails with {name}", _to_safe(_trigger, Promise.LEASE),
-           name, _leave, inside=f"write-{name}", promise=Promise.LEASE) for name in WRITE),
+           name, _leave, inside=f"write-{name}", promise=Promise.LEASE, config=_grows) for name in WRITE),
     Case("cgroup-removed", "BE's group is removed", _within_verdict(Stage.remove_be), "group-vanished", _leave,
          promise=Promise.TICK),
     Case("cgroup-replaced", "BE's group is removed and made anew, busy and without limits",

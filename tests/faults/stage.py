@@ -274,6 +274,12 @@ class Stage:
         command += ["serve", "--config", str(self.folder / "serve.yaml")]
         self.service = Service(self._controllers.start(f"serve-{self._services}", command), self._janitor)
 
+    @property
+    def be_config(self) -> dict[str, object]:
+        """The section of BE."""
+        workloads = [{"kind": "cgroup", "path": f"/{self.be.name}"}]
+        return {"workloads": workloads, "cpus": list(self.order), "hold": self._hold}
+
     def _config(self) -> dict[str, object]:
         return {
             "tick_seconds": self.pace.tick_seconds,
@@ -282,11 +288,7 @@ class Stage:
                 "slo": {"target_milliseconds": TARGET_MILLISECONDS, "max_load_rps": MAX_LOAD_RPS},
                 "latency": self.source.config,
             },
-            "be": {
-                "workloads": [{"kind": "cgroup", "path": f"/{self.be.name}"}],
-                "cpus": list(self.order),
-                "hold": self._hold,
-            },
+            "be": self.be_config,
             "policy": {"name": "greedy-shield"},
             "state_directory": str(self.folder / "state"),
             "log": {"directory": str(self.folder / "log")},
