@@ -163,5 +163,7 @@ def _within(sample: Sample, most: Allocation) -> bool:
 
 
 def _allocation(said: Mapping[str, Any]) -> Allocation:
-    quota = said["quota_cpus"]
-    return Allocation(UNLIMITED if quota is None else float(quota), int(said["cpuset_cpus"]), bool(said["frozen"]))
+    quota, cpus = said["quota_cpus"], int(said["cpuset_cpus"])
+    # A quota of all its CPUs is written as none: the cpuset holds BE to them.
+    none = quota is None or quota >= cpus
+    return Allocation(UNLIMITED if none else float(quota), cpus, bool(said["frozen"]))
