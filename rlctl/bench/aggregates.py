@@ -6,6 +6,7 @@ are percentiles of a bootstrap that draws seeds anew within each scenario.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ Runs = Sequence[NDArray[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A number over scenarios and seeds with its 95 % interval."""
+    """A number over scenarios and seeds with its 95 % interval, endless for a single seed."""
 
     value: float
     bootstrap95: Interval
@@ -63,6 +64,8 @@ def improvement(results: Sequence[SimOutcome], manager: str, baseline: str, metr
 def _with_interval(statistic: Callable[..., float], *samples: Runs) -> Aggregate:
     """The statistic of one or two managers' runs; the seeds of each are drawn by themselves."""
     rng = np.random.default_rng(0)
+    if any(len(values) < 2 for runs in samples for values in runs):
+        return Aggregate(statistic(*samples), (-math.inf, math.inf))
 
     def drawn(runs: Runs) -> Runs:
         return [values[rng.integers(len(values), size=len(values))] for values in runs]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.training.lagrangian import Multiplier
+from rlctl.cli import main
 
 
 @pytest.mark.parametrize(("missed", "rises"), [(0.05, True), (0.001, False)])
@@ -58,3 +59,8 @@ def test_run_keeps_its_multiplier_and_serves(tmp_path):
     longer = recipe.model_copy(update={"n_timesteps": 512})
     learn(replace(run, recipe=longer, resume=True))
     assert multiplier() < first
+
+
+def test_other_machines_cannot_count_misses(capsys):
+    assert main(["train", "--algo", "ppo-lagrangian", "--ray", "local", "--dry-run"]) == 78
+    assert "leave out --ray" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 """One number over scenarios and seeds, by the formulas of rliable; and what may be claimed of many comparisons."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,10 @@ def test_intervals_hold_their_number():
     results = [outcome(a=rng.normal(50, 5, 12), b=rng.normal(48, 5, 12)) for _ in range(3)]
     for found in (aggregate(results, "a", "emu_percent"), improvement(results, "a", "b", "emu_percent")):
         assert found.bootstrap95[0] < found.value < found.bootstrap95[1]
+
+
+def test_single_seed_has_no_interval():
+    assert aggregate([outcome(a=[50.0])], "a", "emu_percent").bootstrap95 == (-math.inf, math.inf)
 
 
 def test_holm_by_hand():
