@@ -39,8 +39,7 @@ from rlctl.envs.level_counts import (
     bin_of,
     forget_counts,
     free_holds,
-    highest_bearable,
-    highest_held,
+    known_levels,
     level_of,
     load_of,
     write_anew,
@@ -251,18 +250,16 @@ def look(row: Any, load: float) -> None:
     """Have the row say what is known of a load and of what it may become."""
     if row["known_load"] == load:  # a tick asks twice
         return
-    place, ahead = bin_of(load), bin_of(AHEAD_RATIO * load)
-    bearable, bearable_ahead = highest_bearable(row, place), highest_bearable(row, ahead)
-    row["known_held"], row["known_bearable"] = min(highest_held(row, place, ENOUGH), bearable), bearable
-    row["ahead_held"] = min(highest_held(row, ahead, ENOUGH), bearable_ahead)
-    row["ahead_bearable"], row["known_load"] = bearable_ahead, load
+    known = known_levels(row, bin_of(load), bin_of(AHEAD_RATIO * load), ENOUGH)
+    row["known_held"], row["known_bearable"], row["ahead_held"], row["ahead_bearable"] = known
+    row["known_load"] = load
 
 
 @law
-def known_level(row: Any, load: float, enough: float) -> int:
+def held_at(row: Any, load: float, enough: float) -> int:
     """The highest level that held lately at a load, so many windows; -1 for none."""
     place = bin_of(load)
-    return min(highest_held(row, place, enough), highest_bearable(row, place))
+    return known_levels(row, place, place, enough)[0]
 
 
 @law
@@ -348,7 +345,7 @@ def _least_and_most(row: Any, load: float, latency_ratio: float, price: float) -
     look(row, load)
     held = int(row["ahead_held"])
     if load < row["earlier_load"]:
-        held = known_level(row, BIN_RATIO * load, ENOUGH)
+        held = held_at(row, BIN_RATIO * load, ENOUGH)
     free = is_free(row, load)
     bearable = TOP if free else max(int(row["ahead_bearable"]), held)
     if not latency_ratio <= (1.0 if free else HOLD_RATIO):
@@ -356,7 +353,7 @@ def _least_and_most(row: Any, load: float, latency_ratio: float, price: float) -
     if free:
         return bearable, TOP
     if latency_ratio <= EXPLORE_RATIO:
-        sure = known_level(row, load, EXPLORE_WINDOWS * price)
+        sure = held_at(row, load, EXPLORE_WINDOWS * price)
         if sure >= 0:
             held = max(held, min(sure + 1, bearable))
     return bearable, held
@@ -505,9 +502,8 @@ class SafeLevelMemory:
         Args:
             enough: Windows that held, from which on a level counts as known.
         """
-        row, place = self.rows[host], bin_of(load)
-        bearable = highest_bearable(row, place)
-        return Known(min(highest_held(row, place, enough), bearable), bearable)
+        place = bin_of(load)
+        return Known(*known_levels(self.rows[host], place, place, enough)[:2])
 
     def features(self, load: float, latency_ratio: float, host: int = 0) -> list[float]:
         """What a learned policy sees of a host, see `tell`."""

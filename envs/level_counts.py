@@ -264,33 +264,42 @@ def add_alone(row: Any, held: bool, missed: bool) -> None:
 
 
 @law
-def highest_held(row: Any, place: int, enough: float) -> int:
-    """The highest level that held lately in this bin: so many windows with it or with more; -1 for none."""
-    needed, held = NEARLY * enough / float(row["held_worth"]), 0.0
-    above = row["held_above"]
+def known_levels(row: Any, place: int, ahead: int, enough: float) -> tuple[int, int, int, int]:
+    """What is known of two bins of load, of which the second is no lower: two levels of each, -1 for none.
+
+    The first is the highest that held lately, so many windows with it or with more. The second is the highest that
+    nothing speaks against; the first is no higher.
+    """
+    above, worth, missing = row["held_above"], float(row["held_worth"]), ahead >= row["missed_from"]
+    needed = NEARLY * enough / worth
+    held, held_ahead, most, most_ahead = 0.0, 0.0, -1, -1
     for down in range(TOP + 1):
-        held += float(above[TOP - down][place])
-        if held >= needed:
-            return TOP - down
-    return -1
-
-
-@law
-def highest_bearable(row: Any, place: int) -> int:
-    """The highest level that nothing speaks against in this bin; -1 for none."""
-    if place < row["missed_from"]:
-        return TOP
-    above, worth, held = row["held_above"], float(row["held_worth"]), 0.0
-    for level in range(TOP + 1):
-        held += float(above[level][place]) * worth
-    budget_ratio, missed = BUDGET_RATIO + own_ratio(row), 0.0
-    # What is missed only grows with the level, and what held only falls.
-    for level in range(TOP + 1):
-        missed += against(row, place, level)
-        if not is_borne(missed, held, budget_ratio):
-            return level - 1
-        held -= float(above[level][place]) * worth
-    return TOP
+        cells = above[TOP - down]
+        held += float(cells[place])
+        held_ahead += float(cells[ahead])
+        if most < 0 and held >= needed:
+            most = TOP - down
+        if most_ahead < 0 and held_ahead >= needed:
+            most_ahead = TOP - down
+            if not missing:
+                break
+    bearable = bearable_ahead = TOP
+    if missing:
+        # What is missed only grows with the level, and what held only falls.
+        budget_ratio, missed, missed_ahead = BUDGET_RATIO + own_ratio(row), 0.0, 0.0
+        for level in range(TOP + 1):
+            missed += against(row, place, level)
+            missed_ahead += against(row, ahead, level)
+            if bearable == TOP and not is_borne(missed, held * worth, budget_ratio):
+                bearable = level - 1
+            if bearable_ahead == TOP and not is_borne(missed_ahead, held_ahead * worth, budget_ratio):
+                bearable_ahead = level - 1
+            if bearable < TOP and bearable_ahead < TOP:
+                break
+            cells = above[level]
+            held -= float(cells[place])
+            held_ahead -= float(cells[ahead])
+    return min(most, bearable), bearable, min(most_ahead, bearable_ahead), bearable_ahead
 
 
 @law

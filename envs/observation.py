@@ -53,7 +53,7 @@ TAIL_SIZE = TOLD + 1
 @law
 def told_price(price: float) -> float:
     """The price as a policy sees it: on a logarithmic scale, 0 for 1, from -1 to 1 in the range that was trained."""
-    return math.log(min(max(price, 1.0 / MOST_PRICE), MOST_PRICE)) / _LOG_MOST_PRICE
+    return 0.0 if price == 1.0 else math.log(min(max(price, 1.0 / MOST_PRICE), MOST_PRICE)) / _LOG_MOST_PRICE
 
 
 class Frame:

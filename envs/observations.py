@@ -15,6 +15,7 @@ from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import (
+    TOLD,
     UNTOLD,
     SafeLevelMemory,
     book_window,
@@ -187,16 +188,16 @@ def observe_host(
 @law
 def show_host(frames: Any, newest: int, lags: Any, told: Any, price: float, vector: Any) -> None:
     """Write the vector: the frames of some ticks, what is told of the host, and the price."""
-    place, depth = 0, len(frames)
+    depth, place = len(frames), 0
     for lag in range(len(lags)):
-        frame = frames[(newest - lags[lag]) % depth]
-        for number in range(len(frame)):
-            vector[place] = frame[number]
-            place += 1
-    for number in range(len(told)):
-        vector[place] = told[number]
-        place += 1
-    vector[place] = told_price(price)
+        then = newest - int(lags[lag])
+        frame = frames[then if then >= 0 else then + depth]
+        for number in range(FRAME_SIZE):
+            vector[place + number] = frame[number]
+        place += FRAME_SIZE
+    for number in range(TOLD):
+        vector[place + number] = told[number]
+    vector[place + TOLD] = told_price(price)
 
 
 @law

@@ -65,8 +65,13 @@ def row_of(kind: np.dtype[np.void], source: object) -> dict[str, Any]:
 
 def rows_of(kind: np.dtype[np.void], columns: object, count: int) -> Rows:
     """Rows with the attributes of an object, each an array of shape (count,) or one number for all."""
+    names = kind.names or ()
+    rows = getattr(getattr(columns, names[0]), "base", None)
+    made = isinstance(rows, np.ndarray) and rows.dtype == kind and rows.shape == (count,)
+    if made and all(getattr(columns, name).base is rows for name in names):
+        return rows  # they are columns of such rows already
     rows = np.empty(count, kind)
-    for name in kind.names or ():
+    for name in names:
         rows[name] = getattr(columns, name)
     return rows
 
