@@ -66,9 +66,9 @@ def row_of(kind: np.dtype[np.void], source: object) -> dict[str, Any]:
 def rows_of(kind: np.dtype[np.void], columns: object, count: int) -> Rows:
     """Rows with the attributes of an object, each an array of shape (count,) or one number for all."""
     names = kind.names or ()
-    rows = getattr(getattr(columns, names[0]), "base", None)
-    made = isinstance(rows, np.ndarray) and rows.dtype == kind and rows.shape == (count,)
-    if made and all(getattr(columns, name).base is rows for name in names):
+    rows: Rows | None = getattr(getattr(columns, names[0]), "base", None)
+    whole = isinstance(rows, np.ndarray) and rows.dtype == kind and rows.shape == (count,)
+    if whole and rows is not None and all(getattr(columns, name).base is rows for name in names):
         return rows  # they are columns of such rows already
     rows = np.empty(count, kind)
     for name in names:

@@ -1,13 +1,11 @@
-"""Observation, actions and reward in arrays: number for number what the single-host code makes of each host."""
+"""Observation, actions and reward of many hosts: number for number what each host's telemetry gives."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, decode_batch, useful_moves
+from rlctl.envs.allocations import Allocations, decode_batch
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
@@ -18,35 +16,6 @@ from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import Missing, Value, Why
 
 HOSTS = 12
-
-
-@st.composite
-def allocations(draw, limits):
-    quotas = st.one_of(
-        st.just(UNLIMITED),
-        st.floats(limits.min_quota_cpus, limits.cpus),
-        st.integers(0, limits.levels).map(limits.quota_at),
-    )
-    return Allocation(draw(quotas), draw(st.integers(1, limits.cpus)), draw(st.booleans()))
-
-
-SOME_LIMITS = st.sampled_from(
-    [Limits(1), Limits(2, levels=5), Limits(6, 3.0, levels=8), Limits(3, levels=7, min_quota_cpus=0.3)]
-)
-HOSTS_AND_LIMITS = SOME_LIMITS.flatmap(
-    lambda limits: st.tuples(st.just(limits), st.lists(allocations(limits), min_size=1, max_size=12))
-)
-
-
-@given(HOSTS_AND_LIMITS)
-def test_moves_and_masks_are_as_by_host(case):
-    limits, each = case
-    current = Allocations.of(each)
-    for index in range(len(MOVES)):
-        asked = decode_batch(np.full(len(each), index), current, limits)
-        assert [asked.host(i) for i in range(len(each))] == [decode(index, one, limits) for one in each]
-    useful = [[move.name == "keep" or move.of(one, limits) != one for move in MOVES] for one in each]
-    assert np.array_equal(useful_moves(current, limits), np.array(useful))
 
 
 def test_allocations_are_clipped_as_limits_clip_them():
