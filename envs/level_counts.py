@@ -63,6 +63,9 @@ beside a frozen BE. The second number is the misses at one load that are tolerat
 FEW = 10.0
 """Windows of that kind that count as held before any was seen: a few misses are no share."""
 
+TILE = 4
+"""Bins whose sums stand side by side."""
+
 LEVELS = 16
 """Of so many ticks BE's levels are kept, the sensors' delay at most; a live host keeps more where its windows do."""
 
@@ -71,8 +74,9 @@ HOST_MEMORY = np.dtype(
         # Windows that held and that missed, and of the latter those missed by far, which are tried again later: none
         # at the minimum. Their worth is what a stored 1.0 counts today.
         *((name, "f4", (BINS, TOP + 1)) for name in ("held", "missed", "badly")),
-        # Sums over the bins of no less load, and of no more: kept along, since every tick asks.
-        ("held_above", "f4", (TOP + 1, BINS)),
+        # Sums over the bins of no less load, and of no more: kept along, since every tick asks. The former in tiles of
+        # TILE bins: a tick reads all levels of two near bins, and writes one level of all bins below.
+        ("held_above", "f4", (BINS // TILE + 1, TOP + 1, TILE)),
         *((name, "f4", (BINS, TOP + 1)) for name in ("missed_below", "badly_below")),
         *((name, "f8") for name in ("held_worth", "missed_worth", "badly_worth")),
         # Windows while BE was frozen, at any load.
@@ -133,8 +137,8 @@ def forget_counts(row: Any) -> None:
     for place in range(BINS):
         for level in range(TOP + 1):
             row["held"][place][level] = row["missed"][place][level] = row["badly"][place][level] = 0.0
-            row["held_above"][level][place] = row["missed_below"][place][level] = 0.0
-            row["badly_below"][place][level] = 0.0
+            row["held_above"][place // TILE][level][place % TILE] = 0.0
+            row["missed_below"][place][level] = row["badly_below"][place][level] = 0.0
     row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
     row["alone_held"] = row["alone_missed"] = row["unaged_seconds"] = 0.0
     row["missed_from"] = BINS
@@ -180,7 +184,7 @@ def write_anew(row: Any) -> None:
             held += float(row["held"][above][level])
             missed += float(row["missed"][place][level])
             badly += float(row["badly"][place][level])
-            row["held_above"][level][above] = held
+            row["held_above"][above // TILE][level][above % TILE] = held
             row["missed_below"][place][level] = missed
             row["badly_below"][place][level] = badly
 
@@ -197,9 +201,9 @@ def add_held(row: Any, place: int, level: int) -> None:
     before = float(cells[level])
     after = min(before + 1.0 / worth, MOST_COUNT / worth)
     cells[level] = after
-    above = row["held_above"][level]
     for below in range(place + 1):
-        above[below] = float(above[below]) + (after - before)
+        above = row["held_above"][below // TILE][level]
+        above[below % TILE] = float(above[below % TILE]) + (after - before)
 
 
 @law
@@ -212,8 +216,8 @@ def add_missed(row: Any, place: int, level: int, badly: bool, apart: bool) -> No
     """
     row["missed_from"] = min(place, row["missed_from"])
     for reached in range(level, TOP if apart and level < TOP and not badly else TOP + 1):
-        if row["held_above"][reached][0] > 0.0:  # else nothing held at that level
-            _discount_held(row["held"], row["held_above"][reached], place, reached)
+        if row["held_above"][0][reached][0] > 0.0:  # else nothing held at that level
+            _discount_held(row["held"], row["held_above"], place, reached)
     lowest, worth = TOP if apart and level == TOP else 0, float(row["missed_worth"])
     _count_miss(row["missed"], row["missed_below"], place, lowest, level, worth)
     if badly and level > row["least"]:
@@ -231,7 +235,7 @@ def _discount_held(held: Any, above: Any, place: int, level: int) -> None:
         if where >= place:
             held[where][level] = DISCOUNT * float(held[where][level])
         total += float(held[where][level])
-        above[where] = total
+        above[where // TILE][level][where % TILE] = total
 
 
 @law
@@ -270,13 +274,18 @@ def known_levels(row: Any, place: int, ahead: int, enough: float) -> tuple[int, 
     The first is the highest that held lately, so many windows with it or with more. The second is the highest that
     nothing speaks against; the first is no higher.
     """
-    above, worth, missing = row["held_above"], float(row["held_worth"]), ahead >= row["missed_from"]
+    here, there = row["held_above"][place // TILE], row["held_above"][ahead // TILE]
+    worth, missing, place_in, ahead_in = (
+        float(row["held_worth"]),
+        ahead >= row["missed_from"],
+        place % TILE,
+        ahead % TILE,
+    )
     needed = NEARLY * enough / worth
     held, held_ahead, most, most_ahead = 0.0, 0.0, -1, -1
     for down in range(TOP + 1):
-        cells = above[TOP - down]
-        held += float(cells[place])
-        held_ahead += float(cells[ahead])
+        held += float(here[TOP - down][place_in])
+        held_ahead += float(there[TOP - down][ahead_in])
         if most < 0 and held >= needed:
             most = TOP - down
         if most_ahead < 0 and held_ahead >= needed:
@@ -296,9 +305,8 @@ def known_levels(row: Any, place: int, ahead: int, enough: float) -> tuple[int, 
                 bearable_ahead = level - 1
             if bearable < TOP and bearable_ahead < TOP:
                 break
-            cells = above[level]
-            held -= float(cells[place])
-            held_ahead -= float(cells[ahead])
+            held -= float(here[level][place_in])
+            held_ahead -= float(there[level][ahead_in])
     return min(most, bearable), bearable, min(most_ahead, bearable_ahead), bearable_ahead
 
 
@@ -324,7 +332,7 @@ def own_ratio(row: Any) -> float:
     """
     least = row["least"]
     missed = float(row["missed_below"][BINS - 1][least]) * float(row["missed_worth"]) + float(row["alone_missed"])
-    held = float(row["held_above"][least][0]) * float(row["held_worth"]) + float(row["alone_held"])
+    held = float(row["held_above"][0][least][0]) * float(row["held_worth"]) + float(row["alone_held"])
     return missed / (missed + held + FEW)
 
 
@@ -350,11 +358,11 @@ def free_holds(row: Any, load: float) -> bool:
 @law
 def free_is_borne(row: Any, free_missed: float, missed_place: int, held_place: int) -> bool:
     """Whether misses beside a BE that has everything are no more than those otherwise."""
-    missed, held, above = 0.0, 0.0, row["held_above"]
+    missed, held, above, inside = 0.0, 0.0, row["held_above"][held_place // TILE], held_place % TILE
     for level in range(TOP):
         missed += float(row["missed_below"][missed_place][level])
-        held += float(above[level][held_place])
+        held += float(above[level][inside])
     otherwise = missed * row["missed_worth"] + row["alone_missed"]
     windows = otherwise + held * row["held_worth"] + row["alone_held"]
-    free_held = float(above[TOP][held_place]) * row["held_worth"]
+    free_held = float(above[TOP][inside]) * row["held_worth"]
     return is_borne(free_missed, free_held, FREE_BUDGET_RATIO + otherwise / (windows + FEW))

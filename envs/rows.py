@@ -53,9 +53,11 @@ def plain_row(kind: np.dtype[np.void]) -> dict[str, Any]:
 def plain_field(kind: np.dtype[Any], value: object) -> Any:
     """A field's value for such a row, rounded as in a row of that type."""
     numbers = np.array(value, kind.base)
-    if numbers.ndim == 2 and kind.base == np.float32:
-        return [array("f", line) for line in numbers.tolist()]
-    return numbers.tolist()
+    return _in_arrays(numbers.tolist(), numbers.ndim) if kind.base == np.float32 else numbers.tolist()
+
+
+def _in_arrays(lines: Any, depth: int) -> Any:
+    return array("f", lines) if depth == 1 else [_in_arrays(line, depth - 1) for line in lines]
 
 
 def row_of(kind: np.dtype[np.void], source: object) -> dict[str, Any]:
