@@ -113,9 +113,7 @@ def decode_batch(actions: NDArray[np.integer] | Allocations, current: Allocation
 
 def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
-    asked = _empty((len(MOVES), len(current.frozen)))
-    compiled(_apply_all)(*current, *_ranges(limits, len(current.frozen)), *asked)
-    return asked
+    return _ask(np.tile(np.arange(len(MOVES))[:, None], len(current.frozen)), current, limits)
 
 
 @lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
@@ -129,57 +127,31 @@ def moved_one(current: Allocation, limits: Limits) -> Allocations:
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:
     """Moves that change something, and `keep`: shape (n, len(MOVES))."""
-    useful = np.empty((len(current.frozen), len(MOVES)), np.bool_)
-    compiled(_find_useful)(*current, *_ranges(limits, len(useful)), useful)
-    return useful
+    changes = apply_moves(current, limits).differ(current)
+    changes[KEEP] = True
+    return changes.T
 
 
 def chosen(moves: NDArray[np.integer], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What the move of each host's index asks for; shape (n,)."""
-    asked = _empty(moves.shape)
-    compiled(_apply_chosen)(np.asarray(moves, np.int64), *current, *_ranges(limits, len(moves)), *asked)
-    return asked
+    return Allocations(*(column[0] for column in _ask(np.asarray(moves, np.int64)[None], current, limits)))
 
 
-def _empty(shape: tuple[int, ...]) -> Allocations:
-    return Allocations(np.empty(shape), np.empty(shape, np.int64), np.empty(shape, np.bool_))
-
-
-def _ranges(limits: Limits | VectorLimits, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """CPUs and smallest quota of each host."""
-    cpus, quota = np.empty(count, np.int64), np.empty(count)
-    cpus[:], quota[:] = limits.cpus, limits.min_quota_cpus
-    return cpus, quota
+def _ask(moves: NDArray[np.int64], current: Allocations, limits: Limits | VectorLimits) -> Allocations:
+    """What moves ask for; the last axis of their shape are the hosts."""
+    cpus, least = np.empty(moves.shape[1], np.int64), np.empty(moves.shape[1])
+    cpus[:], least[:] = limits.cpus, limits.min_quota_cpus
+    asked = np.empty(moves.shape), np.empty(moves.shape, np.int64), np.empty(moves.shape, np.bool_)
+    compiled(_apply_each)(moves, *current, cpus, least, *asked)
+    return Allocations(*asked)
 
 
 @law
-def _apply_chosen(
+def _apply_each(
     moves: Any, quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, a: Any, b: Any, c: Any
 ) -> None:
-    for host in range(len(quota)):
-        a[host], b[host], c[host] = apply_move(
-            moves[host], quota[host], cpuset[host], frozen[host], cpus[host], least[host]
-        )
-
-
-@law
-def _apply_all(quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, a: Any, b: Any, c: Any) -> None:
-    for move in range(len(a)):
+    for row in range(len(moves)):
         for host in range(len(quota)):
-            a[move, host], b[move, host], c[move, host] = apply_move(
-                move, quota[host], cpuset[host], frozen[host], cpus[host], least[host]
+            a[row, host], b[row, host], c[row, host] = apply_move(
+                moves[row, host], quota[host], cpuset[host], frozen[host], cpus[host], least[host]
             )
-
-
-@law
-def _find_useful(quota: Any, cpuset: Any, frozen: Any, cpus: Any, least: Any, useful: Any) -> None:
-    for host in range(len(quota)):
-        for move in range(useful.shape[1]):
-            useful[host, move] = is_useful(move, quota[host], cpuset[host], frozen[host], cpus[host], least[host])
-
-
-@law
-def is_useful(move: int, quota_cpus: float, cpuset_cpus: int, frozen: bool, cpus: int, min_quota_cpus: float) -> bool:
-    """Whether a move changes something, or is `keep`."""
-    quota, cpuset, freezer = apply_move(move, quota_cpus, cpuset_cpus, frozen, cpus, min_quota_cpus)
-    return move == KEEP or quota != quota_cpus or cpuset != cpuset_cpus or freezer != frozen
