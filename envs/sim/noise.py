@@ -7,6 +7,7 @@ a thousand others, whatever the managers do; managers are compared on common ran
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -57,9 +58,15 @@ def key_of_stretch(seed: int, number: float) -> int:
     return key_of((seed + int(_STRETCH) * stretch + int(_STRETCH)) & _WORD)
 
 
-def places(tick: int, *channels: int) -> NDArray[np.uint64]:
+@cache
+def _offsets(channels: tuple[int, ...]) -> NDArray[np.uint64]:
+    return np.array([(channel + 1) * _GOLDEN & _WORD for channel in channels], np.uint64)
+
+
+def places(tick: int, channels: tuple[int, ...]) -> NDArray[np.uint64]:
     """Where the numbers of some channels of a tick stand in everybody's sequence."""
-    return np.array([(tick * _TICK + (channel + 1) * _GOLDEN) & _WORD for channel in channels], np.uint64)
+    at: NDArray[np.uint64] = _offsets(channels) + np.array([tick * _TICK & _WORD], np.uint64)
+    return at
 
 
 def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0) -> NDArray[np.float64]:
@@ -72,7 +79,7 @@ def uniforms(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0
     Returns:
         Shape (channels, n).
     """
-    drawn: NDArray[np.float64] = uniform(key_of(seeds), places(tick, *range(first, first + channels))[:, None])
+    drawn: NDArray[np.float64] = uniform(key_of(seeds), places(tick, tuple(range(first, first + channels)))[:, None])
     return drawn
 
 

@@ -367,7 +367,7 @@ def step_hosts(
     count = len(constants)
     for place in range(len(hosts)):
         step_host(
-            hosts[place], constants[place % count], orders[place], windows[place], at, rates_rps[place % count], tick,
+            hosts[place], constants[place % count], orders[place], windows[place], at, rates_rps[place % len(rates_rps)], tick,
             tick_seconds,
         )  # fmt: skip
 
@@ -432,20 +432,19 @@ class Hosts:
         branch.rows = hosts.rows.copy()
         return branch
 
-    def spread_over(self, *shapes: tuple[int, ...]) -> None:
-        """Have a state for each place of arrays of these shapes, (..., n)."""
-        shape = np.broadcast_shapes(self.rows.shape, *shapes)
+    def spread_over(self, shape: tuple[int, ...]) -> None:
+        """Have a state for each place of an array of this shape, (..., n)."""
         if shape != self.rows.shape:
-            self.rows = np.broadcast_to(self.rows, shape).copy()
+            self.rows = np.broadcast_to(self.rows, np.broadcast_shapes(self.rows.shape, shape)).copy()
 
     def step(self, rate_rps: Array, orders: HostOrders) -> Window:
         """Let one control period pass with these arrivals per second, shape (n,), and orders."""
-        self.spread_over(*(np.shape(getattr(orders, name)) for name in ORDER.names or ()))
+        for column in (orders.quota_cpus, orders.cpuset_cpus, orders.frozen, orders.weight_ratio):
+            self.spread_over(column.shape)
         given, windows = order_rows(orders, self.rows.shape), np.empty(self.rows.shape, WINDOW)
-        rates = np.broadcast_to(np.asarray(rate_rps, float), self.count)
         self._step(
             self.rows.reshape(-1), self.constant_rows, given.reshape(-1), windows.reshape(-1),
-            places(self.tick, *CHANNELS), np.ascontiguousarray(rates), self.tick, self.tick_seconds,
+            places(self.tick, CHANNELS), np.ascontiguousarray(rate_rps, float), self.tick, self.tick_seconds,
         )  # fmt: skip
         self.tick += 1
         return Window(windows)
@@ -454,8 +453,8 @@ class Hosts:
 def order_rows(orders: HostOrders, shape: tuple[int, ...]) -> Rows:
     """Orders as rows of ORDER, spread over a shape (..., n)."""
     rows = np.empty(shape, ORDER)
-    for name in ORDER.names or ():
-        rows[name] = getattr(orders, name)
+    rows["quota_cpus"], rows["cpuset_cpus"] = orders.quota_cpus, orders.cpuset_cpus
+    rows["frozen"], rows["weight_ratio"] = orders.frozen, orders.weight_ratio
     return rows
 
 
