@@ -16,7 +16,7 @@ from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.observations import book
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Telemetry
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import Profile
 
 

@@ -81,8 +81,8 @@ def _move(
     """What a move asks for where the numbers before the last two are in force."""
     cpuset_cpus = cpuset_cpus + cpuset_step
     if quota_ratio >= 0.0:
-        highest = _whole_nano(min(float(cpus), quota_cpus) + rise_ratio * cpus)
-        quota_cpus = min(max(_whole_nano(quota_ratio * cpus), min_quota_cpus), highest)
+        highest = whole_nano(min(float(cpus), quota_cpus) + rise_ratio * cpus)
+        quota_cpus = min(max(whole_nano(quota_ratio * cpus), min_quota_cpus), highest)
         if 0 < cpuset_cpus < quota_cpus:
             opens = max(1, math.floor(rise_ratio * cpus)) if rise_ratio > RISE_RATIO else 1
             cpuset_cpus = min(cpuset_cpus + opens, math.ceil(quota_cpus))
@@ -90,7 +90,7 @@ def _move(
 
 
 @law
-def _whole_nano(cpus: float) -> float:
+def whole_nano(cpus: float) -> float:
     """To nano-CPUs, so that the same target is the same quota, to the last bit, on the way up and down."""
     # What is added and taken away again has no bits below 1: halves go to the even number, as `round` has them.
     return (cpus * 1e9 + NO_FRACTION - NO_FRACTION) / 1e9

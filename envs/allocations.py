@@ -14,6 +14,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import PolicyError
 from rlctl.envs.law import compiled, law
+from rlctl.envs.rows import ALLOCATION, Rows
 
 
 class Allocations(NamedTuple):
@@ -31,6 +32,18 @@ class Allocations(NamedTuple):
             np.array([host.cpuset_cpus for host in each], np.int64),
             np.array([host.frozen for host in each], np.bool_),
         )
+
+    @classmethod
+    def of_rows(cls, rows: Rows) -> Allocations:
+        """The columns of rows of ALLOCATION, without a copy."""
+        return cls(rows["quota_cpus"], rows["cpuset_cpus"], rows["frozen"])
+
+    @property
+    def rows(self) -> Rows:
+        """The same as rows of ALLOCATION."""
+        rows = np.empty(len(self.frozen), ALLOCATION)
+        rows["quota_cpus"], rows["cpuset_cpus"], rows["frozen"] = self
+        return rows
 
     @classmethod
     def same(cls, one: Allocation, count: int) -> Allocations:

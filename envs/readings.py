@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.rows import READING_NAMES, Rows
+from rlctl.envs.rows import READING, READING_NAMES, Rows
 
 
 class Readings(NamedTuple):
@@ -51,3 +51,14 @@ class Readings(NamedTuple):
     def of(cls, rows: Rows) -> Self:
         """The columns of rows of READING, without a copy."""
         return cls(*(rows[name] for name in READING_NAMES))
+
+    @property
+    def rows(self) -> Rows:
+        """The same as rows of READING; those whose columns these are, if they are."""
+        whole = self.lost.base
+        if whole is not None and whole.dtype == READING and all(column.base is whole for column in self):
+            return whole
+        rows = np.empty(len(self.lost), READING)
+        for name, column in zip(READING_NAMES, self, strict=True):
+            rows[name] = column
+        return rows

@@ -1,41 +1,73 @@
-"""The two guards that suspend BE: the load gate and the slack gate (Heracles, ISCA 2015, algorithm 1).
-
-Their rules stand twice: here for one host, in `rlctl.safety.many.guards` for hosts in arrays.
-`tests/safety/many/test_shield.py` holds the two equal to the last bit.
-"""
+"""The two guards that suspend BE: the load gate and the slack gate (Heracles, ISCA 2015, algorithm 1)."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.law import law
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import elapsed_seconds, poll_due
 from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound, Reason
 
 
-@dataclass(frozen=True, slots=True)
-class GateMemory:
+class GateMemory(NamedTuple):
     """Memory of the load gate.
 
     Attributes:
         closed: Whether BE is suspended.
-        load_ratio: Load of the last judgement; None before the first.
+        load_ratio: Load of the last judgement; NaN before the first, as is the time of it.
         noise_ratio: Mean change of the load from one judgement to the next, none counted beyond the widest gap between
             the thresholds.
     """
 
     closed: bool = True
-    load_ratio: float | None = None
-    polled_seconds: float | None = None
+    load_ratio: float = math.nan
+    polled_seconds: float = math.nan
     noise_ratio: float = 0.0
 
 
 NOISE_WEIGHT, NOISE_TIMES = 0.05, 2.0
 """Weight of a judgement in the noise of the load, and the gap between the thresholds by that noise. Few judgements of a
 load that wavers around its middle are beyond both."""
+
+
+@law
+def gate_after(
+    memory: GateMemory,
+    now_seconds: float,
+    load: float,
+    suspend_ratio: float,
+    resume_ratio: float,
+    least_gap_ratio: float,
+    poll_seconds: float,
+) -> GateMemory:
+    """What the load gate remembers after a tick.
+
+    Args:
+        load: The load to judge by; NaN for none.
+    """
+    if math.isnan(load) or not poll_due(memory.polled_seconds, now_seconds, poll_seconds):
+        return memory
+    # The very same load is a reading that is shown twice, and no sign of quiet. A step of the load is no noise: it
+    # counts as the widest gap once. So does what is no number.
+    noise, most, change = memory.noise_ratio, suspend_ratio - resume_ratio, abs(load - memory.load_ratio)
+    if not math.isnan(memory.load_ratio) and load != memory.load_ratio:
+        noise += NOISE_WEIGHT * ((change if change < most else most) - noise)
+    # load > suspend: closed; load < resume: open; between the two it stays as it is, so that a load that wavers at
+    # one threshold does not start and stop BE in each tick.
+    below = resumes_below(noise, suspend_ratio, resume_ratio, least_gap_ratio)
+    closed = load > suspend_ratio or (memory.closed and not load < below)
+    return GateMemory(closed, load, now_seconds, noise)
+
+
+@law
+def resumes_below(noise_ratio: float, suspend_ratio: float, resume_ratio: float, least_gap_ratio: float) -> float:
+    """The load below which a closed gate opens: nearer to the upper threshold where the load hardly wavers."""
+    return max(resume_ratio, suspend_ratio - max(NOISE_TIMES * noise_ratio, least_gap_ratio))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +94,9 @@ class LoadGate:
 
     def advance(self, memory: GateMemory, telemetry: Telemetry) -> GateMemory:
         """Judge the load when a poll is due; without a load the poll stays due."""
-        now = telemetry.time_seconds
-        if not poll_due(memory.polled_seconds, now, self.poll_seconds):
-            return memory
         load = self.trust.load_ratio(telemetry, self.suspend_ratio)
-        if load is None:
-            return memory
-        # load > suspend: closed; load < resume: open; between the two it stays as it is, so that a load that wavers at
-        # one threshold does not start and stop BE in each tick.
-        noise = self._noise_ratio(memory, load)
-        closed = load > self.suspend_ratio or (memory.closed and not load < self._resumes_below(noise))
-        return GateMemory(closed, load, now, noise)
-
-    def _resumes_below(self, noise_ratio: float) -> float:
-        return max(self.resume_ratio, self.suspend_ratio - max(NOISE_TIMES * noise_ratio, self.least_gap_ratio))
-
-    def _noise_ratio(self, memory: GateMemory, load_ratio: float) -> float:
-        # The very same load is a reading that is shown twice, and no sign of quiet. A step of the load is no noise: it
-        # counts as the widest gap once. So does what is no number.
-        if memory.load_ratio is None or load_ratio == memory.load_ratio:
-            return memory.noise_ratio
-        most, change = self.suspend_ratio - self.resume_ratio, abs(load_ratio - memory.load_ratio)
-        return memory.noise_ratio + NOISE_WEIGHT * ((change if change < most else most) - memory.noise_ratio)
+        constants = self.suspend_ratio, self.resume_ratio, self.least_gap_ratio, self.poll_seconds
+        return gate_after(memory, telemetry.time_seconds, load, *constants)
 
     def bound(self, memory: GateMemory, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation while closed, else no objection."""
@@ -91,30 +104,63 @@ class LoadGate:
         if not memory.closed:
             return None
         seen, reason = "not seen yet", Reason.LOAD_UNKNOWN
-        if memory.load_ratio is not None:
+        if not math.isnan(memory.load_ratio):
             seen, reason = f"{memory.load_ratio:.3f}", Reason.LOAD_HIGH
-        below = self._resumes_below(memory.noise_ratio)
+        below = resumes_below(memory.noise_ratio, self.suspend_ratio, self.resume_ratio, self.least_gap_ratio)
         detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {below:.3g} allows"
         return Bound(self.name, reason, limits.safe, detail)
 
 
-@dataclass(frozen=True, slots=True)
-class Strikes:
+class Strikes(NamedTuple):
     """Memory of the slack gate.
 
     Attributes:
         count: Strikes that are not forgotten yet, up to `SlackGate.suspend_after`.
         clean_seconds: Time since the last strike, up to `SlackGate.forget_seconds`.
         remaining_seconds: Time until the cool-down ends.
-        slack_ratio: Slack of the last judgement; None before the first.
+        slack_ratio: Slack of the last judgement; NaN before the first, as are the times.
     """
 
-    count: int = 0
+    count: int = 0  # type: ignore[assignment] # a tuple has a method of that name
     clean_seconds: float = 0.0
     remaining_seconds: float = 0.0
-    slack_ratio: float | None = None
-    seen_seconds: float | None = None
-    polled_seconds: float | None = None
+    slack_ratio: float = math.nan
+    seen_seconds: float = math.nan
+    polled_seconds: float = math.nan
+
+
+@law
+def strikes_after(
+    memory: Strikes,
+    now_seconds: float,
+    slack: float,
+    suspend_ratio: float,
+    suspend_after: int,
+    forget_seconds: float,
+    cool_down_seconds: float,
+    poll_seconds: float,
+    gap_seconds: float,
+) -> Strikes:
+    """What the slack gate remembers after a tick.
+
+    Args:
+        slack: The slack to judge by; NaN for none.
+    """
+    # Time counts by what passes between readings: a clock that goes back neither shortens nor prolongs a cool-down,
+    # one that jumps ahead ends none.
+    passed = elapsed_seconds(memory.seen_seconds, now_seconds, gap_seconds)
+    clean = min(memory.clean_seconds + passed, forget_seconds)
+    remaining = max(memory.remaining_seconds - passed, 0.0)
+    if math.isnan(slack) or not poll_due(memory.polled_seconds, now_seconds, poll_seconds):
+        return Strikes(memory.count, clean, remaining, memory.slack_ratio, now_seconds, memory.polled_seconds)
+    if slack >= suspend_ratio:
+        count = 0 if clean >= forget_seconds else memory.count
+        return Strikes(count, clean, remaining, slack, now_seconds, now_seconds)
+    # slack < 0: DisableBE, EnterCooldown, where enough strikes have come together; each further one starts the
+    # cool-down anew.
+    count = min(memory.count + 1, suspend_after)
+    remaining = cool_down_seconds if count >= suspend_after else remaining
+    return Strikes(count, 0.0, remaining, slack, now_seconds, now_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,33 +193,18 @@ class SlackGate:
 
     def advance(self, memory: Strikes, telemetry: Telemetry) -> Strikes:
         """Let time pass, and judge the slack when a poll is due; without one the poll stays due."""
-        now = telemetry.time_seconds
-        # Time counts by what passes between readings: a clock that goes back neither shortens nor prolongs a cool-down,
-        # one that jumps ahead ends none.
-        passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
-        clean = min(memory.clean_seconds + passed, self.forget_seconds)
-        remaining = max(memory.remaining_seconds - passed, 0.0)
-        due = poll_due(memory.polled_seconds, now, self.poll_seconds)
-        slack = self.trust.slack_ratio(telemetry) if due else None
-        if slack is None:
-            return Strikes(memory.count, clean, remaining, memory.slack_ratio, now, memory.polled_seconds)
-        if slack >= self.suspend_ratio:
-            return Strikes(0 if clean >= self.forget_seconds else memory.count, clean, remaining, slack, now, now)
-        # slack < 0: DisableBE, EnterCooldown, where enough strikes have come together; each further one starts the
-        # cool-down anew.
-        count = min(memory.count + 1, self.suspend_after)
-        return Strikes(
-            count, 0.0, self.cool_down_seconds if count >= self.suspend_after else remaining, slack, now, now
-        )
+        slack = self.trust.slack_ratio(telemetry)
+        constants = self.suspend_ratio, self.suspend_after, self.forget_seconds, self.cool_down_seconds
+        return strikes_after(memory, telemetry.time_seconds, slack, *constants, self.poll_seconds, self.gap_seconds)
 
     def bound(self, memory: Strikes, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """Safe when suspended or cooling down, the minimum on a first strike, else no objection."""
         slack, left = memory.slack_ratio, memory.remaining_seconds
-        struck = slack is not None and slack < self.suspend_ratio
+        struck = slack < self.suspend_ratio  # which NaN is not
         if not struck and left <= 0.0:
             return None
         reason = Reason.SLACK_NEGATIVE if struck else Reason.COOLING_DOWN
         suspended = left > 0.0 or memory.count >= self.suspend_after
-        detail = f"slack {slack:.3f}, " if slack is not None else ""
+        detail = "" if math.isnan(slack) else f"slack {slack:.3f}, "
         detail += f"strike {memory.count} of {self.suspend_after}, {left:.1f} s of the cool-down left"
         return Bound(self.name, reason, limits.safe if suspended else limits.minimum, detail)

@@ -1,46 +1,44 @@
-"""The guards that leave BE running but hold it down: slack hold, slack floor, growth rate and ceiling.
-
-Their rules stand twice: here for one host, in `rlctl.safety.many.guards` for hosts in arrays.
-`tests/safety/many/test_shield.py` holds the two equal to the last bit.
-"""
+"""The guards that leave BE running but hold it down: slack hold, slack floor, growth rate and ceiling."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from rlctl.envs.actions import whole_nano
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
+from rlctl.envs.law import law
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Memoryless, elapsed_seconds, poll_due
 from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound, Reason
 
 
-@dataclass(frozen=True, slots=True)
-class SeenSlack:
-    """Memory of the guards that hold by slack: that of the last judgement, None before the first."""
+class SeenSlack(NamedTuple):
+    """Memory of the guards that hold by slack: that of the last judgement, NaN before the first."""
 
-    slack_ratio: float | None = None
-    polled_seconds: float | None = None
+    slack_ratio: float = math.nan
+    polled_seconds: float = math.nan
 
     def below(self, ratio: float) -> bool:
         """True when the slack is below a threshold, or none was seen yet."""
-        return self.slack_ratio is None or self.slack_ratio < ratio
+        return not self.slack_ratio >= ratio
 
     def reason(self, known: Reason) -> Reason:
         """Why BE is held: this, where a slack was seen."""
-        return Reason.SLACK_UNKNOWN if self.slack_ratio is None else known
-
-    def after(self, telemetry: Telemetry, poll_seconds: float, trust: Trust) -> SeenSlack:
-        """The memory after a tick; without a believed slack the poll stays due."""
-        if not poll_due(self.polled_seconds, telemetry.time_seconds, poll_seconds):
-            return self
-        slack = trust.slack_ratio(telemetry)
-        return self if slack is None else SeenSlack(slack, telemetry.time_seconds)
+        return Reason.SLACK_UNKNOWN if math.isnan(self.slack_ratio) else known
 
     def __str__(self) -> str:
-        return "slack not seen yet" if self.slack_ratio is None else f"slack {self.slack_ratio:.3f}"
+        return "slack not seen yet" if math.isnan(self.slack_ratio) else f"slack {self.slack_ratio:.3f}"
+
+
+@law
+def seen_after(memory: SeenSlack, now_seconds: float, slack: float, poll_seconds: float) -> SeenSlack:
+    """The memory after a tick; without a believed slack, which is NaN, the poll stays due."""
+    if math.isnan(slack) or not poll_due(memory.polled_seconds, now_seconds, poll_seconds):
+        return memory
+    return SeenSlack(slack, now_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class _BySlack:
 
     def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
         """Look at the slack when a poll is due."""
-        return memory.after(telemetry, self.poll_seconds, self.trust)
+        return seen_after(memory, telemetry.time_seconds, self.trust.slack_ratio(telemetry), self.poll_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +106,16 @@ class SlackFloor(_BySlack):
         return Allocation(quota_cpus, max(math.ceil(quota_cpus), 1))
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """Memory of the growth rate.
 
     Attributes:
-        seen_seconds: Time of the last reading.
+        seen_seconds: Time of the last reading; NaN before the first.
         passed_seconds: Time before it that earns growth.
         well_seconds: Time in which the target was seen to be held, as far as it is saved.
     """
 
-    seen_seconds: float | None = None
+    seen_seconds: float = math.nan
     passed_seconds: float = 0.0
     well_seconds: float = 0.0
 
@@ -126,6 +123,39 @@ class Pace:
 SAVED = 5.0
 """Most time without a miss that is saved, in multiples of what a miss costs of it. So one miss in a long while changes
 nothing, and some close together do."""
+
+
+@law
+def pace_after(memory: Pace, now_seconds: float, slack: float, gap_seconds: float, well_seconds: float) -> Pace:
+    """What the growth rate remembers after a tick.
+
+    Args:
+        slack: The slack to judge by; NaN for none.
+        well_seconds: Time without a miss that a miss costs.
+    """
+    passed = elapsed_seconds(memory.seen_seconds, now_seconds, gap_seconds)
+    # An overload may blind its sensors: a tick of which nobody knows costs as much as a miss.
+    if slack >= 0.0:
+        return Pace(now_seconds, passed, min(memory.well_seconds + passed, SAVED * well_seconds))
+    return Pace(now_seconds, passed, max(memory.well_seconds - well_seconds, 0.0))
+
+
+@law
+def grow(
+    quota_cpus: float, cpuset_cpus: int, passed_seconds: float, rate: float, least_cpuset_cpus: int, well: bool,
+    cpus: int,
+) -> tuple[float, int]:  # fmt: skip
+    """What is in force and one step more.
+
+    Args:
+        rate: Share of BE's CPUs by which the quota may grow each second.
+        least_cpuset_cpus: CPUs by which the cpuset may grow in any case; more where all has been `well`.
+    """
+    # most = what is in force + rate * time, in nano-CPUs, so that a step onto the quota grid is not lost to a last bit.
+    most = whole_nano(quota_cpus + rate * cpus * passed_seconds)
+    step_cpus = max(least_cpuset_cpus, math.floor(rate * cpus * passed_seconds) if well else 0)
+    lifted = most > quota_cpus and most >= cpus
+    return UNLIMITED if lifted else max(most, quota_cpus), cpuset_cpus + (step_cpus if passed_seconds > 0.0 else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,26 +191,17 @@ class GrowthRate:
 
     def advance(self, memory: Pace, telemetry: Telemetry) -> Pace:
         """Note how much time passed, and how much of it was well."""
-        now, slack = telemetry.time_seconds, self.trust.slack_ratio(telemetry)
-        passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
-        # An overload may blind its sensors: a tick of which nobody knows costs as much as a miss.
-        if slack is not None and slack >= 0.0:
-            return Pace(now, passed, min(memory.well_seconds + passed, SAVED * self.well_seconds))
-        return Pace(now, passed, max(memory.well_seconds - self.well_seconds, 0.0))
+        slack = self.trust.slack_ratio(telemetry)
+        return pace_after(memory, telemetry.time_seconds, slack, self.gap_seconds, self.well_seconds)
 
     def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force and one step more."""
-        # most = what is in force + rate * time. A frozen BE counts as one at the minimum: to thaw a large quota would
-        # be the largest step of all.
+        # A frozen BE counts as one at the minimum: to thaw a large quota would be the largest step of all.
         base = limits.minimum if current.frozen else current
         well = memory.well_seconds >= self.well_seconds
         rate = self.well_ratio_per_second if well else self.ratio_per_second
-        # Rounded to nano-CPUs, so that a step onto the quota grid is not lost to the last bit.
-        quota_cpus = round(base.quota_cpus + rate * limits.cpus * memory.passed_seconds, 9)
-        step_cpus = max(self.cpuset_cpus, math.floor(rate * limits.cpus * memory.passed_seconds) if well else 0)
-        cpuset_cpus = base.cpuset_cpus + (step_cpus if memory.passed_seconds > 0.0 else 0)
-        grown = quota_cpus > base.quota_cpus and quota_cpus >= limits.cpus
-        most = Allocation(UNLIMITED if grown else max(quota_cpus, base.quota_cpus), cpuset_cpus)
+        in_force = base.quota_cpus, base.cpuset_cpus
+        most = Allocation(*grow(*in_force, memory.passed_seconds, rate, self.cpuset_cpus, well, limits.cpus))
         return Bound(self.name, Reason.GROWTH_RATE, most, f"at most {most} after {memory.passed_seconds:.2f} s")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.law import law
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.verdict import Bound
 
@@ -58,15 +59,23 @@ class Memoryless:
         """There is no memory to advance."""
 
 
-def elapsed_seconds(last_seconds: float | None, now_seconds: float, gap_seconds: float) -> float:
-    """Time that is believed to have passed: none when the clock went back, `gap_seconds` at most when it jumped."""
-    return 0.0 if last_seconds is None else min(max(now_seconds - last_seconds, 0.0), gap_seconds)
+@law
+def elapsed_seconds(last_seconds: float, now_seconds: float, gap_seconds: float) -> float:
+    """Time that is believed to have passed: none when the clock went back, `gap_seconds` at most when it jumped.
+
+    Args:
+        last_seconds: NaN before the first reading.
+    """
+    since = now_seconds - last_seconds
+    return min(since, gap_seconds) if since > 0.0 else 0.0
 
 
-def poll_due(polled_seconds: float | None, now_seconds: float, poll_seconds: float) -> bool:
-    """True when a poll is due: the first one, a period after the last one, or when the clock went back."""
-    if polled_seconds is None:
-        return True
+@law
+def poll_due(polled_seconds: float, now_seconds: float, poll_seconds: float) -> bool:
+    """True when a poll is due: the first one, a period after the last one, or when the clock went back.
+
+    Args:
+        polled_seconds: NaN for never.
+    """
     # A clock that went back makes the poll due at once: to judge too often costs nothing, too seldom costs the LC.
-    since = now_seconds - polled_seconds
-    return since < 0.0 or since >= poll_seconds * (1.0 - POLL_TOLERANCE)
+    return not 0.0 <= now_seconds - polled_seconds < poll_seconds * (1.0 - POLL_TOLERANCE)

@@ -2,18 +2,16 @@
 
 Where BE has the kernel's least weight, and that weight counts, BE is free until such evidence comes. `Shield` waives
 the bounds of the slack guards and of the growth rate until then; what these guards remember goes on as ever.
-
-The rule stands twice: here for one host, in `rlctl.safety.many.harm` for hosts in arrays.
-`tests/safety/many/test_shield.py` holds the two equal to the last bit.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.law import law
 from rlctl.envs.telemetry import MOST_LOAD_RATIO, Quantile, Telemetry, Value
 from rlctl.safety.gates import SlackGate
 from rlctl.safety.growth import GrowthRate, SlackFloor, SlackHold
@@ -44,8 +42,7 @@ WAIVED = (SlackGate, SlackFloor, SlackHold, GrowthRate)
 """Guards whose bounds do not hold a BE of the least weight without evidence of harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class HarmRecord:
+class HarmRecord(NamedTuple):
     """What is known of the LC's misses.
 
     Attributes:
@@ -57,6 +54,7 @@ class HarmRecord:
         suspect_seconds: For how long the guards hold BE yet.
         sentence_seconds: For how long they did last, less the time since then in which BE was free.
         cleared: Whether nothing speaks against BE in this tick.
+        seen_seconds: Time of the last reading; NaN before the first.
     """
 
     held_windows: float = 0.0
@@ -69,7 +67,88 @@ class HarmRecord:
     suspect_seconds: float = 0.0
     sentence_seconds: float = 0.0
     cleared: bool = False
-    seen_seconds: float | None = None
+    seen_seconds: float = math.nan
+
+
+@law
+def harm_after(
+    memory: HarmRecord,
+    now_seconds: float,
+    slack: float,
+    load: float,
+    used_cpus: float,
+    window_seconds: float,
+    idle: bool,
+    control_windows: float,
+    missed_ratio: float,
+    again_seconds: float,
+    suspect_seconds: float,
+    gap_seconds: float,
+) -> HarmRecord:
+    """Count the window for BE or for the control, and judge.
+
+    Args:
+        slack, load: To judge by; NaN for none.
+        used_cpus: What BE used; without bounds where that is not known, for it may have run.
+        window_seconds: How long the window of the tail is.
+        idle: The LC is known to be idle.
+        control_windows, missed_ratio, again_seconds, suspect_seconds, gap_seconds: As of `HarmEvidence`.
+    """
+    passed = elapsed_seconds(memory.seen_seconds, now_seconds, gap_seconds)
+    since = min(memory.clean_seconds + passed, LONGEST_SECONDS)
+    held = 0.0 <= used_cpus <= HELD_CPUS
+    held_seconds = min(memory.held_seconds + passed, LONGEST_SECONDS) if held else 0.0
+    held_windows = memory.held_windows * (1.0 - min(passed / STALE_SECONDS, 1.0))
+    held_missed, held_load = memory.held_missed_ratio, memory.held_load_ratio
+    free_windows, free_missed = memory.free_windows, memory.free_missed_ratio
+    suspect, sentence = memory.suspect_seconds, memory.sentence_seconds
+    # A tick without a tail clears nobody, and no time of it counts.
+    if math.isnan(slack) or idle:
+        left = suspect if math.isnan(slack) else max(suspect - passed, 0.0)
+        return HarmRecord(
+            held_windows, held_missed, held_load, free_windows, free_missed, held_seconds, since, left, sentence,
+            not math.isnan(slack), now_seconds,
+        )  # fmt: skip
+    # A window that reaches well into the one before overlaps it.
+    window = window_seconds if 1.5 * passed < window_seconds <= LONGEST_SECONDS else 0.0
+    missed, loaded = slack < missed_ratio, load <= MOST_LOAD_RATIO
+    # The first windows after a freeze have what queued before it; they are no control.
+    control = held and held_seconds - passed >= max(window - 0.5 * passed, 0.5 * passed) and passed > 0.0
+    # Windows that overlap show one late request many times: each counts by what is new in it.
+    weight = passed / max(window, passed) if passed > 0.0 else 0.0
+    # mean <- mean + (x - mean) w / n, where n grows to MOST_WINDOWS: from there on the older ones fade.
+    if control and loaded and weight > 0.0:
+        held_windows = min(held_windows + weight, MOST_WINDOWS)
+        held_missed += weight / held_windows * (missed - held_missed)
+        held_load += weight / held_windows * (load - held_load)
+    elif not held and weight > 0.0:
+        free_windows = min(free_windows + weight, MOST_WINDOWS)
+        free_missed += weight / free_windows * (missed - free_missed)
+    # The miss is the LC's own where it misses no more beside BE than alone, as far as that is known:
+    # m1 <= p0 n1 + sqrt(p0 n1): what the LC misses alone, and one standard deviation of that.
+    enough = control_windows * (1.0 if suspect > 0.0 else LEFT_RATIO)
+    alone = CAUTION_RATIO * held_missed
+    most = alone + math.sqrt(alone / max(free_windows, 1.0))
+    own = loaded and held_windows >= enough and free_missed <= most and load >= LEAST_LOAD_RATIO * held_load
+    missed = missed and not control
+    blamed, clean = missed and not own and since >= window - 0.5 * passed, since
+    if blamed:
+        clean = 0.0
+        if suspect > 0.0:
+            suspect = sentence
+        elif since <= max(again_seconds, 1.5 * window):
+            # Twice as long each time: a host where no weight helps is tried ever more seldom.
+            suspect = sentence = min(max(2.0 * sentence, suspect_seconds), LONGEST_SECONDS)
+    elif suspect > 0.0 and own:
+        suspect, sentence = 0.0, 0.5 * sentence
+    elif not missed and suspect > 0.0:
+        suspect = max(suspect - passed, 0.0)
+    elif not missed:
+        sentence = max(sentence - passed, 0.0)
+    return HarmRecord(
+        held_windows, held_missed, held_load, free_windows, free_missed, held_seconds, clean, suspect, sentence,
+        not blamed and suspect <= 0.0, now_seconds,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,99 +179,27 @@ class HarmEvidence:
 
     def advance(self, memory: HarmRecord, telemetry: Telemetry) -> HarmRecord:
         """Count the window for BE or for the control, and judge."""
-        now = telemetry.time_seconds
-        passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
-        since = min(memory.clean_seconds + passed, LONGEST_SECONDS)
-        held = _used_cpus(telemetry) <= HELD_CPUS
-        held_seconds = min(memory.held_seconds + passed, LONGEST_SECONDS) if held else 0.0
-        faded = memory.held_windows * (1.0 - min(passed / STALE_SECONDS, 1.0))
-        memory = replace(
-            memory, held_windows=faded, held_seconds=held_seconds, clean_seconds=since, cleared=False, seen_seconds=now
+        tail = telemetry.tail_latency_seconds
+        return harm_after(
+            memory,
+            telemetry.time_seconds,
+            self.trust.slack_ratio(telemetry),
+            self.trust.load_ratio(telemetry, self.high_ratio),
+            _used_cpus(telemetry),
+            tail.window_seconds if isinstance(tail, Quantile) else 0.0,
+            self.trust.idle(telemetry),
+            self.control_windows,
+            self.missed_ratio,
+            self.again_seconds,
+            self.suspect_seconds,
+            self.gap_seconds,
         )
-        slack = self.trust.slack_ratio(telemetry)
-        # A tick without a tail clears nobody, and no time of it counts.
-        if slack is None:
-            return memory
-        if self.trust.idle(telemetry):
-            left = max(memory.suspect_seconds - passed, 0.0)
-            return replace(memory, suspect_seconds=left, cleared=True)
-        window, missed = _overlapping_seconds(telemetry, passed), slack < self.missed_ratio
-        load = self.trust.load_ratio(telemetry, self.high_ratio)
-        load = load if load is not None and load <= MOST_LOAD_RATIO else None
-        # The first windows after a freeze have what queued before it; they are no control.
-        control = held and held_seconds - passed >= max(window - 0.5 * passed, 0.5 * passed) and passed > 0.0
-        # Windows that overlap show one late request many times: each counts by what is new in it.
-        weight = passed / max(window, passed) if passed > 0.0 else 0.0
-        memory = _count(memory, weight, load, missed=missed, control=control, held=held)
-        own = self._is_own(memory, load)
-        again = since >= window - 0.5 * passed
-        return self._judge(memory, passed, since, window, missed=missed and not control, own=own, again=again)
-
-    def _is_own(self, memory: HarmRecord, load: float | None) -> bool:
-        """Whether the LC misses no more beside BE than it does alone, as far as that is known."""
-        enough = self.control_windows * (1.0 if memory.suspect_seconds > 0.0 else LEFT_RATIO)
-        if load is None or memory.held_windows < enough:
-            return False
-        # m1 <= p0 n1 + sqrt(p0 n1): what the LC misses alone, and one standard deviation of that.
-        alone = CAUTION_RATIO * memory.held_missed_ratio
-        most = alone + math.sqrt(alone / max(memory.free_windows, 1.0))
-        return memory.free_missed_ratio <= most and load >= LEAST_LOAD_RATIO * memory.held_load_ratio
-
-    def _judge(
-        self, memory: HarmRecord, passed: float, since: float, window: float, *, missed: bool, own: bool, again: bool
-    ) -> HarmRecord:
-        suspect, sentence, clean = memory.suspect_seconds, memory.sentence_seconds, since
-        blamed = missed and not own and again
-        if blamed:
-            clean = 0.0
-            if suspect > 0.0:
-                suspect = sentence
-            elif since <= max(self.again_seconds, 1.5 * window):
-                # Twice as long each time: a host where no weight helps is tried ever more seldom.
-                suspect = sentence = min(max(2.0 * sentence, self.suspect_seconds), LONGEST_SECONDS)
-        elif suspect > 0.0 and own:
-            suspect, sentence = 0.0, 0.5 * sentence
-        elif not missed and suspect > 0.0:
-            suspect = max(suspect - passed, 0.0)
-        elif not missed:
-            sentence = max(sentence - passed, 0.0)
-        cleared = not blamed and suspect <= 0.0
-        return replace(memory, suspect_seconds=suspect, sentence_seconds=sentence, clean_seconds=clean, cleared=cleared)
 
     def bound(self, memory: HarmRecord, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """No objection of its own."""
-
-
-def _count(
-    memory: HarmRecord, weight: float, load: float | None, *, missed: bool, control: bool, held: bool
-) -> HarmRecord:
-    """The memory with one more window, which counts by a weight of up to 1."""
-    # mean <- mean + (x - mean) w / n, where n grows to MOST_WINDOWS: from there on the older ones fade.
-    if control and load is not None and weight > 0.0:
-        windows = min(memory.held_windows + weight, MOST_WINDOWS)
-        step = weight / windows
-        return replace(
-            memory,
-            held_windows=windows,
-            held_missed_ratio=memory.held_missed_ratio + step * (missed - memory.held_missed_ratio),
-            held_load_ratio=memory.held_load_ratio + step * (load - memory.held_load_ratio),
-        )
-    if not held and weight > 0.0:
-        windows = min(memory.free_windows + weight, MOST_WINDOWS)
-        step = weight / windows
-        ratio = memory.free_missed_ratio + step * (missed - memory.free_missed_ratio)
-        return replace(memory, free_windows=windows, free_missed_ratio=ratio)
-    return memory
 
 
 def _used_cpus(telemetry: Telemetry) -> float:
     """What BE used in the window; without bounds where that is not known, for it may have run."""
     used = telemetry.be_cpus
     return used.value if isinstance(used, Value) and used.value >= 0.0 else math.inf
-
-
-def _overlapping_seconds(telemetry: Telemetry, passed_seconds: float) -> float:
-    """How long the window of the tail is, where it reaches well into the one before; else 0."""
-    tail = telemetry.tail_latency_seconds
-    window = tail.window_seconds if isinstance(tail, Quantile) else 0.0
-    return window if 1.5 * passed_seconds < window <= LONGEST_SECONDS else 0.0

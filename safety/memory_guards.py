@@ -7,9 +7,9 @@ one that was there and is lost lets nothing grow.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Why
@@ -33,8 +33,7 @@ class PressureLevel(IntEnum):
     """BE gets the safe allocation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stalls:
+class Stalls(NamedTuple):
     """Memory of the memory-pressure guard.
 
     Attributes:
@@ -42,7 +41,7 @@ class Stalls:
         high_ticks: Ticks in a row above `hold_ratio`, of those with a reading, up to `after_ticks`.
         severe_ticks: Likewise above `suspend_ratio`.
         calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
-        stalled_ratio: The last reading that counted; None before the first.
+        stalled_ratio: The last reading that counted; NaN before the first.
         lost: The sensor was there, and has no usable reading now.
     """
 
@@ -50,9 +49,9 @@ class Stalls:
     high_ticks: int = 0
     severe_ticks: int = 0
     calm_seconds: float = 0.0
-    stalled_ratio: float | None = None
+    stalled_ratio: float = math.nan
     lost: bool = False
-    seen_seconds: float | None = None
+    seen_seconds: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class MemoryPressureGuard:
         ratio = _counts(reading, self.hold_ratio, self.trust)
         # A sensor that is lost: what was forbidden stays so, nothing grows, and a row of ticks is not broken.
         if ratio is None:
-            return replace(memory, level=max(memory.level, PressureLevel.HOLD), lost=True, seen_seconds=now)
+            return memory._replace(level=max(memory.level, PressureLevel.HOLD), lost=True, seen_seconds=now)
         # Stalled above hold_ratio: HOLD at once, SHRINK after `after_ticks` in a row; above suspend_ratio for as many:
         # SUSPEND. The level falls at once to NONE, and only after calm_seconds below hold_ratio.
         high = min(memory.high_ticks + 1, self.after_ticks) if ratio > self.hold_ratio else 0
@@ -110,7 +109,8 @@ class MemoryPressureGuard:
             return None
         mild: dict[int, Allocation] = {PressureLevel.HOLD: current, PressureLevel.SHRINK: limits.minimum}
         most = mild.get(memory.level, limits.safe)
-        seen = "reading lost" if memory.lost else f"stalled {memory.stalled_ratio or 0.0:.3f} of the time"
+        stalled = 0.0 if math.isnan(memory.stalled_ratio) else memory.stalled_ratio
+        seen = "reading lost" if memory.lost else f"stalled {stalled:.3f} of the time"
         told = f"{seen}, above {self.hold_ratio:g} for {memory.high_ticks} of {self.after_ticks} ticks"
         left = self.calm_seconds - memory.calm_seconds
         return Bound(self.name, Reason.MEMORY_PRESSURE, most, f"{told}, {left:.1f} s of calm to go")

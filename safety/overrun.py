@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import BE_ALLOWED, Telemetry, Value
@@ -18,8 +18,7 @@ MOST_CPU_SECONDS = 1.0
 """Of too much, as a leaky bucket holds it, before the guard objects; it does until the bucket is empty again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(NamedTuple):
     """Memory of the guard.
 
     Attributes:
@@ -32,7 +31,7 @@ class Excess:
     objects: bool = False
     used_cpus: float = 0.0
     allowed_cpus: float = 0.0
-    seen_seconds: float | None = None
+    seen_seconds: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Overrun:
         now, readings = telemetry.time_seconds, (telemetry.be_cpus, telemetry.counters.get(BE_ALLOWED))
         used, allowed = (one.value if isinstance(one, Value) else math.nan for one in readings)
         if not (math.isfinite(used) and math.isfinite(allowed)):
-            return replace(memory, seen_seconds=now)
+            return memory._replace(seen_seconds=now)
         # bucket <- clip(bucket + (used - (1 + r) allowed - c) dt, 0, 2 MOST): use within the tolerance lets it leak.
         passed = elapsed_seconds(memory.seen_seconds, now, self.gap_seconds)
         beyond = used - (1.0 + TOLERANCE_RATIO) * allowed - TOLERANCE_CPUS

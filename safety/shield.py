@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
@@ -183,7 +183,13 @@ class Shield:
 
 
 def _plain(memory: object) -> object:
-    return asdict(memory) if is_dataclass(memory) and not isinstance(memory, type) else memory
+    """A guard's memory as plain values by name; None for a number that there is none of."""
+    if isinstance(memory, EachLc):
+        return {"lcs": {name: _plain(one) for name, one in memory.lcs.items()}}
+    if not isinstance(memory, tuple):
+        return memory
+    values = memory._asdict().items()  # type: ignore[attr-defined]
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values}
 
 
 def _restore_memory(fresh: Any, remembered: Any) -> Any:
@@ -207,12 +213,12 @@ def _memory(fresh: Any, remembered: Mapping[str, Any] | None) -> Any:
     if not isinstance(remembered, Mapping):
         raise TypeError(f"{remembered!r} is no memory")
     values = {name: float(value) if isinstance(value, str) else value for name, value in remembered.items()}
-    for name in fresh.__slots__:
-        value, usual = values[name], getattr(fresh, name)
-        if not isinstance(value, (int, float, type(None))) or isinstance(value, bool) != isinstance(usual, bool):
+    for name, usual in fresh._asdict().items():
+        value = values[name]
+        if value is None and isinstance(usual, float) and math.isnan(usual):
+            values[name] = usual
+        elif not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(usual, bool):
             raise TypeError(f"{name} cannot be {value!r}")
-        if value is None and usual is not None:
-            raise TypeError(f"{name} cannot be missing")
-        if value is not None and math.isnan(float(value)):
+        elif math.isnan(float(value)):
             raise ValueError(f"{name} cannot be {value!r}")
     return type(fresh)(**values)

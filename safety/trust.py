@@ -3,9 +3,6 @@
 Good news is believed only from a fresh, possible reading with enough samples behind it; bad news is believed from any
 reading that is a number at all. An LC that crashed looks like zero latency, a stalled client like a low tail: both
 must end in the safe allocation, not in growth.
-
-The rules stand twice: here for one host, in `rlctl.safety.many.readings` for hosts in arrays.
-`tests/safety/many/test_shield.py` holds the two equal to the last bit.
 """
 
 from __future__ import annotations
@@ -87,23 +84,23 @@ class Trust:
             return Reason.ABSURD, f"load {load.value} of the maximum"
         return wrong
 
-    def slack_ratio(self, telemetry: Telemetry) -> float | None:
-        """The slack to judge by: any negative one, else a believed one, else None."""
+    def slack_ratio(self, telemetry: Telemetry) -> float:
+        """The slack to judge by: any negative one, else a believed one, else NaN."""
         # slack = (target - latency) / target. A slack above 1 would be a negative latency.
         target, latency = telemetry.target_seconds, telemetry.latency_seconds
         if isinstance(latency, Missing) or not target > 0.0:
-            return None
+            return math.nan
         slack = (target - latency.value) / target
         # Bad news counts from any reading; good news must be fresh, possible and of enough requests.
         believed = slack < 0.0 or (slack <= 1.0 and self.of_latency(telemetry) is None)
-        return slack if believed else None
+        return slack if believed else math.nan
 
-    def load_ratio(self, telemetry: Telemetry, high_ratio: float) -> float | None:
-        """The load to judge by: any above `high_ratio`, else a believed one, else None."""
+    def load_ratio(self, telemetry: Telemetry, high_ratio: float) -> float:
+        """The load to judge by: any above `high_ratio`, else a believed one, else NaN."""
         load = telemetry.load_ratio
         if isinstance(load, Missing):
-            return None
-        return load.value if load.value > high_ratio or self.of_load(telemetry) is None else None
+            return math.nan
+        return load.value if load.value > high_ratio or self.of_load(telemetry) is None else math.nan
 
     def idle(self, telemetry: Telemetry) -> bool:
         """Whether the LC is known to be idle, by a reading that is believed."""

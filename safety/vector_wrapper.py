@@ -9,7 +9,7 @@ from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.sim_env import as_profile
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
 

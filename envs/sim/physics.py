@@ -364,12 +364,9 @@ def step_hosts(
     tick_seconds: float,
 ) -> None:  # fmt: skip
     """Let one control period pass on every host; there may be several states for each row of constants."""
-    count = len(constants)
     for place in range(len(hosts)):
-        step_host(
-            hosts[place], constants[place % count], orders[place], windows[place], at, rates_rps[place % len(rates_rps)], tick,
-            tick_seconds,
-        )  # fmt: skip
+        c, rate = constants[place % len(constants)], rates_rps[place % len(rates_rps)]
+        step_host(hosts[place], c, orders[place], windows[place], at, rate, tick, tick_seconds)
 
 
 class Hosts:

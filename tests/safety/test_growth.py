@@ -183,4 +183,4 @@ def test_after_its_freeze_policy_thaws_and_grows(profile: Profile, calm: Calm, c
 def test_a_threshold_itself_is_enough_slack() -> None:
     assert not SeenSlack(0.10).below(0.10)
     assert SeenSlack(0.0999).below(0.10)
-    assert SeenSlack(None).below(0.10)
+    assert SeenSlack().below(0.10)

@@ -17,7 +17,7 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard, PressureLevel, Stalls
 from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
 from rlctl.safety.shield import Shield, _memory

@@ -59,7 +59,7 @@ def test_guards_forget_where_episodes_begin_anew():
     thaws = np.full(2, THAW)
     for _ in range(5):
         env.step(thaws)
-    assert not np.isnan(env.shield._memory.slack_ratio).any()
+    assert not np.isnan(env.shield.memories["strikes_slack_ratio"]).any()
     env.reset()
     assert env.current.frozen.all()
-    assert np.isnan(env.shield._memory.slack_ratio).all()
+    assert np.isnan(env.shield.memories["strikes_slack_ratio"]).all()

@@ -8,7 +8,7 @@ from rlctl.agents.batch_runner import BatchObservation
 from rlctl.agents.managers.manager import Every
 from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.envs.observation import Observer
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import load_profile
 from tests.doubles.many_hosts import TICK_SECONDS, ManyHosts
 

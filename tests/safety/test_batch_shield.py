@@ -19,7 +19,7 @@ from rlctl.envs.readings import Readings
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield
 from tests.doubles.shipped import SAFETY_PROFILES

@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.envs.allocations import VectorLimits, chosen
-from rlctl.safety.many.shield import BatchShield
+from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import load_profile
 from tests.doubles.many_hosts import ManyHosts
 from tests.doubles.shipped import SAFETY_PROFILES
