@@ -72,32 +72,32 @@ def test_sensors_never_there_do_not_stop_be(calm: Calm, changes: dict[str, objec
     ("tail", "oldest", "slack"),
     [
         (Quantile(0.005, samples=500), Value(0.0), 0.5),
-        (Quantile(0.005, samples=3), Value(0.0), None),  # good news from three requests is none
+        (Quantile(0.005, samples=3), Value(0.0), math.nan),  # good news from three requests is none
         (Quantile(0.015, samples=3), Value(0.0), -0.5),  # bad news is
         (Quantile(0.015, 60.0, samples=500), Value(0.0), -0.5),
-        (Quantile(0.001, samples=3), Value(0.008), None),  # an outstanding request proves nothing good
+        (Quantile(0.001, samples=3), Value(0.008), math.nan),  # an outstanding request proves nothing good
         (Missing(Why.NO_DATA), Value(0.030), -2.0),  # a stalled LC completes nothing
-        (Missing(Why.NO_DATA), Value(0.001), None),
-        (Quantile(math.nan, samples=500), Value(0.0), None),
-        (Quantile(-0.001, samples=500), Value(0.0), None),
+        (Missing(Why.NO_DATA), Value(0.001), math.nan),
+        (Quantile(math.nan, samples=500), Value(0.0), math.nan),
+        (Quantile(-0.001, samples=500), Value(0.0), math.nan),
         (Quantile(math.inf, samples=500), Value(0.0), -math.inf),
     ],
 )
-def test_good_news_needs_proof(calm: Calm, tail: Reading, oldest: Reading, slack: float | None) -> None:
+def test_good_news_needs_proof(calm: Calm, tail: Reading, oldest: Reading, slack: float) -> None:
     seen = TRUST.slack_ratio(calm(0.0, tail_latency_seconds=tail, oldest_request_seconds=oldest))
-    assert seen == (None if slack is None else pytest.approx(slack))
+    assert seen == pytest.approx(slack, nan_ok=True)
 
 
 @pytest.mark.parametrize(
     ("load", "seen"),
     [
         (Value(0.5), 0.5),
-        (Value(0.5, 60.0), None),
+        (Value(0.5, 60.0), math.nan),
         (Value(0.9, 60.0), 0.9),
         (Value(math.inf), math.inf),
-        (Value(math.nan), None),
-        (Missing(Why.GONE), None),
+        (Value(math.nan), math.nan),
+        (Missing(Why.GONE), math.nan),
     ],
 )
-def test_a_high_load_is_believed_even_when_old(calm: Calm, load: Reading, seen: float | None) -> None:
-    assert TRUST.load_ratio(calm(0.0, load_ratio=load), high_ratio=0.85) == seen
+def test_a_high_load_is_believed_even_when_old(calm: Calm, load: Reading, seen: float) -> None:
+    assert TRUST.load_ratio(calm(0.0, load_ratio=load), high_ratio=0.85) == pytest.approx(seen, nan_ok=True)
