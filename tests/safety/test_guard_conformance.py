@@ -56,13 +56,12 @@ def test_keeps_what_the_public_checks_ask(guard: Guard[Any], monkeypatch: pytest
 @each_guard
 def test_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], calm: Calm) -> None:
     memory = guard.advance(guard.start(), calm(0.0))
-    held: tuple[Any, ...] = (guard, memory)
-    for frozen in held:
-        hash(frozen)
-        if frozen is not None and dataclasses.fields(frozen):
-            with pytest.raises(dataclasses.FrozenInstanceError):
-                setattr(frozen, dataclasses.fields(frozen)[0].name, None)
-    assert memory == guard.advance(guard.start(), calm(0.0))
+    hash((guard, memory))
+    if dataclasses.fields(guard):  # type: ignore[arg-type]
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(guard, dataclasses.fields(guard)[0].name, None)  # type: ignore[arg-type]
+    assert memory is None or isinstance(memory, tuple), "a memory is a NamedTuple, which nobody can change"
+    assert repr(memory) == repr(guard.advance(guard.start(), calm(0.0)))  # NaN is not itself
 
 
 @each_guard
