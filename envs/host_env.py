@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -104,8 +104,19 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self.missed_deadlines = 0
         self.overridden = False
         """The action of the next step is the shield's and not the policy's; set by the shield's wrapper."""
-        self.telemetry: Telemetry | None = None
+        self._told: Telemetry | Callable[[], Telemetry] | None = None
         self._seen: Observation | None = None
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The latest readings; None before the first."""
+        if callable(self._told):
+            self._told = self._told()
+        return self._told
+
+    @telemetry.setter
+    def telemetry(self, telemetry: Telemetry) -> None:
+        self._told = telemetry
 
     @property
     def current(self) -> Allocation:
@@ -148,8 +159,8 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self._apply(decode(action, before, self.plant.limits))
         if missed := self.plant.wait():  # the learner took longer than a period, in which the move before was in force
             self.missed_deadlines += missed + self.plant.wait()
-        self.telemetry = self.plant.read()
-        terms = reward(self.telemetry, before, self.plant.current, overridden=self.overridden, first=self._first)
+        self.telemetry = telemetry = self.plant.read()
+        terms = reward(telemetry, before, self.plant.current, overridden=self.overridden, first=self._first)
         self._first = False
         info = self._info() | {"reward": terms._asdict(), "cost": float(terms.missed)}
         return self._observation(), terms.total, False, False, info

@@ -22,6 +22,9 @@ from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
+MADE_AT_FIRST = 512
+"""Ticks of a training load that are made when an episode begins."""
+
 LoadModel = Callable[[int, int, float], Array]
 """(seed, ticks, tick_seconds) -> configured load in each tick as a share of the LC's maximum, shape (ticks,)."""
 
@@ -89,6 +92,11 @@ class SimHosts(ABC):
         assert self.window is not None, "nothing to read before the first period"
         return self.sensors.readings(self.window, self.time_seconds)
 
+    def teller(self, readings: Readings) -> Callable[[], list[Telemetry]]:
+        """What gives these readings host by host whenever it is asked for."""
+        assert self.window is not None, "nothing to tell before the first period"
+        return self.sensors.teller(self.window, readings)
+
     def telemetry(self) -> list[Telemetry]:
         """The same host by host; before the first period nothing has arrived."""
         if self.window is None:
@@ -125,7 +133,10 @@ class SimBatch(SimHosts):
         # One number a host: its constants, its noise and its load all follow from it.
         keys = np.array(seeds, np.uint64)
         constants = Constants.drawn(profile, keys) if vary else Constants.stack([profile] * len(keys))
-        self._loads = _loads(load, keys, ticks, tick_seconds)
+        # A training load begins alike whatever its length: of a long one only the beginning is made at first.
+        begins = min(ticks, MADE_AT_FIRST) if load is training_load else ticks
+        self._ticks, self._whole = ticks, partial(_loads, load, keys, ticks, tick_seconds)
+        self._loads = _loads(load, keys, begins, tick_seconds)
         super().__init__(constants, keys, weight_ratios(weight, constants), tick_seconds)
         self.limits = limits or profile.limits(weight)
         self.allocations = [self.limits.safe] * len(keys)
@@ -146,7 +157,10 @@ class SimBatch(SimHosts):
     def load_ratio(self, tick: int) -> Array:
         """Configured load in a tick; the run's length later it is the same again."""
         # A run that is longer than its load sees the load again, and not silence.
-        load: Array = self._loads[tick % len(self._loads)]
+        place = tick % self._ticks
+        if place >= len(self._loads):
+            self._loads = self._whole()
+        load: Array = self._loads[place]
         return load
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
-from rlctl.envs.rows import READING, Row, Rows
+from rlctl.envs.rows import READING, READING_NAMES, Row, Rows
 from rlctl.envs.sim.physics import Window
-from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 
 LATE = ("tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "done_rps", "lost")
 """What comes from the LC's side and may arrive late or not at all."""
@@ -128,61 +130,46 @@ class Sensors:
 
     def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
         """The same host by host, and the counters that a host of its own has besides."""
-        r = self.readings(window, time_seconds)
-        late = (r.tail_latency_seconds, r.samples, r.oldest_request_seconds, r.load_ratio, r.age_seconds, r.lost)
-        own = (r.cpi, r.lc_cpus, r.be_cpus, r.host_cpus, r.be_work_rate)
-        waiting = (r.lc_pressure_ratio, r.lc_run_delay_ratio)
-        counted = (
-            r.load_ratio * self.constants["max_load_rps"],
-            self.rows["seen"][:, LATE.index("done_rps")],
-            r.lc_cpu_seconds_per_request,
-        )
-        told = (_lc_readings(column, r.lost, r.age_seconds) for column in counted)
-        rows = zip(
-            r.target_seconds.tolist(),
-            zip(*(column.tolist() for column in late), strict=True),
-            *(map(Value, column.tolist()) for column in (*own, *waiting, window.watts)),
-            *told,
-            strict=True,
-        )
-        return [
-            Telemetry(
-                time_seconds,
-                target,
-                *self._late(*lc_side),
-                _ALIVE,
-                cpi=cpi,
-                lc_cpu_seconds_per_request=per_request,
-                lc_cpus=lc,
-                be_cpus=be,
-                host_cpus=host,
-                lc_pressure_ratio=pressure,
-                lc_run_delay_ratio=delay,
-                be_work_rate=work,
-                counters={"offered_rps": offered, "done_rps": done, "power_watts": watts},
-            )
-            for target, lc_side, cpi, lc, be, host, work, pressure, delay, watts, offered, done, per_request in rows
-        ]
+        return self.teller(window, self.readings(window, time_seconds))()
 
-    def _late(
-        self,
-        tail_seconds: float,
-        samples: float,
-        oldest_seconds: float,
-        load_ratio: float,
-        age_seconds: float,
-        lost: bool,
-    ) -> tuple[Reading, Reading, Reading]:
-        """One host's tail latency, oldest request and load: all of them or none."""
-        # A reading that never came is missing with a reason, not a zero.
-        if lost:
-            silence = Missing(Why.NO_DATA, SILENCE, age_seconds)
-            return silence, silence, silence
-        tail = Quantile(tail_seconds, age_seconds, int(samples), self.tick_seconds)
-        return tail, Value(oldest_seconds, age_seconds), Value(load_ratio, age_seconds)
+    def teller(self, window: Window, readings: Readings) -> Callable[[], list[Telemetry]]:
+        """What gives the telemetry of a tick whenever it is asked for, see `telemetry`."""
+        offered = readings.load_ratio * self.constants["max_load_rps"]
+        counted = offered, self.rows["seen"][:, LATE.index("done_rps")].copy(), window.watts
+        return partial(_tell_hosts, readings.rows, counted, self.tick_seconds)
 
 
-def _lc_readings(column: Array, lost: Flags, age_seconds: Array) -> Iterator[Reading]:
-    """What the LC's side counts, host by host, missing where it is silent."""
-    for value, silent, age in zip(column.tolist(), lost.tolist(), age_seconds.tolist(), strict=True):
-        yield Missing(Why.NO_DATA, SILENCE, age) if silent else Value(value, age)
+def _tell_hosts(readings: Rows, counted: tuple[Array, Array, Array], tick_seconds: float) -> list[Telemetry]:
+    rows = zip(readings.tolist(), *(column.tolist() for column in counted), strict=True)
+    return [
+        _tell_host(dict(zip(READING_NAMES, reading, strict=True)), offered, done, watts, tick_seconds)
+        for reading, offered, done, watts in rows
+    ]
+
+
+def _tell_host(r: dict[str, Any], offered_rps: float, done_rps: float, watts: float, tick_seconds: float) -> Telemetry:
+    """One host's telemetry, by a row of READING and counters."""
+    age = r["age_seconds"]
+    # What comes from the LC's side is there or is not, all of it. A reading that never came is missing with a reason,
+    # not a zero.
+    lost = Missing(Why.NO_DATA, SILENCE, age) if r["lost"] else None
+    tail = Quantile(r["tail_latency_seconds"], age, int(r["samples"]), tick_seconds)
+    late = (Value(r[name], age) for name in ("oldest_request_seconds", "load_ratio", "lc_cpu_seconds_per_request"))
+    oldest, load, per_request = (lost or one for one in late)
+    own = {name: Value(r[name]) for name in _OWN}
+    counters = {"offered_rps": lost or Value(offered_rps, age), "done_rps": lost or Value(done_rps, age)}
+    return Telemetry(
+        r["time_seconds"],
+        r["target_seconds"],
+        lost or tail,
+        oldest,
+        load,
+        _ALIVE,
+        lc_cpu_seconds_per_request=per_request,
+        counters=counters | {"power_watts": Value(watts)},
+        **own,
+    )
+
+
+_OWN = "cpi", "lc_cpus", "be_cpus", "host_cpus", "lc_pressure_ratio", "lc_run_delay_ratio", "be_work_rate"
+"""What the host tells of itself, at once."""

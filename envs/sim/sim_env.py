@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.envs.actions import Action, decode
+from rlctl.envs.allocations import Allocations
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.features import latency_of
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
+from rlctl.envs.observations import VectorObserver
+from rlctl.envs.reward import WORK, RewardTerms, judge_latency, reward_of
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimPlant
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.seeds import EVALUATION_BIT, kind_of, training
+from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
 EPISODE_STEPS = 300  # after which an episode is truncated, by default
@@ -92,6 +99,86 @@ class SimHost(HostEnv):
         plant = _EpisodePlant(as_profile(profile), as_load(load), ticks, tick_seconds, vary=vary)
         plant.set_weight(as_weight(weight))
         super().__init__(plant, lags, render_mode)
+        self.plant: SimPlant = plant
+        self._many = VectorObserver(plant.limits, tick_seconds, lags)
+
+    def step(self, action: Action) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """As `HostEnv.step`, by the laws in machine code where there are some; its telemetry is made when asked for."""
+        plant, before = self.plant, self.plant.current
+        self._apply(decode(action, before, plant.limits))
+        plant.wait()
+        observation, reading = self._observe(), self._readings.rows[0]
+        over = judge_latency(latency_of(reading), reading["target_seconds"], reading["lost"])
+        work = float(reading["be_work_rate"])
+        terms = RewardTerms(*reward_of(over, work, before != plant.current, self.overridden, WORK, self._first))
+        self._first = False
+        info: dict[str, Any] = {"telemetry": None, "allocation": plant.current, "missed_deadlines": 0}
+        info |= {"reward": terms._asdict(), "cost": float(terms.missed)}
+        return observation, float(terms.total), False, False, LateInfo(info, self._tell)
+
+    def filter_moves(self, mask: Flags) -> Flags:
+        """As `HostEnv.filter_moves`."""
+        left: Flags = self._many.filter_moves(mask[None], self._readings, self._in_force)[0]
+        return left
+
+    def _observation(self) -> NDArray[np.float32]:
+        return self._observe(begins=True)
+
+    def _observe(self, *, begins: bool = False) -> NDArray[np.float32]:
+        batch = self.plant.batch
+        self._readings, self._in_force = batch.read(), Allocations.of(batch.allocations)
+        tell = batch.teller(self._readings)
+        self._told = self._tell = lambda: tell()[0]
+        if self._timeline is not None and self.telemetry is not None:
+            self._timeline.add(self.telemetry, self.plant.current, self.plant.limits)
+        see = self._many.begin if begins else self._many.observe
+        seen: NDArray[np.float32] = see(self._readings, self._in_force)[0]
+        return seen
+
+
+class LateInfo(dict[str, Any]):
+    """The info of a step, whose telemetry is made when somebody looks at it."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self, known: dict[str, Any], tell: Callable[[], Telemetry]) -> None:
+        super().__init__(known)
+        self._tell = tell
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "telemetry" and super().__getitem__(name) is None:
+            self[name] = self._tell()
+        return super().__getitem__(name)
+
+    def __iter__(self) -> Iterator[str]:
+        self["telemetry"]
+        return super().__iter__()
+
+    def __or__(self, other: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+        return dict(self) | other
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> LateInfo:
+        known = dict(zip(self.keys(), super().values(), strict=True))  # what is in it nobody changes
+        return LateInfo(known, self._tell)
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dict."""
+        return dict(self)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As of any dict."""
+        return self[name] if name in self else default  # noqa: SIM401 - it is `get`
+
+    def items(self) -> Any:
+        """As of any dict."""
+        return dict(self).items()
+
+    def values(self) -> Any:
+        """As of any dict."""
+        return dict(self).values()
 
 
 class _EpisodePlant(SimPlant):
