@@ -72,13 +72,14 @@ class VectorObserver:
         self._hidden = sum(1 << place for place, feature in enumerate(FEATURES) if feature.name in hidden)
         self._newest = 0
         self.prices: Array | float = 1.0
-        self._begin_hosts(0)
+        self._priced: tuple[Array | float, Array] = 0.0, np.zeros(0)
+        self.forget(0)
 
-    def _begin_hosts(self, count: int) -> None:
-        """All hosts are others."""
+    def forget(self, count: int) -> None:
+        """So many hosts begin, of which nothing is known."""
         self.experience = SafeLevelMemory(self.limits, count, fast=True)
         self._frames = np.zeros((count, int(self.lags[0]) + 1, FRAME_SIZE), np.float32)  # rings, all at `_newest`
-        self._told = np.tile(UNTOLD, (count, 1))
+        self._told, self._all = np.tile(UNTOLD, (count, 1)), np.ones(count, np.bool_)
         self._limits = self.experience.rows_for(LIMIT, self.limits)
 
     def begin(
@@ -96,35 +97,44 @@ class VectorObserver:
         count = len(current.frozen)
         here = np.ones(count, np.bool_) if which is None else which
         if here.all():
-            self._begin_hosts(count)
+            self.forget(count)
         else:
             self.experience.forget(here)
         if taught is not None:
             self.experience.copy_hosts(taught, here, here)
-        return self._see(readings, current, here, begins=True)
+        return self.see(*self._rows(readings, current), which=here, begins=True)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
-        self._newest = (self._newest + 1) % self._frames.shape[1]
-        return self._see(readings, current, np.ones(len(current.frozen), np.bool_), begins=False)
+        return self.see(*self._rows(readings, current))
 
-    def _see(self, readings: Readings, current: Allocations, which: Flags, *, begins: bool) -> NDArray[np.float32]:
-        """The vectors; the hosts in `which` have this tick added, or begin with it."""
-        count = len(which)
+    def see(
+        self, readings: Any, current: Any, *, which: Flags | None = None, begins: bool = False
+    ) -> NDArray[np.float32]:
+        """The vectors; the hosts in `which`, or all, have this tick added, or begin with it.
+
+        Args:
+            readings, current: Rows of READING and ALLOCATION.
+        """
+        if not begins:
+            self._newest = (self._newest + 1) % self._frames.shape[1]
+        count = len(self._all)
         seen = np.empty((count, *(self.space.shape or ())), np.float32)
         self.experience.form(_observe_hosts)(
-            *self._rows(readings, current), self._limits,
-            self._frames, self._newest, self.lags, self._told, which, begins, self._each_price(count),
+            self.experience.rows, readings, current, self._limits,
+            self._frames, self._newest, self.lags, self._told, self._all if which is None else which, begins,
+            self._each_price(count),
             self.tick_seconds, self._hidden, self._learns, seen, 0, count,
         )  # fmt: skip
         return seen
 
-    def _rows(self, readings: Readings, current: Allocations) -> tuple[Any, Any, Any]:
-        taught = self.experience
-        return taught.rows, taught.rows_for(READING, readings), taught.rows_for(ALLOCATION, current)
+    def _rows(self, readings: Readings, current: Allocations) -> tuple[Any, Any]:
+        return self.experience.rows_for(READING, readings), self.experience.rows_for(ALLOCATION, current)
 
     def _each_price(self, count: int) -> Array:
-        return np.broadcast_to(np.asarray(self.prices, np.float64), count).copy()
+        if self._priced[0] is not self.prices or len(self._priced[1]) != count:
+            self._priced = self.prices, np.full(count, self.prices, np.float64)
+        return self._priced[1]
 
     def filter_moves(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves; all where none is kept."""
@@ -132,7 +142,7 @@ class VectorObserver:
             return mask
         count, left = len(mask), np.empty_like(mask)
         self.experience.form(_filter_hosts)(
-            *self._rows(readings, current), self._limits,
+            self.experience.rows, *self._rows(readings, current), self._limits,
             self._each_price(count), self._hidden, mask, np.empty(len(MOVES), np.int8), left, 0, count,
         )  # fmt: skip
         return left

@@ -124,22 +124,28 @@ class Sensors:
 
     def readings(self, window: Window, time_seconds: float) -> Readings:
         """What the sensors of all hosts measured."""
+        return Readings.of(self.reading_rows(window, time_seconds))
+
+    def reading_rows(self, window: Window, time_seconds: float) -> Rows:
+        """The same in rows of READING."""
         rows = np.empty(len(self.rows), READING)
         self._read(self.rows, self.constants, window.rows, rows, time_seconds, self.tick_seconds)
-        return Readings.of(rows)
+        return rows
 
     def telemetry(self, window: Window, time_seconds: float) -> list[Telemetry]:
         """The same host by host, and the counters that a host of its own has besides."""
-        return self.teller(window, self.readings(window, time_seconds))()
+        return self.teller(window, self.reading_rows(window, time_seconds))()
 
-    def teller(self, window: Window, readings: Readings) -> Callable[[], list[Telemetry]]:
+    def teller(self, window: Window, readings: Rows) -> Callable[[], list[Telemetry]]:
         """What gives the telemetry of a tick whenever it is asked for, see `telemetry`."""
-        offered = readings.load_ratio * self.constants["max_load_rps"]
-        counted = offered, self.rows["seen"][:, LATE.index("done_rps")].copy(), window.watts
-        return partial(_tell_hosts, readings.rows, counted, self.tick_seconds)
+        done = self.rows["seen"][:, LATE.index("done_rps")].copy()
+        return partial(_tell_hosts, readings, window, done, self.constants, self.tick_seconds)
 
 
-def _tell_hosts(readings: Rows, counted: tuple[Array, Array, Array], tick_seconds: float) -> list[Telemetry]:
+def _tell_hosts(
+    readings: Rows, window: Window, done_rps: Array, constants: Rows, tick_seconds: float
+) -> list[Telemetry]:
+    counted = readings["load_ratio"] * constants["max_load_rps"], done_rps, window.watts
     rows = zip(readings.tolist(), *(column.tolist() for column in counted), strict=True)
     return [
         _tell_host(dict(zip(READING_NAMES, reading, strict=True)), offered, done, watts, tick_seconds)

@@ -16,7 +16,9 @@ from rlctl.envs.features import latency_of
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
 from rlctl.envs.observations import VectorObserver
+from rlctl.envs.readings import Readings
 from rlctl.envs.reward import WORK, RewardTerms, judge_latency, reward_of
+from rlctl.envs.rows import ALLOCATION
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel, SimPlant
@@ -107,7 +109,7 @@ class SimHost(HostEnv):
         plant, before = self.plant, self.plant.current
         self._apply(decode(action, before, plant.limits))
         plant.wait()
-        observation, reading = self._observe(), self._readings.rows[0]
+        observation, reading = self._observation(), self._readings[0]
         over = judge_latency(latency_of(reading), reading["target_seconds"], reading["lost"])
         work = float(reading["be_work_rate"])
         terms = RewardTerms(*reward_of(over, work, before != plant.current, self.overridden, WORK, self._first))
@@ -118,21 +120,20 @@ class SimHost(HostEnv):
 
     def filter_moves(self, mask: Flags) -> Flags:
         """As `HostEnv.filter_moves`."""
-        left: Flags = self._many.filter_moves(mask[None], self._readings, self._in_force)[0]
+        current = Allocations.of_rows(self._in_force)
+        left: Flags = self._many.filter_moves(mask[None], Readings.of(self._readings), current)[0]
         return left
 
-    def _observation(self) -> NDArray[np.float32]:
-        return self._observe(begins=True)
-
-    def _observe(self, *, begins: bool = False) -> NDArray[np.float32]:
-        batch = self.plant.batch
-        self._readings, self._in_force = batch.read(), Allocations.of(batch.allocations)
-        tell = batch.teller(self._readings)
+    def _observation(self, *, begins: bool = False) -> NDArray[np.float32]:
+        now = self.plant.current
+        self._readings, tell = self.plant.batch.read_rows()
+        self._in_force = np.array([(now.quota_cpus, now.cpuset_cpus, now.frozen)], ALLOCATION)
         self._told = self._tell = lambda: tell()[0]
         if self._timeline is not None and self.telemetry is not None:
-            self._timeline.add(self.telemetry, self.plant.current, self.plant.limits)
-        see = self._many.begin if begins else self._many.observe
-        seen: NDArray[np.float32] = see(self._readings, self._in_force)[0]
+            self._timeline.add(self.telemetry, now, self.plant.limits)
+        if begins:
+            self._many.forget(1)
+        seen: NDArray[np.float32] = self._many.see(self._readings, self._in_force, begins=begins)[0]
         return seen
 
 
