@@ -275,7 +275,7 @@ def test_unjournalled_group_is_restricted_and_stored_later(
         assert sum("in memory only" in line for line in caplog.messages) == 1
         assert not any(entry.path.parent.name == "batch-2" for entry in load(fake.state_dir).entries)
     run.tick()
-    assert not journal.held
+    assert not journal.unstored
     assert any(entry.path.parent.name == "batch-2" for entry in load(fake.state_dir).entries)
     assert fake.restore().ok
     assert {path: fake.kernel.read(path) for path in before} == before
@@ -289,7 +289,7 @@ def test_unstored_originals_come_back_at_a_stop(fake: Bench, monkeypatch: pytest
     monkeypatch.setattr("rlctl.envs.host.cgroup.journal.os.replace", read_only)
     run.tick()
     assert {path: fake.kernel.read(path) for path in before} != before
-    held = fake.open_journal().held
+    held = fake.open_journal().unstored
     report = restore(fake.state_dir, kernel=fake.kernel, proc=fake.proc, force=True, held=held)
     assert report.ok
     assert "Read-only file system): remove it" in report.note
