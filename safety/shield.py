@@ -125,6 +125,12 @@ class Shield:
         self._said = said
         self._current = None
 
+    def follow_weight(self, *, least: bool) -> None:
+        """Go by whether BE's least weight counts now: without it nothing is waived, see `rlctl.safety.harm`."""
+        if least != self.limits.least_weight:
+            self.limits = replace(self.limits, least_weight=least)
+            self._current = None
+
     def reset(self) -> None:
         """Forget everything but the service's bounds; nothing is allowed on the strength of what was seen before."""
         self._memories = tuple(guard.start() for guard in self.guards)

@@ -119,7 +119,7 @@ class SimHost(HostEnv):
         return observation, float(terms.total), False, False, LateInfo(info, self._tell)
 
     def filter_moves(self, mask: Flags) -> Flags:
-        """As `HostEnv.filter_moves`."""
+        """The moves of a mask that what this host has taught leaves, as `HostEnv.filter_moves` has it."""
         current = Allocations.of_rows(self._in_force)
         left: Flags = self._many.filter_moves(mask[None], Readings.of(self._readings), current)[0]
         return left
@@ -166,19 +166,19 @@ class LateInfo(dict[str, Any]):
         return LateInfo(known, self._tell)
 
     def copy(self) -> dict[str, Any]:
-        """A plain dict."""
+        """The same as a plain dict, with its telemetry."""
         return dict(self)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of any dict."""
+        """As `dict.get`, with its telemetry."""
         return self[name] if name in self else default  # noqa: SIM401 - it is `get`
 
     def items(self) -> Any:
-        """As of any dict."""
+        """As `dict.items`, with its telemetry."""
         return dict(self).items()
 
     def values(self) -> Any:
-        """As of any dict."""
+        """As `dict.values`, with its telemetry."""
         return dict(self).values()
 
 

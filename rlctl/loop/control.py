@@ -180,6 +180,8 @@ class Controller:
         # than the service's own bounds.
         if self.runner.shield:
             self.runner.shield.hold(self._said(self.plant.limits))
+            # Other groups come and go, and with them what a weight is worth.
+            self.runner.shield.follow_weight(least=self.plant.limits.least_weight)
         decision, decision_fault = self._failsafe.decide(self.runner, telemetry, before, cut=alarm is not None)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a

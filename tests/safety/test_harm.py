@@ -123,3 +123,11 @@ def test_unknown_use_of_be_is_no_control(calm: Calm) -> None:
     for second in range(100):
         verdict = shield.rule(calm(float(second), slack=-0.5), LEAST.safe, LEAST.full)
     assert verdict.allocation.frozen
+
+
+def test_void_weight_waives_nothing_any_more(calm: Calm) -> None:
+    shield = Shield(load_profile("measured"), LEAST)
+    seen = calm(0.0, 0.5, 0.5, be_cpus=Value(0.0))
+    assert shield.rule(seen, LEAST.safe, LEAST.full).allocation == LEAST.full
+    shield.follow_weight(least=False)
+    assert shield.rule(seen, LEAST.safe, LEAST.full).allocation.quota_cpus == LEAST.min_quota_cpus

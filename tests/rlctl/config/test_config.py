@@ -136,7 +136,12 @@ SLO = "target_milliseconds: 10, max_load_rps: 480"
         ("{kind: cgroup, path: /web}", "{kind: unit, unit: a b}", 2, "lc.workload.unit"),
         ("{kind: cgroup, path: /web}", "{kind: pid, pid: 1}", 2, "lc.workload.pid"),
         ("{kind: cgroup, path: /web}", "{kind: kubernetes}", 2, "needs one of 'pod', 'pod_uid' and 'qos'"),
-        ("{kind: cgroup, path: /web}", "{kind: kubernetes, qos: burstable, pod_uid: 0a}", 2, "one of 'pod', 'pod_uid' and 'qos'"),
+        (
+            "{kind: cgroup, path: /web}",
+            "{kind: kubernetes, qos: burstable, pod_uid: 0a}",
+            2,
+            "one of 'pod', 'pod_uid' and 'qos'",
+        ),
         (
             "{kind: cgroup, path: /web}",
             "{kind: kubernetes, qos: burstable, container_id: 0a}",

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,6 +55,15 @@ def test_be_begins_frozen_or_where_the_policy_says(always, shielded, begin):
     plant = FakePlant(LIMITS)
     controller(plant, always(lambda o: o.current), shielded).begin()
     assert plant.current == begin
+
+
+def test_shield_follows_what_the_weight_is_worth(always):
+    plant = FakePlant(LIMITS, loads=(0.3,))
+    loop = controller(plant, always(lambda o: LIMITS.full))
+    for least in (True, False):
+        plant.limits = replace(plant.limits, least_weight=least)
+        loop.run(ticks=1)
+        assert loop.runner.shield.limits.least_weight is least
 
 
 @pytest.mark.parametrize("fails", [False, True])
