@@ -87,6 +87,7 @@ def learn(m: Row, reading: Row, p: Row) -> None:
     now = reading["time_seconds"]
     if not math.isfinite(now):
         return
+    # Each guard's memory is a tuple for its law, and a few fields of the row before and after it.
     gate = GateMemory(m["gate_closed"], m["gate_load_ratio"], m["gate_polled_seconds"], m["gate_noise_ratio"])
     suspend, poll, gap = p["load_suspend_ratio"], p["poll_seconds"], p["gap_seconds"]
     gate = gate_after(gate, now, load, suspend, p["load_resume_ratio"], p["least_gap_ratio"], poll)
@@ -129,6 +130,7 @@ def bound(m: Row, p: Row, edge: Row, quota_cpus: float, cpuset_cpus: int, frozen
     # SensorGuard and LoadGate leave the safe allocation, and so does a SlackGate that is not waived.
     safe, least = m["complaint"] or m["gate_closed"], False
     if not cleared:
+        # SlackGate: a strike takes BE to the minimum; one too many, and the cool-down after it, suspend it.
         struck = slack < p["slack_suspend_ratio"]
         safe = safe or m["strikes_remaining_seconds"] > 0.0
         safe = safe or (struck and m["strikes_count"] >= p["suspend_after_strikes"])
@@ -147,6 +149,7 @@ def bound(m: Row, p: Row, edge: Row, quota_cpus: float, cpuset_cpus: int, frozen
             base_quota, base_cpuset, m["pace_passed_seconds"], rate, p["growth_cpuset_cpus"], well, edge["cpus"]
         )
         most_quota, most_cpuset = min(most_quota, grown[0]), min(most_cpuset, grown[1])
+        # Nothing grows: what is in force is the most, the freezer included.
         if not slack >= p["slack_hold_ratio"]:
             most_quota, most_cpuset = min(most_quota, quota_cpus), min(most_cpuset, cpuset_cpus)
             if frozen:

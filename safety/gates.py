@@ -153,6 +153,7 @@ def strikes_after(
     remaining = max(memory.remaining_seconds - passed, 0.0)
     if math.isnan(slack) or not poll_due(memory.polled_seconds, now_seconds, poll_seconds):
         return Strikes(memory.count, clean, remaining, memory.slack_ratio, now_seconds, memory.polled_seconds)
+    # No strike: only time without one forgets the others.
     if slack >= suspend_ratio:
         count = 0 if clean >= forget_seconds else memory.count
         return Strikes(count, clean, remaining, slack, now_seconds, now_seconds)

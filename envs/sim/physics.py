@@ -411,6 +411,7 @@ class Hosts:
         self.rows = np.zeros(len(seeds), HOST)
         self.rows["seed"] = seeds
         self.rows["drift"], self.rows["rate"], self.rows["phase"] = normals(self.seeds, 0, 4, AT_START)[:3]
+        # BE begins frozen, so nothing lingers of a freeze.
         self.rows["was_frozen"], self.rows["be_pace"] = True, 1.0
         self.rows["credit_bytes"] = self.constants.link_credit_bytes
         empty_backlog(self.rows)
@@ -426,7 +427,7 @@ class Hosts:
         """
         branch = cls.__new__(cls)
         vars(branch).update(vars(hosts))
-        branch.rows = hosts.rows.copy()
+        branch.rows = hosts.rows.copy()  # a step writes to its rows
         return branch
 
     def spread_over(self, shape: tuple[int, ...]) -> None:
@@ -459,6 +460,7 @@ def constant_rows(constants: Constants, count: int, tick_seconds: float) -> Rows
     """The constants of n hosts as rows, and what follows from them and the length of a period."""
     c = constants
     columns: dict[str, Any] = dict(vars(c))
+    # What depends on no state is worked out once: for a thousand hosts it is a third of a period's powers and roots.
     for name in ("drift", "rate", "phase"):
         keep = np.exp(-tick_seconds / columns[f"{name}_seconds"])
         columns[f"keep_{name}"], columns[f"fresh_{name}"] = keep, np.sqrt(1.0 - keep * keep)

@@ -159,6 +159,7 @@ class SimBatch(SimHosts):
     def load_ratio(self, tick: int) -> Array:
         """Configured load in a tick; the run's length later it is the same again."""
         # A run that is longer than its load sees the load again, and not silence.
+        # Few episodes get beyond what was made at first.
         place = tick % self._ticks
         if place >= len(self._loads):
             self._loads = self._whole()

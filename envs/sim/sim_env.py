@@ -109,6 +109,7 @@ class SimHost(HostEnv):
         plant, before = self.plant, self.plant.current
         self._apply(decode(action, before, plant.limits))
         plant.wait()
+        # The reward is that of `HostEnv`, from a row of numbers in place of a telemetry.
         observation, reading = self._observation(), self._readings[0]
         over = judge_latency(latency_of(reading), reading["target_seconds"], reading["lost"])
         work = float(reading["be_work_rate"])

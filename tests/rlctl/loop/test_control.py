@@ -62,7 +62,7 @@ def test_shield_follows_what_the_weight_is_worth(always):
     loop = controller(plant, always(lambda o: LIMITS.full))
     for least in (True, False):
         plant.limits = replace(plant.limits, least_weight=least)
-        loop.run(ticks=1)
+        loop.tick()
         assert loop.runner.shield.limits.least_weight is least
 
 
