@@ -8,6 +8,8 @@ is bounded before. It calls functions of `math` and other laws, by their bare na
 from __future__ import annotations
 
 import hashlib
+import logging
+import multiprocessing
 import os
 import types
 from collections.abc import Callable
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+
+log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,7 +43,7 @@ def compiled(function: Function) -> Function:
 
 @cache
 def _entry(function: Any) -> Any:
-    return _numba().njit(_bound(function), cache=True, nogil=True, error_model="numpy")
+    return _numba().njit(_bound(function), cache=_kept(), nogil=True, error_model="numpy")
 
 
 @cache
@@ -76,11 +80,24 @@ def _numba() -> Any:
     try:
         import numba  # here only: the daemon never compiles
     except ImportError:
+        if multiprocessing.parent_process() is None:
+            log.warning("Numba is not installed (extra 'train'), so simulated hosts run ten times as slowly or more")
         return None
+    return numba
+
+
+@cache
+def _kept() -> bool:
+    """Whether machine code is kept on disk: where there is a folder for it."""
     # Numba's cache knows a function by its own file, not by those of its callees: a changed law has another folder.
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    vars(numba.config)["CACHE_DIR"] = str(root / "rlctl" / f"laws-{_digest()}")
-    return numba
+    folder = root / "rlctl" / f"laws-{_digest()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    vars(_numba().config)["CACHE_DIR"] = str(folder)
+    return os.access(folder, os.W_OK)
 
 
 def _digest() -> str:

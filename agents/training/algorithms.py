@@ -22,7 +22,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv
 
-from rlctl.agents.many.learned import Logits
+from rlctl.agents.batch_learned import Logits
 from rlctl.agents.served.network import first_line
 from rlctl.agents.training.recipe import Recipe, linear
 from rlctl.envs.actions import MOVES

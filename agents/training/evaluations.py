@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from rlctl.agents.many.learned import Logits
+from rlctl.agents.batch_learned import Logits
 from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.trial import Course, Trial, frozen, score
 from rlctl.envs.arrays import Array

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.batch_learned import BatchLearned, Logits
 from rlctl.agents.batch_runner import BatchPolicyRunner
-from rlctl.agents.many.learned import BatchLearned, Logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array

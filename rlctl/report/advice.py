@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_policies import batch_policy
 from rlctl.agents.batch_runner import BatchPolicyRunner
-from rlctl.agents.many.batch import batch_policy
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, gaps_filled
 from rlctl.envs.sim.identify import identify_hosts

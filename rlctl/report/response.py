@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl.agents.batch_learned import BatchLearned
 from rlctl.agents.batch_runner import BatchPolicyRunner
-from rlctl.agents.many.learned import BatchLearned
 from rlctl.agents.served.bundle import Bundle
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array

@@ -6,7 +6,7 @@ import ast
 import hashlib
 from pathlib import Path
 
-DECIDING = ("envs", "envs/sim", "safety", "agents", "agents/managers", "agents/many", "agents/served")
+DECIDING = ("envs", "envs/sim", "safety", "agents", "agents/managers", "agents/served")
 SIMULATED = tuple(f"{folder}/*.py" for folder in (*DECIDING, "agents/bounds", "rlctl/bench"))
 LIVE = (*SIMULATED, "envs/host/**/*.py", "envs/testbed/**/*.py", "envs/testbed/*.c", "rlctl/loop/**/*.py")
 CONFIGURED = ("configs/bundles/*/weights.npz", "configs/managers/*.yaml", "configs/safety/*.yaml")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_policies import batch_policy
 from rlctl.agents.batch_runner import BatchPolicyRunner
-from rlctl.agents.many.batch import batch_policy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.observation import Observer

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.many.learned import Logits
+from rlctl.agents.batch_learned import Logits
 from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.envs.actions import MOVES, RISE_RATIO
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.many.learned import Logits
+from rlctl.agents.batch_learned import Logits
 from rlctl.agents.training.host_groups import Counts, Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
 from rlctl.agents.training.rollouts.sample import Orders

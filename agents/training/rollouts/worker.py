@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.many.learned import Logits
+from rlctl.agents.batch_learned import Logits
 from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.agents.training.host_groups import Counts, HostGroups, Stepped
 from rlctl.agents.training.host_kinds import HostShare

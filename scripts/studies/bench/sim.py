@@ -1,101 +1,117 @@
-"""How many control periods of how many hosts the simulator passes in a second, beside Gymnasium's own CartPole.
+"""Steps a CPU second of the simulated environments, beside Gymnasium's own CartPole, and of another checkout.
 
-`plant` is `Hosts.step` alone, with its noise; `env` is `SimHostVectorEnv` with random moves: plant, sensors,
-observation and reward; `CartPole` is `make_vec("CartPole-v1", vectorization_mode="vector_entry_point")`. Rounds take
-turns, in one process; ns/host-tick is that of `env`.
+`one` is `gymnasium.make` of one host, `dummy 8` is Stable-Baselines3's DummyVecEnv of eight, a number is `make_vec` of
+so many hosts, `shielded` behind the shield. Moves are random; episodes begin anew as they end. Rounds take turns, each
+checkout in a process of its own. A figure is the median over rounds, in host-ticks a second of CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from rlctl.envs.sim.physics import HostOrders, Hosts
-from rlctl.envs.sim.profile import Constants, load_profile
-from rlctl.envs.sim.vector_env import SimHostVectorEnv
-from rlctl.report.page import render
-
-PROFILE = "thesis-host"
-TICKS = 200  # of the load, which repeats; making loads is no part of the figure
-
 Step = Callable[[], object]
+
+WIDTHS = (8, 1024, 32768)
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this bench."""
-    parser.add_argument("--widths", type=int, nargs="+", default=(1, 32, 1024, 32768), metavar="HOSTS")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=0.5, help="per figure and round")
-    parser.add_argument("--cpu-time", action="store_true", help="divide by CPU time, for a machine that is busy")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of CPU time, per figure and round")
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of rlctl, measured in turns")
 
 
-def plant_step(width: int) -> Step:
-    """The plant alone, BE at random quotas and cpusets."""
-    random = np.random.default_rng(0)
-    profile = load_profile(PROFILE)
-    hosts = Hosts(Constants.stack([profile] * width), np.arange(width, dtype=np.uint64))
-    cpus = profile.limits().cpus
-    quota, cpuset = random.uniform(0.01, cpus, width), random.integers(1, cpus + 1, width).astype(float)
-    orders = HostOrders(quota, cpuset, random.random(width) < 0.1, np.ones(width))
-    rate = random.uniform(0.5, 0.95, width) * profile.lc.max_load_rps
-    return lambda: hosts.step(rate, orders)
+def cases() -> dict[str, tuple[int, Callable[[], Any]]]:
+    """By name, the hosts of an environment and what makes it."""
+    import rlctl.envs  # noqa: F401 - it registers them
+    from rlctl.safety.vector_wrapper import ShieldedVectorEnv
 
+    def dummy() -> Any:
+        from stable_baselines3.common.env_util import make_vec_env
 
-def env_step(width: int) -> Step:
-    """Plant, sensors, observation and reward, with random moves; episodes begin anew as they end."""
-    env = SimHostVectorEnv(
-        width, PROFILE, lambda seed, ticks, seconds: np.full(ticks, 0.6 + 0.3 * (seed % 2)), ticks=TICKS
-    )
-    return with_random_moves(env, width)
+        return make_vec_env("rlctl/SimHost-v0", 8)
 
-
-def cartpole_step(width: int) -> Step:
-    """The yardstick: one line of physics per host, no noise."""
-    return with_random_moves(gym.make_vec("CartPole-v1", width, vectorization_mode="vector_entry_point"), width)
+    found: dict[str, tuple[int, Callable[[], Any]]] = {
+        "CartPole one": (1, lambda: gym.make("CartPole-v1")),
+        "CartPole 1024": (1024, lambda: gym.make_vec("CartPole-v1", 1024, vectorization_mode="vector_entry_point")),
+        "one": (1, lambda: gym.make("rlctl/SimHost-v0", max_episode_steps=300)),
+        "dummy 8": (8, dummy),
+    }
+    for width in WIDTHS:
+        found[str(width)] = width, lambda width=width: gym.make_vec("rlctl/SimHost-v0", width)
+        found[f"{width} shielded"] = width, lambda width=width: ShieldedVectorEnv(width)
+    return found
 
 
 def with_random_moves(env: Any, width: int) -> Step:
+    """A step of an environment that has begun."""
+    spaces = getattr(env, "single_action_space", env.action_space)
+    moves = cycle(np.random.default_rng(0).integers(0, int(spaces.n), (64, width)))
+    if hasattr(env, "num_envs"):
+        env.seed(0) if hasattr(env, "env_method") else None
+        env.reset() if hasattr(env, "env_method") else env.reset(seed=0)
+        return lambda: env.step(next(moves))
     env.reset(seed=0)
-    moves = cycle(np.random.default_rng(0).integers(0, int(env.single_action_space.n), (64, width)))
-    return lambda: env.step(next(moves))
+
+    def step() -> None:
+        if any(env.step(int(next(moves)[0]))[2:4]):
+            env.reset()
+
+    return step
 
 
-def rate(step: Step, width: int, seconds: float, clock: Callable[[], float]) -> float:
-    """Host-ticks per second of one environment."""
-    ticks, begun = 0, clock()
-    while (spent := clock() - begun) < seconds:
-        step()
-        ticks += 1
-    return width * ticks / spent
+def measure(seconds: float) -> dict[str, float]:
+    """Host-ticks a second of CPU time of each environment; what compiles, or begins, is left out."""
+    rates = {}
+    for name, (width, make) in cases().items():
+        step = with_random_moves(make(), width)
+        for _ in range(3):
+            step()
+        ticks, begun = 0, time.process_time()
+        while (spent := time.process_time() - begun) < seconds:
+            step()
+            ticks += 1
+        rates[name] = width * ticks / spent
+    return rates
+
+
+def _measured_by(checkout: Path | None, seconds: float) -> dict[str, float]:
+    """The same in a process of its own, by the code of a checkout; None for this one."""
+    here = os.environ | ({"PYTHONPATH": str(checkout)} if checkout else {})
+    program = f"{Path(__file__).read_text()}\nprint(json.dumps(measure({seconds})))"
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=here, check=True, capture_output=True)
+    found: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
+    return found
 
 
 def run(asked: argparse.Namespace) -> tuple[Any, int]:
     """Medians over rounds, each of which measures everything once, so that all meet the same machine."""
-    clock = time.process_time if asked.cpu_time else time.perf_counter
-    rows = []
-    for width in asked.widths:
-        steps = {"plant": plant_step(width), "env": env_step(width), "cartpole": cartpole_step(width)}
-        seen: dict[str, list[float]] = {name: [] for name in steps}
-        for _ in range(asked.rounds):
-            for name, step in steps.items():
-                seen[name].append(rate(step, width, asked.seconds, clock))
-        rows.append({"width": width} | {name: float(np.median(values)) for name, values in seen.items()})
-    title = ("hosts", "plant", "env", "CartPole", "ns/host-tick", "env/CartPole")
-    shown = [
-        (str(row["width"]), *(f"{row[name]:,.0f}" for name in ("plant", "env", "cartpole")),
-         f"{1e9 / row['env']:,.0f}", f"{row['env'] / row['cartpole']:.3f}")
-        for row in rows
-    ]  # fmt: skip
-    print(render([title, *shown]))
-    cpus = len(os.sched_getaffinity(0))
-    print(
-        f"host-ticks a second{' of CPU time' if asked.cpu_time else ''}, {PROFILE}, {cpus} CPUs, {asked.rounds} rounds"
-    )
-    return {"profile": PROFILE, "cpus": cpus, "cpu_time": asked.cpu_time, "rows": rows}, 0
+    from rlctl.report.page import render
+
+    checkouts = {"before": asked.before, "now": None} if asked.before else {"now": None}
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in checkouts}
+    for _ in range(asked.rounds):
+        for name, checkout in checkouts.items():
+            seen[name].append(_measured_by(checkout, asked.seconds))
+    rows = [
+        {"env": env} | {name: float(np.median([one[env] for one in found])) for name, found in seen.items()}
+        for env in seen["now"][0]
+    ]
+    shown = [(row["env"], *(f"{row[name]:,.0f}" for name in checkouts)) for row in rows]
+    if asked.before:
+        shown = [(*line, f"{row['now'] / row['before']:.1f}") for line, row in zip(shown, rows, strict=True)]
+    print(render([("environment", *checkouts, *(("ratio",) if asked.before else ())), *shown]))
+    print(f"host-ticks a second of CPU time, thesis-host, medians of {asked.rounds} rounds")
+    return {"rows": rows, "rounds": asked.rounds}, 0

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_policies import EachHost, batch_policy
 from rlctl.agents.batch_runner import BatchObservation
-from rlctl.agents.managers.manager import Every
-from rlctl.agents.many.batch import EachHost, batch_policy
 from rlctl.envs.observation import Observer
 from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import load_profile
@@ -39,12 +38,10 @@ def same(one, other):
     return all(np.array_equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
 
 
-NAMES = ("prm-hybrid", "prm-hybrid-tuned", "greedy-shield", "ppo", "ppo-bare", "static", "none")
+NAMES = ("greedy-shield", "ppo", "ppo-bare", "static", "none")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("prm-hybrid-tuned", "ppo"))) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "ppo")) for name in NAMES])
 def test_each_host_asks_as_the_scalar_policy(name):
     if reason := catalogue.lacking(name):
         pytest.skip(reason)
@@ -65,41 +62,6 @@ def test_each_host_asks_as_the_scalar_policy(name):
     assert len(different) > 50 or not name.startswith(("prm", "ppo"))  # or they had nothing to be the same in
     assert (batch.shielded, batch.masked) == (each.shielded, each.masked)
     assert batch.remarks == each.remarks
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{"suspend": "minimum"}, {"resume_level": "last"}])
-def test_what_thesis_leaves_open_is_same_choice(options):
-    from rlctl.agents.many.prm import BatchPrmHybrid
-
-    bed = Bed()
-    batch = BatchPrmHybrid(catalogue.build("prm-hybrid-tuned", **options), bed.hosts.limits)
-    scalars = [catalogue.build("prm-hybrid-tuned", **options) for _ in range(HOSTS)]
-    each = EachHost(scalars, bed.hosts.limits, TICK_SECONDS)
-    each.begin(np.ones(HOSTS, bool))
-    for _ in range(TICKS):
-        seen = bed.seen(masked=False)
-        together = batch.act(seen)
-        assert same(together.proposed, each.act(seen).proposed)
-        bed.apply(together.proposed, shielded=False)
-
-
-@pytest.mark.parametrize("tick_seconds", [1.0, 15.0, 20.0])
-def test_timers_of_many_fire_as_of_one(tick_seconds):
-    """After a gap, and at ticks that are as long as one."""
-    from rlctl.agents.many.prm import BatchEvery
-
-    together, alone = BatchEvery(2.0, 2), [Every(2.0), Every(2.0)]
-    for tick in range(40):
-        now, asked = tick * tick_seconds, [True, tick % 7 < 5]
-        if tick == 20:  # the second was not asked since 18
-            together.rest(np.array([False, True]), np.full(2, now), 1.0)
-            alone[1].rest(now, 1.0)
-        if tick == 30:
-            together.reset(np.array([True, False]))
-            alone[0].reset()
-        fired = together.due(np.array(asked), np.full(2, now))
-        assert fired.tolist() == [one.due(now) if is_asked else 0 for one, is_asked in zip(alone, asked, strict=True)]
 
 
 @pytest.mark.parametrize("name", ["prm-hybrid-tuned", "ppo"])

@@ -1,8 +1,7 @@
 """Policies of n simulated hosts at once, without a loop over hosts where that is simple.
 
 For fleets, where a policy's `act` for each host and tick would take many minutes. Host by host each answers as the
-policy of one host does; `tests/agents/many/test_batch.py` holds the two together. A policy without a version in arrays
-decides host by host.
+policy of one host does; `tests/agents/test_batch_policies.py` holds the two together. Managers decide host by host.
 """
 
 from __future__ import annotations
@@ -10,11 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.agents import catalogue
+from rlctl.agents.batch_learned import BatchLearned
 from rlctl.agents.batch_runner import BatchAnswer, BatchObservation, BatchPolicy
-from rlctl.agents.managers.prm_hybrid import PrmHybrid
 from rlctl.agents.managers.references import Fixed
-from rlctl.agents.many.learned import BatchLearned
-from rlctl.agents.many.prm import BatchPrmHybrid
 from rlctl.agents.policy import Policy
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
@@ -44,8 +41,6 @@ def batch_policy(name: str, limits: VectorLimits, tick_seconds: float) -> BatchP
             )  # fmt: skip
             learned.remarks = policy.remarks
             return learned
-        case PrmHybrid(literal_listing=False):
-            return BatchPrmHybrid(policy, limits)
         case Fixed():
             return Constant(policy, limits)
     return EachHost([catalogue.build(name) for _ in limits.each], limits, tick_seconds)
