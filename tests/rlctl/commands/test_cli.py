@@ -217,7 +217,7 @@ def test_closed_streams_are_no_error():
     assert done.returncode == 0
 
 
-HEAVY = ("torch", "sklearn", "matplotlib", "rich", "onnxruntime", "onnx")
+HEAVY = ("torch", "numba", "sklearn", "matplotlib", "rich", "onnxruntime", "onnx")
 
 
 @pytest.mark.parametrize(
