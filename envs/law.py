@@ -43,7 +43,7 @@ def compiled(function: Function) -> Function:
 
 @cache
 def _entry(function: Any) -> Any:
-    return _numba().njit(_bound(function), cache=_kept(), nogil=True, error_model="numpy")
+    return _numba().njit(_bound(function), cache=_find_cache(), nogil=True, error_model="numpy")
 
 
 @cache
@@ -87,7 +87,7 @@ def _numba() -> Any:
 
 
 @cache
-def _kept() -> bool:
+def _find_cache() -> bool:
     """Whether machine code is kept on disk: where there is a folder for it."""
     # Numba's cache knows a function by its own file, not by those of its callees: a changed law has another folder.
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
