@@ -128,10 +128,10 @@ def words(lc: Group, be: list[Group], folder: Path) -> dict[str, str]:
         "log": {"directory": str(folder / "log")}, "metrics": {"listen": f"127.0.0.1:{port}"},
     }))  # fmt: skip
     doctor = subprocess.run(
-        [*RLCTL, "doctor", "--config", config], capture_output=True, text=True, check=False, cwd=ROOT
+        [*RLCTL, "doctor", "--config", str(config)], capture_output=True, text=True, check=False, cwd=ROOT
     )
     said["doctor"] = next((line for line in doctor.stdout.splitlines() if "CPU weight" in line), doctor.stderr)
-    dry = [*RLCTL, "serve", "--config", config, "--dry-run", "--duration", "1"]
+    dry = [*RLCTL, "serve", "--config", str(config), "--dry-run", "--duration", "1"]
     said["dry run"] = _of_weight(subprocess.run(dry, capture_output=True, text=True, check=False, cwd=ROOT).stderr)
     log = folder / "serve.log"
     with log.open("w") as file:
@@ -161,7 +161,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     """Measure and print; the figures for --json."""
-    figures, rows = dict[str, object](), [("layout", "equal %", "least at BE %", "rlctl %", "metric %")]
+    figures = dict[str, object]()
+    rows: list[tuple[str, ...]] = [("layout", "equal %", "least at BE %", "rlctl %", "metric %")]
     for name, (lc, be, others) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as text, groups([lc, *be, *others]) as made:
             members = [made[one] for one in be]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,8 @@ def cases() -> dict[str, tuple[int, Callable[[], Any]]]:
         "dummy 8": (8, dummy),
     }
     for width in WIDTHS:
-        found[str(width)] = width, lambda width=width: gym.make_vec("rlctl/SimHost-v0", width)
-        found[f"{width} shielded"] = width, lambda width=width: ShieldedVectorEnv(width)
+        found[str(width)] = width, partial(gym.make_vec, "rlctl/SimHost-v0", width)
+        found[f"{width} shielded"] = width, partial(ShieldedVectorEnv, width)
     return found
 
 
@@ -105,13 +106,13 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
     for _ in range(asked.rounds):
         for name, checkout in checkouts.items():
             seen[name].append(_measured_by(checkout, asked.seconds))
-    rows = [
-        {"env": env} | {name: float(np.median([one[env] for one in found])) for name, found in seen.items()}
-        for env in seen["now"][0]
-    ]
-    shown = [(row["env"], *(f"{row[name]:,.0f}" for name in checkouts)) for row in rows]
-    if asked.before:
-        shown = [(*line, f"{row['now'] / row['before']:.1f}") for line, row in zip(shown, rows, strict=True)]
-    print(render([("environment", *checkouts, *(("ratio",) if asked.before else ())), *shown]))
+    rows: list[dict[str, float]] = []
+    shown: list[tuple[str, ...]] = [("environment", *checkouts, *(("ratio",) if asked.before else ()))]
+    for env in seen["now"][0]:
+        rates = {name: float(np.median([one[env] for one in found])) for name, found in seen.items()}
+        rows.append(rates)
+        ratio = (f"{rates['now'] / rates['before']:.1f}",) if asked.before else ()
+        shown.append((env, *(f"{rate:,.0f}" for rate in rates.values()), *ratio))
+    print(render(shown))
     print(f"host-ticks a second of CPU time, thesis-host, medians of {asked.rounds} rounds")
-    return {"rows": rows, "rounds": asked.rounds}, 0
+    return {"rows": dict(zip(seen["now"][0], rows, strict=True)), "rounds": asked.rounds}, 0
