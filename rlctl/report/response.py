@@ -38,6 +38,9 @@ MOST_TICKS = 60 + TOP * round(EXPLORE_WINDOWS)
 """Control periods after which what still changes is a cycle. Growth from nothing to all takes the shield 36 at most,
 and a policy that goes on level by level so many for each."""
 
+QUIET_TICKS = 100
+"""Control periods without a change after which none comes: more than a level has to hold before the next is tried."""
+
 CYCLE_TICKS = 12
 """A cycle is shown by its mean over so many."""
 
@@ -100,11 +103,15 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     runner = BatchPolicyRunner([policy], shield, hosts, tick_seconds)
     current = runner.begin()
     shares: list[Array] = []
+    changed = 0
     for tick in range(MOST_TICKS):
         readings = _readings(profile, host.weight, load, slack, current, tick * tick_seconds)
         current = runner.decide(readings, current).allocations
         usable = np.minimum(current.quota_cpus, current.cpuset_cpus) / limits.cpus
         shares.append(np.where(current.frozen, 0.0, usable))
+        changed = tick if len(shares) < 2 or (shares[-1] != shares[-2]).any() else changed
+        if tick - changed >= QUIET_TICKS:
+            break
     last = np.stack(shares[-CYCLE_TICKS:])
     shape = (len(SLACKS), len(LOADS))
     return Surface(host, last.mean(axis=0).reshape(shape), (last == last[-1]).all(axis=0).reshape(shape))
