@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -90,9 +89,9 @@ def measure(seconds: float) -> dict[str, float]:
 
 def _measured_by(checkout: Path | None, seconds: float) -> dict[str, float]:
     """The same in a process of its own, by the code of a checkout; None for this one."""
-    here = os.environ | ({"PYTHONPATH": str(checkout)} if checkout else {})
+    where = checkout or Path(__file__).parents[3]
     program = f"{Path(__file__).read_text()}\nprint(json.dumps(measure({seconds})))"
-    told = subprocess.run([sys.executable, "-W", "ignore", "-c", program], env=here, check=True, capture_output=True)
+    told = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=where, check=True, capture_output=True)
     found: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
     return found
 
