@@ -237,3 +237,12 @@ def test_mistakes_are_told_in_one_line():
     env.reset(seed=0)
     with pytest.raises(PolicyError, match="outside the table"):
         env.step(np.full(3, len(MOVES)))
+
+
+def test_a_tick_has_one_telemetry() -> None:
+    """The shield learns from each object once: the info's and the environment's are the same one."""
+    env = gym.make("rlctl/SimHost-v0")
+    env.reset(seed=1)
+    info = env.step(0)[4]
+    assert info["telemetry"] is env.unwrapped.telemetry  # type: ignore[attr-defined]
+    assert dict(info)["telemetry"] is info["telemetry"]
