@@ -81,7 +81,7 @@ def _numba() -> Any:
         import numba  # here only: the daemon never compiles
     except ImportError:
         if multiprocessing.parent_process() is None:
-            log.warning("Numba is not installed (extra 'train'), so simulated hosts run ten times as slowly or more")
+            log.warning("Numba is not installed (extra 'train'), so many simulated hosts take many times as long")
         return None
     return numba
 

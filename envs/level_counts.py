@@ -103,27 +103,26 @@ HOST_MEMORY = np.dtype(
 @law
 def bin_of(load: float) -> int:
     """The bin of a load; what is beyond either end is in the last one there."""
-    low, high = 0, BINS - 1
-    while low < high:
-        middle = (low + high) // 2
-        if _EDGES[middle] <= load:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    return _count_reached(_EDGES, load)
 
 
 @law
 def level_of(share: float) -> int:
     """The highest level that a share of BE's CPUs has reached."""
-    low, high = 0, TOP + 1
+    return _count_reached(_REACHED, share) - 1
+
+
+@law
+def _count_reached(ascending: Any, value: float) -> int:
+    """How many of some ascending numbers a value has reached, by bisection."""
+    low, high = 0, len(ascending)
     while low < high:
         middle = (low + high) // 2
-        if _REACHED[middle] <= share:
+        if ascending[middle] <= value:
             low = middle + 1
         else:
             high = middle
-    return low - 1
+    return low
 
 
 def load_of(place: int) -> float:

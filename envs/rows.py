@@ -46,7 +46,7 @@ LIMIT = np.dtype(
 
 
 def plain_row(kind: np.dtype[np.void]) -> dict[str, Any]:
-    """A row of zeros as a dict of Python's numbers and lists: interpreted laws read it ten times as fast."""
+    """A row of zeros as a dict of Python's numbers and lists: Python reads it faster than a structured array's."""
     return {name: plain_field(kind[name], np.zeros((), kind[name])) for name in kind.names or ()}
 
 

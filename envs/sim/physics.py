@@ -460,7 +460,7 @@ def constant_rows(constants: Constants, count: int, tick_seconds: float) -> Rows
     """The constants of n hosts as rows, and what follows from them and the length of a period."""
     c = constants
     columns: dict[str, Any] = dict(vars(c))
-    # What depends on no state is worked out once: for a thousand hosts it is a third of a period's powers and roots.
+    # What depends on no state is worked out once, not in every period.
     for name in ("drift", "rate", "phase"):
         keep = np.exp(-tick_seconds / columns[f"{name}_seconds"])
         columns[f"keep_{name}"], columns[f"fresh_{name}"] = keep, np.sqrt(1.0 - keep * keep)

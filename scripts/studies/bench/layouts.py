@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.workload import Weight
 from rlctl.report.page import render
-from scripts.studies.bench.operators import free_port
+from scripts.studies.bench.operators import free_port, remove_with_all
 
 LAYOUTS = {
     "siblings": ("lc", ["be"], []),
@@ -61,12 +60,7 @@ def groups(names: list[str]) -> Iterator[dict[str, Group]]:
         yield made
     finally:
         for group in reversed(made.values()):
-            if group.freezer:
-                group.freezer.order(False)
-            for pid in group.pids():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            group.remove()
+            remove_with_all(group)
 
 
 @contextlib.contextmanager

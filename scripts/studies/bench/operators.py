@@ -126,6 +126,16 @@ SERVICES: dict[str, Callable[[tuple[str, int]], LcProgram]] = {
 }
 
 
+def remove_with_all(group: Group) -> None:
+    """End what is in a group of the bench's own, and the group."""
+    if group.freezer:
+        group.freezer.order(False)
+    for pid in group.pids():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    group.remove()
+
+
 @contextlib.contextmanager
 def three_groups(*, apart: bool) -> Iterator[tuple[Group, Group, Group]]:
     """Groups for LC and BE, side by side, and one for rlctl; removed with all that is in them.
@@ -145,12 +155,7 @@ def three_groups(*, apart: bool) -> Iterator[tuple[Group, Group, Group]]:
         yield made[2], made[3], made[1]
     finally:
         for group in reversed(made):
-            if group.freezer:
-                group.freezer.order(False)
-            for pid in group.pids():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            group.remove()
+            remove_with_all(group)
 
 
 @contextlib.contextmanager

@@ -59,11 +59,13 @@ def with_random_moves(env: Any, width: int) -> Step:
     """A step of an environment that has begun."""
     spaces = getattr(env, "single_action_space", env.action_space)
     moves = cycle(np.random.default_rng(0).integers(0, int(spaces.n), (64, width)))
-    if hasattr(env, "num_envs"):
-        env.seed(0) if hasattr(env, "env_method") else None
-        env.reset() if hasattr(env, "env_method") else env.reset(seed=0)
+    if hasattr(env, "env_method"):  # Stable-Baselines3's
+        env.seed(0)
+        env.reset()
         return lambda: env.step(next(moves))
     env.reset(seed=0)
+    if hasattr(env, "num_envs"):
+        return lambda: env.step(next(moves))
 
     def step() -> None:
         if any(env.step(int(next(moves)[0]))[2:4]):

@@ -418,7 +418,7 @@ def test_relative_bundle_is_none_that_nodes_have(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 78, "a LOG"),
+        ([], 78, "name --lc and --be, a LOG"),
         (["nowhere"], 78, "nowhere"),
         (["--policies", "nobody"], 78, "nobody"),
         (["--quantile", "100"], 78, "below 100"),
