@@ -2,15 +2,26 @@
 
 An LC on CPU 0 and a BE of a spinning process on each CPU, in control groups of their own (v1), under a load that
 is idle, low, middle, near the knee, and idle again. `none` is equal weights and nobody; `weight` is the kernel's least
-weight set by hand; `rlctl` is `rlctl serve` with nothing but both groups and the target, begun anew for each run.
-Rounds are interleaved. QoS is the share of seconds whose p95, by the client, met the target, over all rounds.
+weight set by hand; `rlctl` is `rlctl serve` with nothing but both groups and the target, begun anew for each run;
+`warm` is rlctl that has watched all loads for --watch seconds, and keeps what it remembers from round to round. Rounds
+are interleaved. QoS is the share of seconds whose p95, by the client, met the target, over all rounds.
+
+The bar, in every cell: BE of rlctl at least 95 % of the weight's; QoS not below it by more than the interval of their
+difference (Newcombe's of Wilson's; seconds depend on one another, so that is strict). Exit code 1 where it is missed.
+With --json FILE each run is written when it is over, and one that was cut off goes on where it was:
+
+  scripts/bench operators --json table.json                          # a whole table in 25 minutes
+  scripts/bench operators --rounds 5 --seconds 30 --watch 600 --json table.json
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,12 +30,14 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from in_venv import ROOT
 
+from rlctl.bench.intervals import wilson
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
@@ -39,8 +52,11 @@ from rlctl.report.page import render
 
 WARM = "warm"
 MODES = ("none", "weight", "rlctl", WARM)
-LOADS = {"idle": 0.0, "low": 0.2, "middle": 0.5, "near": 0.8, "idle again": 0.0}
-"""Shares of the load that each service bears alone on its CPU."""
+LOADS = {"idle": (0.0, 0.5), "low": (0.2, 1.0), "middle": (0.5, 1.0), "near": (0.8, 1.5), "idle again": (0.0, 0.5)}
+"""Shares of the load that each service bears alone on its CPU; and its time, in --seconds."""
+
+LEAST_BE_RATIO = 0.95
+"""The bar: BE's CPUs beside rlctl in those beside the weight."""
 
 KNEES = {"nginx": 480.0, "memcached": 9000.0, "redis": 20000.0, "postgres": 2500.0, "python": 330.0}
 BE_CPUS, APART_CPUS = [1, 0], [0]
@@ -239,11 +255,13 @@ def phase(client: LoadGenerator, be: Group, rate: float, seconds: int, target: f
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the measurement's arguments."""
     parser.add_argument("--services", default=",".join(SERVICES), help="default: %(default)s")
-    parser.add_argument("--seconds", type=int, default=15, metavar="N", help="of each load (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: %(default)s")
+    parser.add_argument(
+        "--seconds", type=int, default=6, metavar="N", help="of low and middle load; near has half more, idle half"
+    )
+    parser.add_argument("--rounds", type=int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--target", type=float, default=20.0, metavar="MS", help="default: %(default)s ms")
     parser.add_argument(
-        "--watch", type=int, default=0, metavar="N", help="seconds of all loads before `warm` counts; 600 in results"
+        "--watch", type=int, default=45, metavar="N", help="seconds of all loads before `warm` counts first; 0: no warm"
     )
     parser.add_argument(
         "--apart", action="store_true", help="on CPU 0 alone, ahead of all else on a machine that others use"
@@ -251,27 +269,45 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
-    """Measure and print; the figures for --json."""
-    figures: dict[str, object] = {}
+    """Measure and print; the figures for --json, and 1 where a cell misses the bar."""
     modes = MODES if args.watch else MODES[:-1]
-    rows: list[Sequence[str]] = [("service", "load", *(f"{mode}: QoS % / CPUs" for mode in modes))]
+    settings = {name: getattr(args, name) for name in ("seconds", "target", "watch", "apart")}
+    told: dict[str, Any] = {"settings": settings, "runs": {}}
+    if args.json and args.json.exists():
+        told = json.loads(args.json.read_text())
+        if told["settings"] != settings:
+            raise SystemExit(f"{args.json} holds runs of other settings: {told['settings']}")
+    rows: list[Sequence[str]] = [("service", "load", *(f"{mode}: QoS % / CPUs" for mode in modes), "the bar")]
+    missed = 0
     for name in args.services.split(","):
-        found: dict[tuple[str, str], list[tuple[float, int, int]]] = defaultdict(list)
-        for turn in range(args.rounds):
-            for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
-                for load, one in one_run(name, mode, args).items():
-                    found[load, mode].append(one)
-                print(f"{name}, round {turn + 1}, {mode}", file=sys.stderr)
+        found: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
+        with tempfile.TemporaryDirectory() as memory:
+            for turn in range(args.rounds):
+                for mode in modes[turn % len(modes) :] + modes[: turn % len(modes)]:
+                    key = f"{name}, round {turn + 1}, {mode}"
+                    if key not in told["runs"]:
+                        told["runs"][key] = one_run(name, mode, args, Path(memory))
+                        print(key, file=sys.stderr)
+                        if args.json:
+                            args.json.write_text(json.dumps(told) + "\n")
+                    for load, one in told["runs"][key].items():
+                        found[load, mode].append(one)
         for load in LOADS:
-            cells = {mode: summary(found[load, mode]) for mode in modes}
-            rows.append((name, load, *(f"{qos} / {cpus:.2f}" for qos, cpus in cells.values())))
-            figures[f"{name}, {load}"] = {mode: {"qos": qos, "cpus": cpus} for mode, (qos, cpus) in cells.items()}
+            cells = {mode: Cell.of(found[load, mode]) for mode in modes}
+            misses = [f"{mode}: {why}" for mode in modes[2:] for why in cells[mode].below(cells["weight"])]
+            rows.append((name, load, *map(str, cells.values()), "; ".join(misses) or "held"))
+            missed += bool(misses)
     print(render(rows))
-    return figures, 0
+    print(f"\n{missed} of {len(rows) - 1} cells miss the bar; load average {os.getloadavg()[0]:.1f}")
+    return told, int(missed > 0)
 
 
-def one_run(name: str, mode: str, args: argparse.Namespace) -> dict[str, tuple[float, int, int]]:
-    """All loads of one service under one mode."""
+def one_run(name: str, mode: str, args: argparse.Namespace, memory: Path) -> dict[str, tuple[float, int, int]]:
+    """All loads of one service under one mode.
+
+    Args:
+        memory: Where `warm` keeps what it remembers.
+    """
     with tempfile.TemporaryDirectory() as text, three_groups(apart=args.apart) as groups:
         folder, (lc, be, _), cpus = Path(text), groups, APART_CPUS if args.apart else BE_CPUS
         service = SERVICES[name](("127.0.0.1", free_port()))
@@ -284,23 +320,59 @@ def one_run(name: str, mode: str, args: argparse.Namespace) -> dict[str, tuple[f
                 for thread in os.listdir(f"/proc/{pid}/task"):
                     os.sched_setaffinity(int(thread), {0})
             aimed = replace(service.load(), cpu=1, fifo_priority=50)
+            known = memory / "state"
+            if mode == WARM and known.exists():
+                shutil.copytree(known, folder / "state")
             with LoadGenerator(aimed) as client, spinning(be, cpus), managed(mode, groups, args, folder):
 
-                def run_loads(seconds: int) -> dict[str, tuple[float, int, int]]:
-                    rates = {load: share * KNEES[name] for load, share in LOADS.items()}
-                    return {load: phase(client, be, rate, seconds, args.target) for load, rate in rates.items()}
+                def run_loads(seconds: float) -> dict[str, tuple[float, int, int]]:
+                    return {
+                        load: phase(client, be, share * KNEES[name], max(round(ratio * seconds), 1), args.target)
+                        for load, (share, ratio) in LOADS.items()
+                    }
 
-                if mode == WARM:
-                    run_loads(args.watch // len(LOADS))
-                return run_loads(args.seconds)
+                if mode == WARM and not known.exists():
+                    run_loads(args.watch / sum(ratio for _, ratio in LOADS.values()))
+                measured = run_loads(args.seconds)
+            if mode == WARM:
+                shutil.rmtree(known, ignore_errors=True)
+                shutil.copytree(folder / "state", known)
+            return measured
         finally:
             service.stop()
 
 
-def summary(runs: Sequence[tuple[float, int, int]]) -> tuple[str, float]:
-    """QoS in percent, or a dash without requests, and mean CPUs."""
-    held, told = sum(one[1] for one in runs), sum(one[2] for one in runs)
-    return f"{100.0 * held / told:.0f}" if told else "-", sum(one[0] for one in runs) / len(runs)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What the runs of one load under one mode came to: BE's mean CPUs, and of so many seconds those on target."""
+
+    cpus: float
+    held: int
+    told: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Sequence[float]]) -> Cell:
+        """Of runs as `phase` gives them."""
+        cpus, held, told = zip(*runs, strict=True)
+        return cls(sum(cpus) / len(runs), int(sum(held)), int(sum(told)))
+
+    def __str__(self) -> str:
+        return f"{100.0 * self.held / self.told:.0f} / {self.cpus:.2f}" if self.told else f"- / {self.cpus:.2f}"
+
+    def below(self, other: Cell) -> list[str]:
+        """What of the bar it misses beside the weight's cell."""
+        misses = []
+        if self.cpus < LEAST_BE_RATIO * other.cpus:
+            misses.append(f"BE {self.cpus / other.cpus:.0%}")
+        if self.told and other.told:
+            own, by_weight = self.held / self.told, other.held / other.told
+            doubt = math.hypot(
+                wilson(own, self.told, 0.95)[1] / 100.0 - own,
+                by_weight - wilson(by_weight, other.told, 0.95)[0] / 100.0,
+            )
+            if own + doubt < by_weight:
+                misses.append(f"QoS {100.0 * (own - by_weight):.0f} +{100.0 * doubt:.0f}")
+        return misses
 
 
 def free_port() -> int:
