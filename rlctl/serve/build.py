@@ -30,6 +30,7 @@ from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower, GroupRoles
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
@@ -150,7 +151,7 @@ class _Originals:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
 
     def free_others(self, found: Workloads, kernel: Kernel) -> None:
-        """Put back what a crashed predecessor restricted and this configuration leaves alone.
+        """Put back what a crashed predecessor restricted and this configuration leaves alone, and its interfaces.
 
         Nothing in, below or above a group that is BE's or is selected to be. The journal keeps the originals: should
         this start fail, the predecessor's watchdog holds its groups as before.
@@ -160,7 +161,8 @@ class _Originals:
         entries = [
             entry
             for entry in self.journal.entries
-            if (entry.path.parent, entry.identity) in free and entry.path.name not in _NO_RESTRICTIONS
+            if is_interface(entry.path)  # BE is at the least now, and whoever holds its packets sets up anew
+            or ((entry.path.parent, entry.identity) in free and entry.path.name not in _NO_RESTRICTIONS)
         ]
         if not entries:
             return

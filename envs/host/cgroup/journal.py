@@ -1,9 +1,9 @@
 """The journal: what every kernel file held before our first write to it, safe on disk before that write.
 
 One JSON object per line in STATE/journal.jsonl, with a checksum like the lines of a tick log. A header has the boot id;
-then comes one entry per file and group. What follows the last whole line is ignored. That is a line torn by a crash,
-whose file cannot have been written yet. It is also the space reserved for later entries, so that a full disk leaves no
-new group unrestricted. `restore` puts it all back.
+then comes one entry per file and group, or per interface. What follows the last whole line is ignored. That is a line
+torn by a crash, whose file cannot have been written yet. It is also the space reserved for later entries, so that a
+full disk leaves no new group unrestricted. `restore` puts it all back.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Self
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
+from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.ticklog import decode_line, encode_line
 
 STATE_DIR = Path("/var/lib/rlctl")
@@ -52,7 +53,8 @@ class Entry:
 
     Attributes:
         original: Its content, byte for byte (bytes that are no UTF-8 as surrogates).
-        identity: Device and inode of the group's directory, to know it from a later group of the same name.
+        identity: Device and inode of the group's directory, to know it from a later group of the same name; for an
+            interface `rlctl.envs.host.network.interface.Key`.
     """
 
     path: Path
@@ -390,7 +392,9 @@ class Journal:
         if self._damaged or len(self.entries) < max(COMPACT_ENTRIES, 2 * len(needed)):
             return
         with contextlib.suppress(OSError, RlctlError):
-            self._rewrite([entry for entry in self.entries if (entry.path, entry.identity) in needed])
+            self._rewrite(
+                [entry for entry in self.entries if is_interface(entry.path) or (entry.path, entry.identity) in needed]
+            )
             sync_directory(self.state_dir)
 
     def close(self) -> None:

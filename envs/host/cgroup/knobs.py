@@ -12,6 +12,7 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.files import kind_of, own_value
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing, whereabouts
+from rlctl.envs.host.network.interface import is_interface
 
 _log = logging.getLogger(__name__)
 
@@ -215,7 +216,8 @@ class Knobs:
         self._sweep_at = max(COMPACT_ENTRIES, 2 * len(self._originals))
 
     def _keep(self, entries: Iterable[Entry]) -> None:
-        self._originals.update({(entry.path.name, entry.identity): entry for entry in entries})
+        files = (entry for entry in entries if not is_interface(entry.path))
+        self._originals.update({(entry.path.name, entry.identity): entry for entry in files})
 
     def _identity(self, group: Path) -> Identity | None:
         try:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rlctl.envs.errors import CgroupGone, printable
+from rlctl.envs.errors import CgroupGone, RlctlError, printable
 from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import (
     JOURNAL,
@@ -25,6 +25,8 @@ from rlctl.envs.host.cgroup.journal import (
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
 from rlctl.envs.host.cgroup.locks import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.network import interface
+from rlctl.envs.host.network.interface import is_interface
 
 PATIENCE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.005
@@ -150,14 +152,30 @@ def _restore_locked(
 
 
 def put_back(
-    entries: Iterable[Entry], state_dir: Path, kernel: Kernel, patience_seconds: float = PATIENCE_SECONDS
+    entries: Collection[Entry], state_dir: Path, kernel: Kernel, patience_seconds: float = PATIENCE_SECONDS
 ) -> RestoreReport:
     """Put back some originals of a journal, which keeps them, and whose directory the caller has locked."""
     report = RestoreReport(note="the journal keeps them")
     pending = _Pending(kernel, report, state_dir)
-    pending.take(entries)
+    pending.take(entry for entry in entries if not is_interface(entry.path))
     pending.work(patience_seconds)
+    # BE's packets last: until then its groups were restricted.
+    for entry in entries:
+        if is_interface(entry.path):
+            _put_back_interface(entry, report)
     return report
+
+
+def _put_back_interface(entry: Entry, report: RestoreReport) -> None:
+    try:
+        found = interface.put_back(entry.identity)
+    except RlctlError as error:
+        report.failed.append(Skipped(entry.path, str(error)))
+        return
+    if found is None:
+        report.skipped.append(Skipped(entry.path, "the interface has gone, and its queues with it"))
+    else:
+        (report.restored if found else report.unchanged).append(entry.path)
 
 
 def _set_aside(state_dir: Path, name: str) -> str:

@@ -7,6 +7,7 @@ services' connections cost nothing but the walk.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 import struct
 import time
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.errors import SensorError
+from rlctl.envs.host.network.routes import Address
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 MOST_PORTS = 512
@@ -28,7 +30,7 @@ _WITH_INFO, _INFO = 1 << 1, 2  # INET_DIAG_INFO as a bit of the request, and as 
 _BYTECODE, _PORT_IS, _JUMP = 1, 11, 1  # INET_DIAG_REQ_BYTECODE; INET_DIAG_BC_S_EQ and _JMP
 
 # In 32-bit words of a message: nlmsghdr has 4, inet_diag_msg 18 more; then attributes, of which tcp_info is one.
-_PORTS, _COOKIE, _RECEIVE_QUEUE, _INODE, _ATTRIBUTES = 5, 15, 18, 21, 22
+_PORTS, _PEER, _COOKIE, _RECEIVE_QUEUE, _INODE, _ATTRIBUTES = 5, 10, 15, 18, 21, 22
 _INFO_WORDS = {
     "unacked": 6, "received": 13, "sent": 11, "acked": 14, "advertised_mss": 21, "bytes_in": 32,
     "segments_in": 38, "segments_out": 39, "unsent": 36, "best_round_trip": 37,
@@ -127,6 +129,16 @@ class InetDiag:
                 pairs = zip(ports.tolist(), rows[:, _INODE].tolist(), strict=True)
                 found += [Listener(port, inode, family) for port, inode in pairs]
         return found
+
+    def peers(self, ports: Sequence[int], families: Iterable[int] = FAMILIES) -> set[Address]:
+        """The addresses at the other end of every established connection to one of these local ports."""
+        words = {socket.AF_INET: 1, socket.AF_INET6: 4}
+        return {
+            ipaddress.ip_address(row[_PEER : _PEER + words[family]].tobytes())
+            for family in map(socket.AddressFamily, families)
+            for rows in self._dump(family, _ESTABLISHED, 0, ports)
+            for row in rows
+        }
 
     def _dump(self, family: int, states: int, extensions: int, ports: Sequence[int]) -> Iterator[Words]:
         """Messages of one dump, those of one length together, as rows of words."""

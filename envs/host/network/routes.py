@@ -1,0 +1,43 @@
+"""Interfaces by what is sent over them: where the kernel routes packets to an address (ip-route(8), `get`)."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterable
+
+from rlctl.envs.host.network.netlink import ACK, Message, Netlink, attribute, attributes
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+ELSEWHERE = (ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::1"))
+"""Addresses that are nobody's (RFC 5737, RFC 3849): packets to them take the default route."""
+
+_GET_ROUTE, _DESTINATION, _OUTPUT = 26, 1, 4  # RTM_GETROUTE, RTA_DST, RTA_OIF
+_LOOPBACK = 1  # LOOPBACK_IFINDEX in include/net/flow.h: the same in every namespace
+_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg
+
+
+def interface_towards(route: Netlink, addresses: Iterable[Address]) -> int | None:
+    """The index of the interface over which most of these are reached; None where none is, but by loopback.
+
+    Args:
+        route: A socket of NETLINK_ROUTE in the network namespace of the sender.
+    """
+    found = Counter(index for address in addresses if (index := _output(route, address)) not in (None, _LOOPBACK))
+    return max(found, key=lambda index: (found[index], -index), default=None)
+
+
+def _output(route: Netlink, address: Address) -> int | None:
+    plain = getattr(address, "ipv4_mapped", None) or address
+    family = socket.AF_INET if plain.version == 4 else socket.AF_INET6
+    body = _ROUTE.pack(family, plain.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, plain.packed)
+    try:
+        # A route is the answer, and no acknowledgement follows unless it was asked for.
+        answers = route.request(Message(_GET_ROUTE, body, ACK))
+    except OSError:
+        return None
+    found = attributes(answers[0][_ROUTE.size :]).get(_OUTPUT) if answers else None
+    return int.from_bytes(found, "little") if found else None

@@ -1,0 +1,291 @@
+"""The link's rein: BE's packets on one interface, held to what everybody else leaves of a rate.
+
+What stands on the interface is in `rlctl.envs.host.network`. The journal has it before the kernel does, so that
+`rlctl restore` takes it down after a crash. An interface with queues that somebody chose is refused as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from rlctl.envs.errors import CgroupGone, HostError, RlctlError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Entry, Journal
+from rlctl.envs.host.latency.inet_diag import InetDiag
+from rlctl.envs.host.latency.lc_sockets import NotTcp, find_ports
+from rlctl.envs.host.network.interface import Interface, journal_path
+from rlctl.envs.host.network.namespace import PROC, NetworkNamespace
+from rlctl.envs.host.network.netlink import Netlink
+from rlctl.envs.host.network.packet_rules import SocketGroup
+from rlctl.envs.host.network.routes import ELSEWHERE, Address, interface_towards
+from rlctl.envs.host.network.shaper import BURST_BYTES, UNLIMITED, ForeignQdisc, Sent
+
+DEBT_SECONDS = 0.1
+"""The longest time for which BE sends nothing to make up for what others sent beyond C before."""
+
+MEND_SECONDS = 10.0
+"""What another program takes away is put back once in so long: who takes it away again means it."""
+
+MOST_PEERS = 64
+"""Whose routes are looked at."""
+
+_log = logging.getLogger(__name__)
+
+
+class LinkRein:
+    """Holds BE on one interface. Use `open`.
+
+    Its methods raise HostError where the interface has gone or another program has changed it; BE is not held there
+    then. Once it is as it was, the next call goes on.
+
+    Attributes:
+        name: What the interface is called.
+    """
+
+    def __init__(self, interface: Interface, journal: Journal | None) -> None:
+        self.name = interface.name
+        self._interface, self._journal = interface, journal
+        self._groups: tuple[SocketGroup, ...] = ()
+        self._rate = UNLIMITED
+        self._total, self._be = 0, 0
+        self._last: Sent | None = None
+        self._last_seconds = self._mended_seconds = -MEND_SECONDS
+        self._debt_seconds = 0.0
+
+    @classmethod
+    def open(
+        cls,
+        interface: str | None,
+        lc_pids: Sequence[int],
+        be_groups: Sequence[Group],
+        journal: Journal | None,
+        namespace_pid: int | None = None,
+    ) -> Self:
+        """Put the classes on an interface, with BE free.
+
+        Args:
+            interface: Its name; None to find it by the route of the LC's traffic.
+            lc_pids: The LC's processes, whose connections tell the route.
+            journal: Remembers what is put there. None for a namespace that goes with all that is in it.
+            namespace_pid: A process in whose network namespace the interface is; None for that of this one.
+
+        Raises:
+            HostError: There is no such interface, no route, another rlctl has it, the kernel lacks a part, or BE's
+                packets cannot be told from others'.
+            PermissionMissing: It takes CAP_NET_ADMIN.
+        """
+        namespace = NetworkNamespace.of_process(namespace_pid)
+        try:
+            found = _find(namespace, interface, lc_pids)
+        except BaseException:
+            namespace.close()
+            raise
+        rein = cls(found, journal)
+        try:
+            found.take()
+            rein.follow(be_groups, write=False)
+            rein._take_over()
+            rein._set_up()
+        except BaseException:
+            found.close()
+            raise
+        return rein
+
+    @property
+    def interface_index(self) -> int:
+        """The kernel's number of the interface."""
+        return self._interface.key[1]
+
+    def sent_bytes(self) -> tuple[int, int]:
+        """Bytes that the interface has sent since `open`, and BE's of them; call it in every tick."""
+        self._look()
+        return self._total, self._be
+
+    def hold(self, bytes_per_second: float | None) -> None:
+        """Leave BE what everybody else leaves of this rate; None: BE is free. Costs nothing where it is as before."""
+        rate = UNLIMITED if bytes_per_second is None else bytes_per_second
+        if rate != self._rate:
+            self._rate = rate
+            if self._last is not None:
+                with self._interface.refusing("set BE's rate"):
+                    self._interface.shaper.set_rate(rate)
+        if self._last is None:
+            raise HostError(f"{self.name}: what holds BE's packets is not there")
+
+    def follow(self, be_groups: Iterable[Group], *, write: bool = True) -> None:
+        """Hold the packets of these groups; cheap where they are the same as before.
+
+        Raises:
+            HostError: A group's packets cannot be told from others'; those of the other groups are held all the same.
+        """
+        groups, refused = [], []
+        for group in be_groups:
+            try:
+                groups.append(_sockets_of(group, self._interface.namespace.inode))
+            except HostError as error:
+                refused.append(error)
+        if write and tuple(groups) != self._groups:
+            with self._interface.refusing("tell BE's packets"):
+                self._interface.rules.replace(groups)
+        self._groups = tuple(groups)
+        if refused:
+            raise refused[0]
+
+    def close(self) -> None:
+        """Put the interface back as it was. Idempotent."""
+        try:
+            self._interface.clear()
+        except RlctlError as error:
+            _log.warning("%s", error)
+        finally:
+            self._interface.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_over(self) -> None:
+        """Take down what a crashed rlctl left, if it is in this journal; then there is nothing but the kernel's own."""
+        path, key = journal_path(self.name), self._interface.key
+        known = self._journal is not None and any(
+            (entry.path, entry.identity) == (path, key) for entry in self._journal.entries
+        )
+        if self._interface.shaper.is_ours():
+            if not known:
+                raise HostError(
+                    f"{self.name}: another rlctl has left its queues on it: run `rlctl restore` with its state "
+                    f"directory, or `tc qdisc del dev {self.name} root`"
+                )
+            self._interface.clear()
+        if found := self._interface.shaper.foreign():
+            raise HostError(_foreign(self.name, found))
+        if self._journal is not None and not known:
+            self._journal.record([Entry(path, "", key)])
+
+    def _set_up(self) -> None:
+        with self._interface.refusing("set up classes for BE's packets"):
+            try:
+                self._interface.shaper.make(self._rate)
+            except ForeignQdisc as error:
+                raise HostError(_foreign(self.name, str(error))) from None
+            except FileNotFoundError as error:
+                raise HostError(f"{self.name}: this kernel has no HTB (CONFIG_NET_SCH_HTB): {error}") from error
+            self._interface.rules.replace(self._groups)
+        self._last, self._last_seconds, self._debt_seconds = None, time.monotonic(), 0.0
+        self._look()
+
+    def _look(self) -> None:
+        """Count what was sent; put back what another program took away."""
+        with self._interface.refusing("look at its classes"):
+            sent = self._interface.shaper.read_counts()
+            rules = self._interface.rules.count()
+        if sent is None or rules != len(self._groups):
+            self._mend(whole=sent is None)
+        else:
+            self._count(sent)
+
+    def _count(self, sent: Sent) -> None:
+        before, now_seconds = self._last or Sent(0, 0, 0), time.monotonic()
+        whole, be = sent.whole_bytes - before.whole_bytes, sent.be_bytes - before.be_bytes
+        elapsed = now_seconds - self._last_seconds
+        self._total, self._be = self._total + whole, self._be + be
+        self._last, self._last_seconds = sent, now_seconds
+        if self._rate >= UNLIMITED:
+            self._debt_seconds = 0.0
+            return
+        # The kernel's own account of WHOLE, which it does not bring up to date while nothing is sent.
+        self._debt_seconds = max(self._debt_seconds + whole / self._rate - elapsed, 0.0)
+        # By one burst and one packet it may always be ahead.
+        bearable = DEBT_SECONDS + 2.0 * BURST_BYTES / self._rate
+        # Others may go on sending more than C: then BE has nothing, whatever the debt.
+        if self._debt_seconds > bearable and whole - be < self._rate * elapsed and not sent.waiting:
+            with self._interface.refusing("make its classes anew"):
+                self._interface.shaper.forgive()
+            self._last, self._debt_seconds = Sent(0, 0, 0), 0.0
+
+    def _mend(self, *, whole: bool) -> None:
+        """Put back rules, or all of it, unless somebody else's queues are there or it was done a moment ago."""
+        self._last = self._last if not whole else None
+        what = "the queues that hold BE" if whole else "the rules that tell BE's packets"
+        with self._interface.refusing("look at its queues"):
+            ours = self._interface.shaper.is_ours()
+            foreign = "" if ours else self._interface.shaper.foreign()
+        if foreign:
+            raise HostError(_foreign(self.name, foreign))
+        if time.monotonic() - self._mended_seconds < MEND_SECONDS:
+            raise HostError(f"{self.name}: another program keeps removing {what}: BE's packets are not held")
+        self._mended_seconds = time.monotonic()
+        with self._interface.refusing("put back what holds BE"):
+            if whole:
+                self._interface.clear()
+                self._set_up()
+            else:
+                self._interface.rules.replace(self._groups)
+        _log.warning("%s: another program removed %s; they are back", self.name, what)
+
+
+def _foreign(name: str, found: str) -> str:
+    return (
+        f"{name} has queues that somebody chose ({found}), which are left alone, and BE's packets are not held: "
+        f"take them away (`tc qdisc del dev {name} root`), or name another interface"
+    )
+
+
+def _find(namespace: NetworkNamespace, name: str | None, lc_pids: Sequence[int]) -> Interface:
+    if name is not None:
+        return Interface.of_name(namespace, name)
+    peers = _peers(lc_pids)
+    with namespace.run(lambda: Netlink(socket.NETLINK_ROUTE)) as route:
+        # An LC that nobody has called yet is taken to be called from elsewhere.
+        index = interface_towards(route, list(peers)[:MOST_PEERS] or ELSEWHERE)
+    if index is None:
+        why = "all who call the LC are on this host" if peers else "this host has no default route"
+        raise HostError(f"{why}: name the interface that the LC's answers take, if there is one")
+    return Interface(namespace, index)
+
+
+def _peers(lc_pids: Sequence[int]) -> set[Address]:
+    """Who has a connection to the LC, in its own network namespace."""
+    if not lc_pids:
+        return set()
+    with NetworkNamespace.of_process(lc_pids[0]) as theirs:
+        diag = theirs.run(InetDiag)
+    try:
+        listening = find_ports(diag, lc_pids)
+        return diag.peers(listening.ports, listening.families)
+    except NotTcp:
+        return set()
+    finally:
+        diag.close()
+
+
+def _sockets_of(group: Group, namespace_inode: int) -> SocketGroup:
+    """What tells a group's sockets. HostError: nothing does."""
+    places = [(group.layout.mounts[one].path, path) for one, path in group.paths.items()]
+    versions = [group.layout.mounts[one].version for one in group.paths]
+    found = [place for place, version in zip(places, versions, strict=True) if version == 2]
+    if not found:
+        raise HostError(
+            f"BE group {group.name} is in no cgroup2 hierarchy, which tells its packets: have it in that as well "
+            "(on a hybrid host below /sys/fs/cgroup/unified)"
+        )
+    root, path = found[0]
+    for pid in sorted(group.pids())[:1]:
+        with contextlib.suppress(OSError):  # it has ended
+            if os.stat(PROC / str(pid) / "ns/net").st_ino != namespace_inode:
+                raise HostError(
+                    f"BE group {group.name} has a network namespace of its own (a pod's or container's), whose packets "
+                    "come to the interface without a socket: they are not held"
+                )
+    try:
+        return SocketGroup(path.stat().st_ino, len(path.relative_to(root).parts))
+    except OSError as error:
+        raise CgroupGone(f"{path}: the group was removed") from error

@@ -1,0 +1,309 @@
+"""BE's packets are held on the interface, the LC's never; an interface is left as it was found, or refused as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlctl.envs.errors import HostError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import CgroupController
+from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.network.interface import journal_path
+from rlctl.envs.host.network.packet_rules import table_name
+from rlctl.envs.host.reins import link
+from rlctl.envs.host.reins.link import LinkRein
+from tests.envs.host.reins.wire import BE_PORT, LC_PORT, NAME, Wire, wire
+from tests.needs import needs
+from tests.waiting import until
+
+pytestmark = pytest.mark.host
+
+RATE = 5e6
+PLAIN = "noqueue 0: root"
+"""What the kernel gives a veth."""
+
+OF_ANOTHER_RLCTL = """
+import sys, time
+from pathlib import Path
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.reins.link import LinkRein
+
+group = Group.open(Layout.detect(), sys.argv[1], Knobs(None))
+rein = LinkRein.open("wire", (), [group], Journal.open(Path(sys.argv[2])), int(sys.argv[3]))
+rein.hold(5e6)
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[Wire]:
+    needs(CgroupController.PRESSURE, programs=("ip", "tc", "unshare", "nsenter"))
+    with wire() as made:
+        yield made
+
+
+@pytest.fixture
+def side(there: Wire) -> Wire:
+    """The wire, with nothing on it at the beginning."""
+    with contextlib.suppress(subprocess.CalledProcessError):
+        there.run(f"tc qdisc del dev {NAME} root")
+    assert PLAIN in there.run(f"tc qdisc show dev {NAME}")
+    return there
+
+
+@pytest.fixture
+def be() -> Iterator[Group]:
+    group = Group.create(needs(CgroupController.PRESSURE), f"rlctl-test-link-{os.getpid()}", Knobs(None))
+    yield group
+    group.remove()
+
+
+@pytest.fixture
+def rein(side: Wire, be: Group) -> Iterator[LinkRein]:
+    made = LinkRein.open(NAME, (), [be], None, side.here.pid)
+    yield made
+    made.close()
+
+
+def rates(rein: LinkRein, seconds: float = 2.0) -> tuple[float, float]:
+    """Bytes a second of everybody else and of BE, by the kernel's own account, once they have settled."""
+    time.sleep(0.5)
+    (before, be_before), began = rein.sent_bytes(), time.monotonic()
+    time.sleep(seconds)
+    (after, be_after), elapsed = rein.sent_bytes(), time.monotonic() - began
+    return (after - before - (be_after - be_before)) / elapsed, (be_after - be_before) / elapsed
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp", "sendfile"])
+def test_be_gets_what_others_leave(side, be, rein, kind):
+    rein.hold(RATE)
+    with side.sending("tcp", LC_PORT, 16.0), side.sending(kind, BE_PORT, 0.0, be.directories):
+        others, held = rates(rein)
+    assert others == pytest.approx(2e6, rel=0.15)
+    assert others + held == pytest.approx(RATE, rel=0.1)
+
+
+def test_others_are_never_held(side, be, rein):
+    rein.hold(RATE)
+    with side.sending("tcp", LC_PORT, 80.0), side.sending("tcp", BE_PORT, 0.0, be.directories):
+        others, held = rates(rein)
+    assert others == pytest.approx(10e6, rel=0.15)
+    assert held < 0.02 * RATE
+
+
+def test_be_does_not_pay_for_past_load(side, be, rein):
+    """The kernel would hold BE at nothing for as long again as the LC sent twice the rate."""
+    rein.hold(RATE)
+    with side.sending("tcp", BE_PORT, 0.0, be.directories):
+        with side.sending("tcp", LC_PORT, 160.0):
+            rates(rein, 2.0)
+        rein.sent_bytes()
+        time.sleep(0.5)
+        rein.sent_bytes()
+        _, held = rates(rein, 1.0)
+    assert held == pytest.approx(RATE, rel=0.1)
+
+
+def test_free_be_is_not_held(side, be, rein):
+    rein.hold(RATE)
+    rein.hold(None)
+    with side.sending("tcp", BE_PORT, 0.0, be.directories):
+        _, held = rates(rein, 1.0)
+    assert held > 4.0 * RATE
+
+
+def test_socket_opened_elsewhere_is_not_held(side, be, rein):
+    """A socket belongs to the group in which it was made: who wants it held starts BE in its group."""
+    rein.hold(RATE)
+    with side.sending("tcp", BE_PORT, 200.0) as pid:
+        time.sleep(0.5)
+        be.attach(pid)
+        others, held = rates(rein, 1.0)
+    assert held < 0.02 * RATE
+    assert others > 2.0 * RATE
+
+
+def test_group_made_anew_is_held_again(side, be, rein):
+    rein.hold(RATE)
+    be.remove()
+    again = Group.create(needs(CgroupController.PRESSURE), be.name, Knobs(None))
+    rein.follow([again])
+    with side.sending("tcp", BE_PORT, 0.0, again.directories):
+        assert rates(rein, 1.0)[1] == pytest.approx(RATE, rel=0.1)
+
+
+def test_interface_is_plain_after_close(side, be):
+    rein = LinkRein.open(NAME, (), [be], None, side.here.pid)
+    assert "htb 71c7: root" in side.run(f"tc qdisc show dev {NAME}")
+    rein.close()
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
+
+
+def test_somebodys_queues_are_refused_unchanged(side, be, tmp_path):
+    side.run(f"tc qdisc add dev {NAME} root handle 9: tbf rate 10mbit burst 10kb latency 10ms")
+    before = side.run(f"tc qdisc show dev {NAME}")
+    with Journal.open(tmp_path) as journal, pytest.raises(HostError, match=r"tbf 9:.*tc qdisc del dev wire root"):
+        LinkRein.open(NAME, (), [be], journal, side.here.pid)
+    assert side.run(f"tc qdisc show dev {NAME}") == before
+    assert not journal.entries
+
+
+def test_ingress_filter_is_nobodys_queue(side, be):
+    side.run(f"tc qdisc add dev {NAME} clsact")
+    LinkRein.open(NAME, (), [be], None, side.here.pid).close()
+    assert "clsact" in side.run(f"tc qdisc show dev {NAME}")
+    side.run(f"tc qdisc del dev {NAME} clsact")
+
+
+@contextlib.contextmanager
+def another_rlctl(side: Wire, be: Group, state: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", OF_ANOTHER_RLCTL, be.name, str(state), str(side.here.pid)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"holds\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_second_rlctl_is_refused(side, be, tmp_path):
+    with another_rlctl(side, be, tmp_path), pytest.raises(HostError, match="another running rlctl holds BE"):
+        LinkRein.open(NAME, (), [be], None, side.here.pid)
+
+
+def test_restore_takes_down_what_sigkill_left(side, be, tmp_path):
+    with another_rlctl(side, be, tmp_path):
+        pass
+    assert "htb 71c7: root" in side.run(f"tc qdisc show dev {NAME}")
+    report = restore(tmp_path)
+    assert report.ok
+    assert report.restored == [journal_path(NAME)]
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
+    assert not restore(tmp_path).restored
+
+
+def test_successor_goes_on_with_crashed_interface(side, be, tmp_path):
+    with another_rlctl(side, be, tmp_path):
+        pass
+    with Journal.open(tmp_path) as journal:
+        LinkRein.open(NAME, (), [be], journal, side.here.pid).close()
+        assert len(journal.entries) == 1
+    assert restore(tmp_path).unchanged == [journal_path(NAME)]
+
+
+def test_stranger_refuses_crashed_interface(side, be, tmp_path):
+    with another_rlctl(side, be, tmp_path):
+        pass
+    with pytest.raises(HostError, match="another rlctl has left its queues"):
+        LinkRein.open(NAME, (), [be], None, side.here.pid)
+    restore(tmp_path)
+
+
+def test_restore_leaves_running_rlctls_interface(side, be, tmp_path):
+    """Somebody deleted the crashed one's queues by hand, and the interface is another's by now."""
+    with another_rlctl(side, be, tmp_path / "crashed"):
+        pass
+    side.run(f"tc qdisc del dev {NAME} root")
+    with another_rlctl(side, be, tmp_path / "running"):
+        assert not restore(tmp_path / "crashed").ok
+        assert "htb 71c7: root" in side.run(f"tc qdisc show dev {NAME}")
+    assert restore(tmp_path / "running").ok
+
+
+def test_deleted_queues_come_back(side, rein, caplog):
+    side.run(f"tc qdisc del dev {NAME} root")
+    rein.sent_bytes()
+    assert "htb 71c7: root" in side.run(f"tc qdisc show dev {NAME}")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    side.run(f"tc qdisc del dev {NAME} root")
+    with pytest.raises(HostError, match="keeps removing"):
+        rein.sent_bytes()
+    with pytest.raises(HostError, match="is not there"):
+        rein.hold(RATE)
+
+
+def test_rein_returns_when_stranger_leaves(side, rein, monkeypatch):
+    monkeypatch.setattr(link, "MEND_SECONDS", 0.0)
+    side.run(f"tc qdisc replace dev {NAME} root handle 9: tbf rate 10mbit burst 10kb latency 10ms")
+    with pytest.raises(HostError, match="somebody chose"):
+        rein.sent_bytes()
+    side.run(f"tc qdisc del dev {NAME} root")
+    rein.sent_bytes()
+    rein.hold(RATE)
+
+
+def test_deleted_rules_come_back(side, be, rein):
+    needs(programs=("nft",))
+    rein.hold(RATE)
+    side.run("nft flush ruleset")
+    rein.sent_bytes()
+    assert table_name(rein.interface_index) in side.run("nft list ruleset")
+
+
+def test_interface_is_found_by_lcs_route(side, be):
+    """The LC is whoever listens on the other side."""
+    with side.sending("tcp", LC_PORT, 1.0):
+        until(lambda: "ESTAB" in side.run("ss -tn"))
+        with LinkRein.open(None, (side.sink.pid,), [be], None, side.sink.pid) as rein:
+            assert rein.name == "far"
+
+
+def test_group_without_cgroup2_is_refused(side, be):
+    paths = {one: path for one, path in be.paths.items() if be.layout.mounts[one].version == 1}
+    if not paths:
+        pytest.skip("this host has no v1 hierarchies")
+    with pytest.raises(HostError, match="is in no cgroup2 hierarchy"):
+        LinkRein.open(NAME, (), [Group(be.name, paths, be.layout, Knobs(None))], None, side.here.pid)
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
+
+
+def test_group_with_own_network_is_refused(side, be):
+    with another_task(be), pytest.raises(HostError, match="network namespace of its own"):
+        LinkRein.open(NAME, (), [be], None, side.here.pid)
+
+
+@contextlib.contextmanager
+def another_task(be: Group) -> Iterator[None]:
+    task = subprocess.Popen(["sleep", "600"])
+    be.attach(task.pid)
+    try:
+        yield
+    finally:
+        task.kill()
+        task.wait()
+
+
+def test_vanished_interface_is_told(be):
+    needs(CgroupController.PRESSURE, programs=("ip", "tc", "unshare", "nsenter"))
+    with wire() as own:
+        rein = LinkRein.open(NAME, (), [be], None, own.here.pid)
+        own.run(f"ip link del {NAME}")
+        with pytest.raises(HostError, match="has gone"):
+            rein.sent_bytes()
+        rein.close()
+
+
+def test_restore_passes_over_vanished_interface(be, tmp_path):
+    needs(CgroupController.PRESSURE, programs=("ip", "tc", "unshare", "nsenter"))
+    with wire() as own, another_rlctl(own, be, tmp_path):
+        pass
+    report = restore(tmp_path)
+    assert report.ok
+    assert [one.path for one in report.skipped] == [journal_path(NAME)]
