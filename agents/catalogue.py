@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+from rlctl.agents.managers.autorate import Autorate
 from rlctl.agents.managers.barbeque import Barbeque
 from rlctl.agents.managers.feedforward import Feedforward
 from rlctl.agents.managers.heracles import Heracles
@@ -73,15 +74,17 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class KernelSetting(Named):
-    """The kernel's own means against an interference, set once and for all; BE runs at the minimum weight.
+    """The kernel's own means against an interference, set by who knows; BE runs at the minimum weight.
 
     Attributes:
         resource: What it divides: it is a row of the live scenarios that have one.
         rate_ratio: Rate that whoever set it takes that to have, as a share of its first one.
+        follows: It is told each change of the rate; else it is set once and for all.
     """
 
     resource: Literal["link", "disk"] = "link"
     rate_ratio: float = 1.0
+    follows: bool = False
 
 
 HEURISTICS: Mapping[str, ManagerEntry] = MappingProxyType(
@@ -159,6 +162,12 @@ HEURISTICS: Mapping[str, ManagerEntry] = MappingProxyType(
             "(20/5/5/10); LC first: its use + 10 %, all modes while above its target",
             "BarbequeRTRM, ACM TECS 2015; derkling/barbeque, YaMS",
         ),
+        "autorate": ManagerEntry(
+            Autorate,
+            "every tick: latency above .8 of the target takes 1 to 25 % off BE's level, on whichever rein is in hand; "
+            "below it, while BE uses .75 of it, +4 % at most",
+            "lynxthecat/cake-autorate",
+        ),
         "feedforward": ManagerEntry(
             Feedforward, "quota = CPUs - 10 % - LC use foreseen from the load, every tick; shielded", "rlctl"
         ),
@@ -199,6 +208,9 @@ ANSWERS: Mapping[str, KernelSetting] = MappingProxyType(
         ),
         "htb-wrong": KernelSetting(
             "as htb, set by who takes the link to be a third faster than it is", "tc-htb(8)", "link", 4 / 3
+        ),
+        "htb-oracle": KernelSetting(
+            "as htb, and told each change of the link's rate as it happens", "tc-htb(8)", follows=True
         ),
         "io-max": KernelSetting(
             "BE's own cap on its writes, set by who knows the disk's rate", "cgroup-v2.rst, io.max", "disk"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +24,7 @@ from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.envs.telemetry import Reading
-from rlctl.envs.testbed.disk.bulk import BulkWrite
+from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.generator_source import GeneratorSource
@@ -49,8 +50,10 @@ SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 SINK_PRIORITY = 45  # the client is a machine of its own: its side waits for nobody but the generator
 
-BeKind = Literal["cpu", "memory", "mixed", "upload", "write"]
-"""A best-effort job: what stress-ng does, an upload over the link, a bulk writer on the disk."""
+BeKind = Literal["cpu", "memory", "mixed", "upload", "sendfile", "write", "copy"]
+"""A best-effort job: what stress-ng does, an upload over the link, a bulk writer on the disk.
+
+Of those that move bytes, `upload` and `write` compress them; `sendfile` and `copy` take next to no CPU time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +214,14 @@ class Testbed:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
 
     @contextlib.contextmanager
-    def divide_resource(self, resource: Literal["link", "disk"], rate_ratio: float) -> Iterator[None]:
+    def divide_resource(
+        self, resource: Literal["link", "disk"], rate_ratio: float, *, follows: bool = False
+    ) -> Iterator[None]:
         """Let the kernel divide what is provisioned between LC and BE for as long as the context lasts.
 
         Args:
             rate_ratio: Rate that the operator takes it to have, as a share of its first one.
+            follows: The operator is told each change of a link's rate.
 
         Raises:
             TestbedError: There is no such thing here, or the kernel cannot divide it.
@@ -224,6 +230,8 @@ class Testbed:
         if provisioned is None:
             raise TestbedError(f"there is no {resource} to divide")
         provisioned.divide(rate_ratio)
+        if self._link is not None:
+            self._link.told_ratio = rate_ratio if follows else None
         try:
             yield
         finally:
@@ -267,13 +275,13 @@ class Testbed:
         finally:
             self._loop = None
 
-    def follow(self, trace: Trace) -> None:
-        """Let load (shares of the maximum load) and link go through a run from now on.
+    def follow(self, trace: Trace, again_seconds: float = math.inf) -> None:
+        """Let load (shares of the maximum load) and link go through a run from now on, again after so long.
 
         BE that waits for it begins with the first control period, when an allocation is in force.
         """
         begun = time.monotonic()
-        self._drive(trace.rate, lambda: time.monotonic() - begun)
+        self._drive(trace.rate, lambda: (time.monotonic() - begun) % again_seconds)
 
     def client(self) -> GeneratorStats:
         """What the LC's client has measured since the last call, for who controls from another process.
@@ -343,13 +351,15 @@ class Testbed:
         generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
         workers = spec.be_workers
         match spec.be_kind:
-            case "write" if self._disk is not None:
+            case "write" | "copy" if self._disk is not None:
                 volume = Path("/dev", self._disk.volume.name)
-                self._new_be = lambda: BulkWrite(workers, volume)
-            case "upload" if client:
+                depth, copied_bytes = (COPIES, COPIED_BYTES) if spec.be_kind == "copy" else (DEPTH, 0)
+                self._new_be = lambda: BulkWrite(workers, volume, depth, copied_bytes)
+            case "upload" | "sendfile" if client:
                 sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
-                self._new_be = lambda: Upload(workers, sinks)
-            case "write" | "upload":
+                way: Literal["compress", "sendfile"] = "sendfile" if spec.be_kind == "sendfile" else "compress"
+                self._new_be = lambda: Upload(workers, sinks, way)
+            case "write" | "copy" | "upload" | "sendfile":
                 raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
             case kind:
                 self._new_be = lambda: StressNg(StressConfig(kind, workers))

@@ -10,7 +10,8 @@ from statistics import fmean
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
-from rlctl.bench.score import LiveRun, Score, score
+from rlctl.bench.rounds import LiveRound, LiveRounds
+from rlctl.bench.score import LiveRun, Score, held_percent, score
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.bench.workforce import kept_at_signals
@@ -154,6 +155,11 @@ class LiveOutcome:
         ]
         return " ".join(filter(None, sentences))
 
+    @property
+    def by_round(self) -> LiveRounds:
+        """The same round by round."""
+        return LiveRounds.model_validate(self.as_json())
+
     def as_json(self) -> dict[str, object]:
         """For `rlctl bench --json`; of a cluster pooled, and under `hosts` what each measured by itself."""
         plan, scenario = self.plan, self.plan.scenario
@@ -170,10 +176,11 @@ class LiveOutcome:
             "time_scale": scenario.time_scale,
             "core_cpus": scenario.core_cpus,
             "be_weight": scenario.be.weight,
-            "adapt_seconds": plan.adapt_runs * scenario.duration_seconds,
+            "adapt_seconds": plan.adapt_seconds,
             "interrupted": self.interrupted,
             "missing": self.missing,
             "notes": list(self.notes),
+            "rounds": [one.model_dump() for one in rounds_of(self.hosts)],
         }
         if THIS_HOST in self.hosts:
             return {**shared, **self.hosts[THIS_HOST].as_json()}
@@ -227,6 +234,18 @@ def scores_of(plan: LivePlan, hosts: Mapping[str, HostResult]) -> dict[str, Scor
             own, strata, alone = zip(*runs, strict=True)
             scores[name] = score(own, strata if len(hosts) > 1 else (), alone)
     return scores
+
+
+def rounds_of(hosts: Mapping[str, HostResult]) -> Iterator[LiveRound]:
+    """All rounds, host by host, with what each manager had in them."""
+    for host, result in hosts.items():
+        for repeat in result.repeats:
+            runs = [one.run for one in repeat.measured]
+            yield LiveRound(
+                host=host,
+                qos_percent={run.manager: round(held_percent(run), 4) for run in runs},
+                be_percent={run.manager: round(100.0 * run.be_work_ratio, 4) for run in runs},
+            )
 
 
 def managers_as_json(

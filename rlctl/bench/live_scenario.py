@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from rlctl.envs.testbed.disk.bulk import DEPTH
+from rlctl.envs.testbed.disk.bulk import COPIES, DEPTH
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
 from rlctl.envs.testbed.knee import wrong_range
@@ -31,7 +31,10 @@ def _some_cpus(cpus: tuple[int, ...]) -> tuple[int, ...]:
 Cpus = Annotated[tuple[int, ...], AfterValidator(_some_cpus)]
 """CPUs that something is confined to."""
 
-MOST_WORKERS = {"upload": CONNECTIONS, "write": DEPTH}
+OVER_LINK, ON_DISK = frozenset({"upload", "sendfile"}), frozenset({"write", "copy"})
+"""Of BE's kinds those that move bytes."""
+
+MOST_WORKERS = {**dict.fromkeys(OVER_LINK, CONNECTIONS), "write": DEPTH, "copy": COPIES}
 """Of BE's kinds that divide what is under way among their workers."""
 
 
@@ -59,8 +62,8 @@ class ScenarioBe(Strict):
     """The best-effort job that the testbed starts.
 
     Attributes:
-        kind: stress-ng's work: computing, streaming through memory, or both; an upload over the scenario's link, or
-            a bulk writer on its disk.
+        kind: stress-ng's work: computing, streaming through memory, or both; an upload over the scenario's link,
+            compressed or as it is; or what writes to its disk, compressed, or copies there.
         workers: Number of its processes.
         cpus: CPUs that it is confined to.
         weight: BE's CPU weight for every manager but `weights`, whose point it is. Equal is how containers are
@@ -161,9 +164,9 @@ class LiveScenario(Strict):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.be.kind == "upload" and self.link is None:
+        if self.be.kind in OVER_LINK and self.link is None:
             raise ValueError("an upload needs a link: {rates: [[0, 300]]} is one of 300 Mbit/s")
-        if self.be.kind == "write" and self.disk is None:
+        if self.be.kind in ON_DISK and self.disk is None:
             raise ValueError("a writer needs a disk: {megabytes: 30} is one of 30 MB/s")
         if self.be.kind == "mixed" and self.be.workers < 2:
             raise ValueError("be.workers: mixed takes 2 at least")
@@ -196,9 +199,9 @@ class LiveScenario(Strict):
     @property
     def provisioned(self) -> tuple[str, float] | None:
         """What LC and BE share behind the CPU, and its bytes a second as a run begins; None where it is nothing."""
-        if self.be.kind == "upload" and self.link is not None:
+        if self.be.kind in OVER_LINK and self.link is not None:
             return "link", self.link.rates[0][1] * 1e6 / 8
-        if self.be.kind == "write" and self.disk is not None:
+        if self.be.kind in ON_DISK and self.disk is not None:
             return "disk", self.disk.megabytes * 1e6
         return None
 

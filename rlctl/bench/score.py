@@ -155,6 +155,11 @@ def windows_of(run: LiveRun) -> Windows:
     )
 
 
+def held_percent(run: LiveRun) -> float:
+    """Share of a run's windows that held the target."""
+    return 100.0 * float(np.mean(windows_of(run).latency_ratio <= 1.0))
+
+
 def idle(telemetry: Telemetry) -> bool:
     """Whether nobody asked in a window, was answered or waits: it holds then, as in the simulator."""
     if not isinstance(telemetry.latency_seconds, Missing):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.heracles_loops import NETWORK_SECONDS, be_link_ratio
@@ -19,7 +21,7 @@ from rlctl.agents.policy import Policy
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
-from rlctl.bench.score import LiveRun, idle, score
+from rlctl.bench.score import LiveRun, held_percent, idle
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.telemetry import Missing
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -32,7 +34,7 @@ from rlctl.loop.control import Controller
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
-FRESH_SECONDS = 60.0
+FRESH_SECONDS = 90.0
 """A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""
 
 LESS_RATIO = 0.95
@@ -44,11 +46,11 @@ class LivePlan:
     """What to measure on a live testbed.
 
     Attributes:
-        repeats: Runs of each manager; runs are interleaved, each repeat beginning with another manager.
+        repeats: Rounds: in each every manager runs once, in an order of its own.
         profile: Constants of the shield for shielded policies, already on the scenario's time scale.
         threshold_model: PRM's model; None where it is not needed or not recorded yet.
         levels: What `table` looks up; none where it is not needed or not swept yet.
-        adapt_seconds: So long who learns of the host, or is shielded, runs before it is measured, and is not scored.
+        adapt_seconds: So long who learns of the host, or is shielded, watches it before it is measured.
     """
 
     scenario: LiveScenario
@@ -60,9 +62,11 @@ class LivePlan:
     adapt_seconds: float = 0.0
 
     def order(self, repeat: int) -> tuple[str, ...]:
-        """Managers of one repeat, rotated so that none is always measured first."""
-        shift = repeat * max(1, len(self.managers) // self.repeats) % len(self.managers)
-        return self.managers[shift:] + self.managers[:shift]
+        """Managers of one round, in a fresh order, which is the same wherever it is asked for.
+
+        So nobody always comes after the same one, whose queue or cache it would inherit.
+        """
+        return tuple(map(str, np.random.default_rng(repeat).permutation(self.managers)))
 
     def policy(self, name: str) -> Policy:
         """A new policy of this name, as this scenario wants it."""
@@ -70,19 +74,14 @@ class LivePlan:
         return policy_for(name, self.scenario, self.threshold_model, swept)
 
     def weight(self, name: str) -> Weight:
-        """BE's CPU weight: the scenario's, but for `weights` and other answers of the kernel, who are that alone."""
+        """BE's CPU weight: the scenario's, but for `none` and the answers of the kernel, who are that alone."""
         own = catalogue.OWN_WEIGHTS.get(name, Weight.MINIMUM)
-        return own if name in catalogue.OF_KERNEL else self.scenario.be.weight
+        return own if name in {*catalogue.OF_KERNEL, "none"} else self.scenario.be.weight
 
     def adapts(self, name: str) -> bool:
-        """Whether its runs are those of a service that has been here before: policy and guards remember."""
+        """Whether its runs are those of a service that goes on: policy and guards remember."""
         policy = self.policy(name)
         return self.adapt_seconds > 0.0 and (policy.learns or policy.shielded)
-
-    @property
-    def adapt_runs(self) -> int:
-        """Whole runs that come first, so that a load's every phase is met; `adapt_seconds` at least."""
-        return math.ceil(self.adapt_seconds / self.scenario.duration_seconds)
 
     @property
     def weights(self) -> dict[str, str]:
@@ -93,14 +92,8 @@ class LivePlan:
         """What a table has to say beneath it, with a phrase on the maximum load."""
         scenario = self.scenario
         adapted = [name for name in self.managers if self.adapts(name)]
-        of_kernel = [f"{name}: {self.weight(name)}" for name in catalogue.OF_KERNEL if name in self.managers]
-        others = f" ({', '.join(of_kernel)})" if of_kernel else ""
-        before = (
-            f"{', '.join(adapted)} had run for {self.adapt_runs} x {scenario.duration_seconds:g} s before; "
-            if adapted
-            else ""
-        )
-        own = [f"{name}: {self.weight(name)}" for name in catalogue.OF_KERNEL if name in self.managers]
+        before = f"{', '.join(adapted)} had watched the host for {self.adapt_seconds:g} s before; " if adapted else ""
+        own = [f"{name}: {self.weight(name)}" for name in (*catalogue.OF_KERNEL, "none") if name in self.managers]
         others = f" ({', '.join(own)})" if own else ""
         return (
             f"{scenario.name}: {self.repeats} x {scenario.duration_seconds:g} s, interleaved; "
@@ -168,19 +161,22 @@ class OnTestbed:
     def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
         """Yields what runs a manager by its name; the empty name is what begins a repeat, which comes first.
 
-        Those that learn of the host do so in front of the first repeat, each under a load that was just searched. What
-        they learned, and what was swept for `table`, goes along where the maximum is another one later: it is in
-        shares of what the LC bears.
+        Those that learn of the host watch it once, in front of the first repeat, each under a load that was just
+        searched. What they learned, and what was swept for `table`, goes along where the maximum is another one later:
+        it is in shares of what the LC bears.
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
         with self.testbed(self.plan.scenario.testbed(), say) as bed:
             plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
             services = {name: NEW for name in plan.managers if plan.adapts(name)}
 
-            def begin() -> Alone:
-                nonlocal alone
+            def search() -> None:
                 if time.monotonic() - bed.searched_seconds > FRESH_SECONDS:
                     bed.search()
+
+            def begin() -> Alone:
+                nonlocal alone
+                search()
                 alone = bed.solo()
                 return Alone(alone, bed.slo.max_load_rps, this_host())
 
@@ -188,8 +184,8 @@ class OnTestbed:
                 if not manager:
                     for name, known in services.items():
                         if known is NEW:
-                            begin()
-                            services[name] = adapted(plan, bed, name, alone)
+                            search()
+                            services[name] = watch(plan, bed, name)
                     return begin()
                 service, policy = services.get(manager, NEW), plan.policy(manager)
                 run = run_once(plan, bed, policy, alone, service)
@@ -248,23 +244,28 @@ def with_levels(plan: LivePlan, bed: Testbed) -> LivePlan:
     return replace(plan, levels=swept_levels(scenario, bed))
 
 
-def adapted(plan: LivePlan, bed: Testbed, name: str, alone: Work) -> EarlierRun:
-    """A manager after runs that do not count, one after the other."""
-    say(f"{name} runs on the host, {plan.adapt_runs} x {plan.scenario.duration_seconds:g} s ...")
-    service, runs = NEW, []
-    for _ in range(plan.adapt_runs):
-        runs.append(run_once(plan, bed, plan.policy(name), alone, service))
-        service = EarlierRun(runs[-1])
-    one = score(runs)
-    cold = f"QoS {one.qos_guarantee_percent.mean:.1f} %, BE {one.be_throughput_percent.mean:.1f} %"
-    return replace(service, remark=f"had run for {len(runs)} x {plan.scenario.duration_seconds:g} s before: {cold}")
+def watch(plan: LivePlan, bed: Testbed, name: str) -> EarlierRun:
+    """A manager after one long run that does not count; load and link go through a run's time again and again."""
+    say(f"{name} watches the host, {plan.adapt_seconds:g} s ...")
+    run = run_once(plan, bed, plan.policy(name), seconds=plan.adapt_seconds)
+    cold = f"QoS {held_percent(run):.1f} %"
+    return EarlierRun(run, f"had watched the host for {plan.adapt_seconds:g} s before: {cold}")
 
 
-def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service: EarlierRun = NEW) -> LiveRun:
+def run_once(
+    plan: LivePlan,
+    bed: Testbed,
+    policy: Policy,
+    alone: Work | None = None,
+    service: EarlierRun = NEW,
+    seconds: float | None = None,
+) -> LiveRun:
     """One manager, once: settle, start BE, control for the scenario's duration, count BE's work.
 
     Args:
+        alone: What its work is compared with; without it the ratio is nan.
         service: What goes on; BE, which is started for each run, begins at the safe allocation all the same.
+        seconds: How long, where it is not as long as the scenario.
     """
     plant, scenario = bed.plant, plan.scenario
     plant.set_weight(Weight.EQUAL)  # a lower one leaves the idle class of the run before
@@ -274,18 +275,17 @@ def run_once(plan: LivePlan, bed: Testbed, policy: Policy, alone: Work, service:
     bed.settle(scenario.trace)
     with divide_resource(policy.name, scenario, bed):
         bed.start_be()
-        bed.follow(scenario.trace)
+        bed.follow(scenario.trace, scenario.duration_seconds)
         cpu_seconds, begun = time.process_time(), time.monotonic()
         controller = Controller(plant, policy, shield, recorder)
         controller.restore_state = lambda experience: service.go_on(experience, shield)
-        controller.run(seconds=scenario.duration_seconds)
+        controller.run(seconds=seconds or scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
         experience = controller.runner.observer.experience.state_dict()
     guards = shield.state if shield else {}
-    return LiveRun(
-        policy.name, tuple(recorder.ticks), work.share_of(alone), used_ratio, recorder.header, experience, guards
-    )
+    done_ratio = work.share_of(alone) if alone else math.nan
+    return LiveRun(policy.name, tuple(recorder.ticks), done_ratio, used_ratio, recorder.header, experience, guards)
 
 
 def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:
@@ -295,5 +295,6 @@ def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> Abstract
     """
     if name == "heracles" and scenario.link:
         return bed.ceiling(be_link_ratio, NETWORK_SECONDS / scenario.time_scale)
-    answer = catalogue.ANSWERS.get(name)
-    return bed.divide_resource(answer.resource, answer.rate_ratio) if answer else contextlib.nullcontext()
+    if (answer := catalogue.ANSWERS.get(name)) is None:
+        return contextlib.nullcontext()
+    return bed.divide_resource(answer.resource, answer.rate_ratio, follows=answer.follows)

@@ -31,6 +31,7 @@ def number(made: Callable[[str], T], fits: Callable[[T], bool], unlike: str) -> 
 
 
 positive = number(float, lambda value: 0.0 < value < 1e9, "is not a positive number, such as 600 or 0.5")
+not_negative = number(float, lambda value: 0.0 <= value < 1e9, "is not a number from 0, such as 300 or 0")
 positive_int = number(int, lambda value: value >= 1, "is not a positive whole number, such as 1000")
 
 

@@ -13,10 +13,11 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_compare, bench_live, bench_sim, bench_verify
+from rlctl.commands import bench_compare, bench_live, bench_rounds, bench_sim, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
+    not_negative,
     positive,
     positive_int,
     refuse_given,
@@ -35,6 +36,7 @@ EXAMPLES = """examples:
   rlctl bench --scenario all --managers all --tuned --json tuned.json
   rlctl bench verify result.json
   rlctl bench compare before.json after.json
+  rlctl bench table live.json
   rlctl bench --managers ./toy.py:Toy,feedforward,ppo --against feedforward
   rlctl bench --scenario all --ray auto --json result.json
   rlctl bench --managers ppo,ppo-bare,out/my-policy,prm-hybrid-tuned
@@ -70,6 +72,10 @@ NOT_OF_ACTIONS = (
 )
 
 
+ACTIONS = {"verify": bench_verify, "compare": bench_compare, "table": bench_rounds}
+"""What is done with files of results."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--plant", choices=("sim", "host"), help="default: the scenario's, without one sim")
@@ -78,9 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
-    parser.add_argument("--repeats", type=positive_int, metavar="N", help="host: runs of each (default: 3)")
-    before = "let who is shielded or learns of the host run for so long before it counts, on the host in whole runs"
-    parser.add_argument("--adapt", type=positive, metavar="SECONDS", help=before)
+    rounds = "host: rounds, in each of which everybody runs once, in a fresh order (default: 8)"
+    parser.add_argument("--repeats", type=positive_int, metavar="N", help=rounds)
+    before = (
+        "let who is shielded or learns of the host watch it for so long before it counts (default: 300 on the host, "
+        "0 in the simulator)"
+    )
+    parser.add_argument("--adapt", type=not_negative, metavar="SECONDS", help=before)
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="of one run (default: the scenario's)")
     parser.add_argument(
         "--be-weight",
@@ -100,11 +110,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
     parser.add_argument("--report", type=Path, metavar="DIR", help="write plots, table and logs here")
     parser.add_argument("--dry-run", action="store_true", default=None, help="print the plan and touch nothing")
-    actions = parser.add_subparsers(dest="action", metavar="[verify FILE | compare OLD NEW]")
+    actions = parser.add_subparsers(dest="action", metavar="[verify FILE | compare OLD NEW | table FILE]")
     verify = actions.add_parser("verify", help="re-run what a result file of the simulator claims, and compare")
     both = actions.add_parser("compare", help="what differs between two result files of the simulator, seed by seed")
     both.add_argument("old", type=Path, metavar="OLD", help="what `bench --plant sim --json FILE` wrote")
     both.add_argument("new", type=Path, metavar="NEW", help="likewise, of the same scenarios")
+    table = actions.add_parser("table", help="a result of live hosts: what managers differ by, round by round")
+    table.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant host --json FILE` wrote")
+    from_whom = "show everybody's differences from it (default: weights, table and the best heuristic)"
+    table.add_argument("--against", metavar="MANAGER", default=argparse.SUPPRESS, help=from_whom)
     verify.add_argument("file", type=Path, metavar="FILE", help="what `bench --plant sim --json FILE` wrote")
     jobs = "processes (default: one for each CPU)"
     verify.add_argument("--jobs", type=positive_int, metavar="N", default=argparse.SUPPRESS, help=jobs)
@@ -119,8 +133,10 @@ def run(args: argparse.Namespace) -> int:
     """
     check_ray(args.ray, "--jobs", args.jobs)
     if args.action:
-        refuse_given(args, NOT_OF_ACTIONS, f"is not {args.action}'s, which takes what its files say")
-        return bench_verify.run(args) if args.action == "verify" else bench_compare.run(args)
+        taken = {"against"} if args.action == "table" else set()
+        others = [name for name in NOT_OF_ACTIONS if name not in taken]
+        refuse_given(args, others, f"is not {args.action}'s, which takes what its files say")
+        return int(ACTIONS[args.action].run(args))
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())

@@ -15,12 +15,12 @@ from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.log.progress import progress, say
-from rlctl.report.bench_table import tables, write_report
+from rlctl.report.bench_table import round_tables, tables, write_report
 from rlctl.report.table import LEGEND
 from rlctl.safety.profile import load_shield
 
-REPEATS = 3
-"""Runs of each manager on the live host when no number is asked for."""
+REPEATS, ADAPT_SECONDS = 8, 300.0
+"""Runs of each manager on the live host, and how long it has watched before, when no numbers are asked for."""
 
 SETTLE_SECONDS = 4.0
 """About what goes by around each run: the LC's backlog drains, BE starts, fills its arrays and is stopped."""
@@ -56,6 +56,8 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
 def _show(outcome: LiveOutcome, *, table: bool) -> None:
     if table:
         print(tables(outcome), "", outcome.caption, LEGEND, "", sep="\n", flush=True)
+        if outcome.plan.repeats > 1:
+            print("\n\n".join(round_tables([outcome.by_round])), "", sep="\n", flush=True)
     for name, remarks in outcome.remarks.items():
         for remark in remarks:
             say(f"{name}: {remark}")
@@ -71,7 +73,8 @@ def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[st
     if args.ray is None:
         scenario.testbed().require_online()
     shield = load_shield(args.shield).scale_time(scenario.time_scale)
-    plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=args.adapt or 0.0)
+    watched_seconds = ADAPT_SECONDS if args.adapt is None else args.adapt
+    plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=watched_seconds)
     for name in (*plan.managers, *scenario.managers):
         plan.policy(name)
     return plan
@@ -85,10 +88,10 @@ def _minutes(plan: LivePlan) -> int:
     if needs_sweep(plan.managers, plan.scenario):
         before_seconds += bench_sweep(plan.scenario).measuring_seconds
     adapting = sum(map(plan.adapts, plan.managers))
-    begun = adapting + plan.repeats
-    seconds = before_seconds + begun * (SOLO_SECONDS + SETTLE_SECONDS)
-    seconds += (begun + (before_seconds > FRESH_SECONDS)) * plan.scenario.testbed().start_seconds
-    seconds += (adapting * plan.adapt_runs + plan.repeats * len(plan.managers)) * run_seconds
+    searches = adapting + plan.repeats + (before_seconds > FRESH_SECONDS)
+    seconds = before_seconds + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
+    seconds += searches * plan.scenario.testbed().start_seconds
+    seconds += adapting * (plan.adapt_seconds + SETTLE_SECONDS) + plan.repeats * len(plan.managers) * run_seconds
     return max(1, round(seconds / 60.0))
 
 

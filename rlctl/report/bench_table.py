@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.live_repeats import LiveOutcome, results_as_json
+from rlctl.bench.rounds import LiveRounds
 from rlctl.bench.score import LiveRun
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_json
 from rlctl.log.record import write_ticks
 from rlctl.report.by_load import draw_by_load
@@ -17,7 +19,7 @@ from rlctl.report.figures import png
 from rlctl.report.page import Grid, csv_text, latex, render
 from rlctl.report.pareto import draw_scenario, styles
 from rlctl.report.plots import draw_live_run
-from rlctl.report.table import score_rows
+from rlctl.report.table import ROUNDS_LEGEND, live_hosts_rows, round_rows, score_rows
 
 
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
@@ -35,7 +37,8 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     write_json(folder / "result.json", results_as_json([outcome]))
     told = [f"* {label(name)}: {one}" for name, remarks in outcome.remarks.items() for one in remarks]
     told += [f"* {note}" for note in outcome.notes]
-    (folder / "table.md").write_text("\n\n".join((tables(outcome), outcome.caption, "\n".join(told))).rstrip() + "\n")
+    texts = [tables(outcome), outcome.caption, *round_tables([outcome.by_round]), "\n".join(told)]
+    (folder / "table.md").write_text("\n\n".join(texts).rstrip() + "\n")
     rows = score_rows(outcome.scores, outcome.plan.weights)
     (folder / "table.csv").write_text(csv_text(rows))
     (folder / "table.tex").write_text(latex([Grid(rows, outcome.plan.scenario.name)]))
@@ -68,6 +71,30 @@ def tables(outcome: LiveOutcome) -> str:
         for first, *others in score_rows(of_host.scores, weights)[1:]
     ]
     return f"{table}\n\n{render([('host: manager', *header[1:]), *rows])}"
+
+
+def round_tables(results: Sequence[LiveRounds], against: str = "") -> Iterator[str]:
+    """A table for each live host, what to read beside it, and one of all hosts where there are several.
+
+    Raises:
+        ConfigError: Nobody of that name was measured.
+    """
+    for one in results:
+        if against and against not in one.managers:
+            raise ConfigError(f"--against {against}: was not measured on {one.scenario}")
+        yield f"{one.scenario}\n{render(round_rows(one, one.baselines(against)))}"
+        if note := _marked_note(one):
+            yield note
+    yield ROUNDS_LEGEND
+    if len(results) > 1:
+        yield render(live_hosts_rows(results))
+
+
+def _marked_note(one: LiveRounds) -> str:
+    if not one.marked:
+        return ""
+    numbers = ", ".join(map(str, one.marked))
+    return f"The LC alone (frozen) missed windows in rounds {numbers}: in the means, not in the differences."
 
 
 def _earlier(folder: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.aggregates import Aggregate, aggregate, improvement
 from rlctl.bench.comparison import Comparison, Difference, compare
 from rlctl.bench.intervals import Estimate
+from rlctl.bench.rounds import LiveRounds, Paired, lowest_qos
 from rlctl.bench.score import Score
 from rlctl.bench.sim_outcome import SimOutcome
 
@@ -25,6 +26,12 @@ LEGEND = (
     "us/request: the LC's CPU time by its requests; x frozen: that by the one under `frozen` in the same repeat"
 )
 """What the columns mean, beneath a table in a terminal."""
+
+ROUNDS_LEGEND = (
+    "less X: points, paired by round, 95 % by Student's t; x: BE by X's; * this and the bootstrap leave out zero,\n"
+    "after Holm's correction for all differences from X on this host"
+)
+"""What the columns of live rounds mean."""
 
 MANY_WINDOWS = 10_000
 """From so many windows on, a tenth of a percent of QoS is more than the interval is wide."""
@@ -175,6 +182,44 @@ def aggregate_rows(results: Sequence[SimOutcome], baseline: str) -> Rows:
 
 def _aggregate_cells(one: Aggregate, decimals: int) -> tuple[str, str]:
     return f"{one.value:.{decimals}f}", span(one.bootstrap95, f".{decimals}f", "-", "-")
+
+
+def round_rows(result: LiveRounds, baselines: Sequence[str]) -> Rows:
+    """One row per live manager, header first: means over all rounds, the worst one, what it differs by, round by round.
+
+    Raises:
+        KeyError: A baseline was not measured.
+    """
+    pairs = {baseline: result.pairs(baseline) for baseline in baselines}
+    columns = [f"{what} less {baseline}" for baseline in baselines for what in ("QoS", "BE")]
+    rows: Rows = [("manager", "rounds", "QoS %", "worst round", "BE %", *columns)]
+    for name in result.managers:
+        own = [one.qos_percent[name] for one in result.rounds if name in one.qos_percent]
+        if own:
+            qos, be = result.mean(name)
+            cells = [_pair_cells(paired.get(name)) for paired in pairs.values()]
+            worst = percent(min(own), 1)
+            rows.append((label(name), str(len(own)), percent(qos, 1), worst, f"{be:.1f}", *sum(cells, ())))
+    return rows
+
+
+def _pair_cells(one: Paired | None) -> tuple[str, ...]:
+    if one is None:
+        return "-", "-"
+    ratio = f", x {one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else ""
+    cells = [f"{_starred(each, 1)} ({_ends(each.t95, 1)})" for each in (one.qos, one.be)]
+    return cells[0], cells[1] + ratio
+
+
+def live_hosts_rows(results: Sequence[LiveRounds]) -> Rows:
+    """One row per manager, header first: QoS and BE in percent on each live host, and the lowest QoS of all."""
+    rows: Rows = [("manager", *(one.scenario for one in results), "lowest QoS %", "where")]
+    for name in dict.fromkeys(name for one in results for name in one.managers):
+        means = [one.mean(name) if name in one.managers else None for one in results]
+        cells = ["-" if mean is None else f"{percent(mean[0], 1)} / {mean[1]:.1f}" for mean in means]
+        least, where = lowest_qos(results, name)
+        rows.append((label(name), *cells, percent(least, 1), where))
+    return rows
 
 
 def _paired_row(one: Comparison) -> tuple[str, ...]:

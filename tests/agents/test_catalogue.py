@@ -69,6 +69,7 @@ def test_an_impossible_time_scale_is_refused(name: str, scale: float) -> None:
 
 
 IMPOSSIBLE: dict[str, dict[str, Any]] = {
+    "autorate": {"delay_ratio": 0.0, "base_ratio": 1.2, "least_ratio": 0.0},
     "feedforward": {"shared_cpus": -1.0, "lead_seconds": -1.0, "cpus_per_load": 0.0, "margin_ratio": 10.0},
     "heracles": {"enable_load_ratio": 0.9},
     "hipster": {"alert_ratio": 80, "safe_ratio": 0.9, "seed": -1, "bucket_ratio": 0.0},

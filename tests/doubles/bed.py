@@ -42,7 +42,7 @@ class Bed:
         """Note that BE was ended."""
         self.diary.append("stop BE")
 
-    def follow(self, trace: Any) -> None:
+    def follow(self, trace: Any, again_seconds: float = 0.0) -> None:
         """Let the load begin."""
         self.diary.append("load")
 

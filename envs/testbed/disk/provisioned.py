@@ -65,7 +65,7 @@ class ProvisionedDisk:
     throttle goes with the group. The janitor has recorded the processes and the group.
 
     Args:
-        megabytes: What LC and BE together may write, MB/s.
+        megabytes: What LC and BE together may write, MB/s, and as much again that they may read.
         holders: Starts the process that holds the namespace.
         group: Holds LC and BE; made with `CgroupController.IO`.
 
@@ -107,6 +107,7 @@ class ProvisionedDisk:
             seen_from_here = Path(f"/proc/{self._place.pid}/root{folder}")
             self.volume = made.enter_context(loop_device(lambda: _fill_file(seen_from_here / "volume"), _DIRECT_IO))
             self._limit(disk, self._megabytes)
+            limit_io(self._group, self._knobs, disk, "read", round(self._megabytes * 1e6))
             self._stack = made.pop_all()
         return self
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Iterator, Mapping
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -104,12 +104,17 @@ def classes(rate_mbit: float) -> Iterator[Command]:
     Args:
         rate_mbit: Rate that the operator takes the link to have.
     """
-    whole = HTB_RATIO * rate_mbit
     yield ROOT
-    yield _class("add", "1:", "1:1", whole, whole)
-    yield _class("add", "1:1", LC_CLASS, LC_RATIO * whole, whole, "prio", "0")
-    yield _class("add", "1:1", BE_CLASS, (1.0 - LC_RATIO) * whole, whole, "prio", "1")
+    yield from class_rates("add", rate_mbit)
     yield from _leaves()
+
+
+def class_rates(verb: Literal["add", "change"], rate_mbit: float) -> Iterator[Command]:
+    """The rates of `classes`."""
+    whole = HTB_RATIO * rate_mbit
+    yield _class(verb, "1:", "1:1", whole, whole)
+    yield _class(verb, "1:1", LC_CLASS, LC_RATIO * whole, whole, "prio", "0")
+    yield _class(verb, "1:1", BE_CLASS, (1.0 - LC_RATIO) * whole, whole, "prio", "1")
 
 
 def ceiling() -> Iterator[Command]:
@@ -145,9 +150,11 @@ class Link:
         host: The namespace of LC and BE.
         client: The namespace of whoever sends requests and takes uploads.
         limits_be: BE's class has a ceiling, see `limit_be`.
+        told_ratio: What an operator who is told each change takes the link to have, as a share of it; None: is not.
     """
 
     limits_be = False
+    told_ratio: float | None = None
 
     def __init__(self, config: LinkConfig, launcher: Launcher) -> None:
         self.config, self._launcher = config, launcher
@@ -181,7 +188,8 @@ class Link:
         """
         rate_mbit = self.config.rate_mbit(t_seconds)
         if rate_mbit != self._rate_mbit:
-            self.host.run([self.config.shaper("change", rate_mbit)])
+            told = [] if self.told_ratio is None else class_rates("change", self.told_ratio * rate_mbit)
+            self.host.run([self.config.shaper("change", rate_mbit), *told])
             self._rate_mbit = rate_mbit
 
     def divide(self, rate_ratio: float) -> None:
@@ -216,7 +224,7 @@ class Link:
 
     def unite(self) -> None:
         """Take the classes back."""
-        self.limits_be = False
+        self.limits_be, self.told_ratio = False, None
         self.host.run([NO_CLASSES])
 
 

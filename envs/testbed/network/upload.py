@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Literal
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.testbed.launch import Launcher
@@ -50,16 +51,17 @@ class Upload(Transfer):
     """An upload that runs until it is stopped; its work is bytes delivered.
 
     Args:
-        workers: Processes that compress; each has its part of the connections.
+        workers: Its processes; each has its part of the connections.
         client: Starts the sink, at the other end of the link.
+        way: Whether its CPU compresses what it sends, or the kernel sends a file as it is.
     """
 
     name, opens = "upload", f"make its {CONNECTIONS} connections"
 
-    def __init__(self, workers: int, client: Launcher) -> None:
+    def __init__(self, workers: int, client: Launcher, way: Literal["compress", "sendfile"] = "compress") -> None:
         if not 1 <= workers <= CONNECTIONS:
             raise ConfigError(f"an upload of {workers} workers: 1 to {CONNECTIONS} are possible")
-        self._workers, self._client, self._sink = workers, client, Sink()
+        self._workers, self._client, self._sink, self._way = workers, client, Sink(), way
 
     def start(self, launcher: Launcher) -> None:
         """Start the sink, then the upload.
@@ -76,4 +78,4 @@ class Upload(Transfer):
 
     def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
         numbers = (SINK_PORT, CONNECTIONS, self._workers)
-        return [sys.executable, "-I", "-S", uploader.__file__, CLIENT_ADDRESS, *map(str, numbers)]
+        return [sys.executable, "-I", "-S", uploader.__file__, CLIENT_ADDRESS, *map(str, numbers), self._way]

@@ -341,10 +341,10 @@ def test_service_goes_on_from_repeat_to_repeat():
         assert step("frozen").remarks == ()
         first, second = step("learned-table"), step("learned-table")
     (told,) = [remark for remark in first.remarks if "before" in remark]
-    assert told.startswith("had run for 2 x 0.2 s before: QoS 100.0 %, BE ")
+    assert told == "had watched the host for 0.3 s before: QoS 100.0 %"
     assert told in second.remarks
     notes = [one.run.ticks[0].note for one in (first, second)]
     assert all("held here" in note and "nothing" not in note for note in notes), notes
-    assert "learned-table had run for 2 x 0.2 s before" in plan.described("")
+    assert "learned-table had watched the host for 0.3 s before" in plan.described("")
     well = [one.run.guards["growth-rate"]["well_seconds"] for one in (first, second)]
     assert 0.0 < well[0] < well[1]  # calm that was saved counts in the next run, as in a service that goes on

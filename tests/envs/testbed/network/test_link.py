@@ -69,6 +69,19 @@ def test_classes_stay_below_their_owners_rate() -> None:
     assert NO_CLASSES[:3] == ("tc", "qdisc", "del")
 
 
+def test_who_is_told_follows_the_rate(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> None:
+    link, done = Link(CREDITS, launcher), list[str]()
+    monkeypatch.setattr(link.host, "run", lambda commands: done.extend(" ".join(command) for command in commands))
+    link.set_rate_at(25.0)
+    assert len(done) == 1
+    link.told_ratio = 1.0
+    link.set_rate_at(0.0)
+    assert sum("tc class change" in command and "ceil 285.000mbit" in command for command in done[1:]) == 3
+    link.unite()
+    link.set_rate_at(25.0)
+    assert "tbf rate 150mbit" in done[-1]
+
+
 def test_under_ceiling_lc_has_neither_limit_nor_precedence() -> None:
     commands = [" ".join(command) for command in ceiling()]
     assert any("parent 1: classid 1:10 htb rate 100000.000mbit ceil 100000.000mbit" in command for command in commands)
