@@ -18,6 +18,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.observation import LAGS
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import (
     LOGGED_OF_EACH_LC,
     OF_EACH_LC,
@@ -149,6 +150,7 @@ def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
         target_seconds=float(data["target_seconds"]),
         **{name: _reading(one) for name, one in data["readings"].items()},
         counters={name: _reading(one) for name, one in data["counters"].items()},
+        rein=Rein(data.get("rein", Rein.CPU)),
     )
     if not data.get("lcs"):
         return telemetry

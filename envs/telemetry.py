@@ -125,6 +125,7 @@ class Telemetry:
         be_work_rate: BE progress per second, as a share of BE running alone on the host.
         counters: Further readings by name (`llc_misses`, `context_switches`, ...), per second; what is a share, an
             amount or a power says so by its name (`lc_memory_pressure_ratio`, `memory_available_bytes`).
+        rein: What moved BE's level in the period that ended, a word of `rlctl.envs.reins.Rein`.
     """
 
     time_seconds: float
@@ -143,6 +144,7 @@ class Telemetry:
     lc_run_delay_ratio: Reading = _UNSET
     be_work_rate: Reading = _UNSET
     counters: Mapping[str, Reading] = field(default_factory=dict)
+    rein: str = "cpu"
 
     @property
     def latency_seconds(self) -> Reading:
@@ -277,7 +279,8 @@ BE_ALLOWED = "be_allowed_cpus"
 BE_SHARE = "be_effective_share"
 """BE's share of a CPU that it and the LC both want, by their CPU weights where those meet."""
 
-READINGS = tuple(name for name in Telemetry.__slots__ if name not in {"time_seconds", "target_seconds", "counters"})
+_NOT_READ = frozenset({"time_seconds", "target_seconds", "counters", "rein"})
+READINGS = tuple(name for name in Telemetry.__slots__ if name not in _NOT_READ)
 """Names of the readings that every Telemetry has, in its order; `counters` holds further ones."""
 
 

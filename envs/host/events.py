@@ -24,6 +24,7 @@ KINDS: Mapping[str, str] = {
     "group-reduced": "A group lacks a controller that it had; what is left of it is under control.",
     "group-refused": "A group that the configuration means cannot be put under control.",
     "freeze-late": "BE is freezing, and a task has not stopped yet; its quota holds it until then.",
+    "rein-lost": "Writes to a rein of BE failed again and again: the CPUs hold BE from then on.",
     "tighter-parent": "A group above BE allows less than was written.",
     "lc-vanished": "The LC's group is gone.",
     "lc-appeared": "The LC's group is there again.",

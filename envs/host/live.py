@@ -21,6 +21,7 @@ from rlctl.envs.host.max_load import MaxLoad, is_crowded, window_of
 from rlctl.envs.host.poller import Poller
 from rlctl.envs.host.process import read_task
 from rlctl.envs.host.quiet import QuietTimes
+from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.host.sensors.cpu import GroupCpus, cpu_seconds_per_request
 from rlctl.envs.host.sensors.cpu_time import request_cost
 from rlctl.envs.host.sensors.of_groups import ABSENT, SENSED
@@ -97,6 +98,7 @@ class LiveParts:
         events: What happens to BE's groups; None is a queue of its own.
         follow: Looks for groups that came or went, given the time; True when BE's are others now, and there may be more
             to do.
+        reins: Carry BE's level; by default the CPUs alone.
         be_returns: It may find groups of BE, which may be without any for a while; else the end of the last one is the
             end of the run.
         sharing: Divides what is in force among BE's applications. The verdict holds even if that fails.
@@ -112,6 +114,7 @@ class LiveParts:
     sleep: Callable[[float], object] = time.sleep
     watch: Poller | None = None
     replan: Callable[[EmergencyPlan], object] | None = None
+    reins: Reins | None = None
     be_returns: bool = True
 
 
@@ -125,6 +128,7 @@ class LiveHost:
 
     Attributes:
         actuator: As given, for who asks what it can do or would write.
+        reins: What the actuator writes, and what holds BE beside it.
         sharing: As given; may be exchanged between two ticks.
         watch: As given; nobody looks until somebody sets its `look`.
     """
@@ -139,7 +143,7 @@ class LiveHost:
     ) -> None:
         parts = parts or LiveParts()
         self._first, *self._others = lcs
-        self.actuator = actuator
+        self.actuator, self.reins = actuator, parts.reins or Reins(actuator)
         self.limits, self.slo, self.tick_seconds = actuator.limits, self._first.slo, tick_seconds
         self.absent = dict(parts.absent)
         self.sharing = parts.sharing
@@ -161,11 +165,13 @@ class LiveHost:
         self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
         self._proposed: set[str] = set()  # names of the LCs whose target rlctl proposed
         self.inherited = False  # whether BE was restricted before, by a controller that was killed
-        self._current = actuator.read()
-        self._allowed_cpus = self._current.usable_cpus
+        self._current = self.reins.read_level()
+        self._allowed_cpus = self.reins.cpus.usable_cpus
         self._verdict = self._current  # of the last tick, whatever came between
         self._between = False
-        self._deadline = time.monotonic() + tick_seconds
+        self._begun_seconds = time.monotonic()
+        self._cut_seconds = math.inf  # when BE was given less in the midst of the period
+        self._deadline = self._begun_seconds + tick_seconds
 
     @property
     def current(self) -> Allocation:
@@ -188,10 +194,12 @@ class LiveHost:
         self._derive(readings)
         self._tell_escaped(readings)
         known = {name: readings.pop(name) for name in _FIELDS & readings.keys()}
-        first = self._rescale_load(
-            self._first, Telemetry(now, self.slo.target_seconds, **known, counters=readings), readings
-        )
-        return worst_of({self._first.name: first} | {lc.name: self._of_other(lc, first) for lc in self._others})
+        own = Telemetry(now, self.slo.target_seconds, **known, counters=readings, rein=self.reins.in_hand)
+        first = self._rescale_load(self._first, own, readings)
+        telemetry = worst_of({self._first.name: first} | {lc.name: self._of_other(lc, first) for lc in self._others})
+        ran_ratio = min((self._cut_seconds - self._begun_seconds) / max(now - self._begun_seconds, 1e-3), 1.0)
+        self.reins.look(telemetry, self._verdict, ran_ratio)
+        return telemetry
 
     @property
     def learned(self) -> tuple[MaxLoad, ...]:
@@ -215,23 +223,27 @@ class LiveHost:
         Only the first call after `read` is a tick's.
         """
         self._divide(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
-        before, between = self._current.usable_cpus, self._between
+        before, between = self.reins.cpus.usable_cpus, self._between
         self._between = self.applied = True
+        if not between:
+            self._begun_seconds, self._cut_seconds = time.monotonic(), math.inf
+        elif not self._current.at_most(allocation):
+            self._cut_seconds = min(self._cut_seconds, time.monotonic())
         try:
-            self._current = self.actuator.apply(allocation, new_tick=not between)
+            self._current = self.reins.apply(allocation, new_tick=not between)
             self._be_vanished = False
         except CgroupGone:
             if not self._be_returns:
                 raise
-            self._current = self.limits.safe  # nobody is there to use more; whoever comes begins with it
+            self._current = self.reins.cpus = self.limits.safe  # nobody is there; whoever comes begins with it
             self._tell_vanished()
         except Exception:
-            self._current = self.actuator.read()
+            self._current = self.reins.read_level()
             raise
         finally:  # of the next window a part has passed, in which what was in force before still was
-            self._allowed_cpus = max(self._allowed_cpus if between else before, self._current.usable_cpus)
+            self._allowed_cpus = max(self._allowed_cpus if between else before, self.reins.cpus.usable_cpus)
             self._verdict = self._verdict if between else self._current
-        self._divide(lambda sharing: sharing.share(self._current))
+        self._divide(lambda sharing: sharing.share(self.reins.cpus))
         self._renew_plan()
         return self._current
 

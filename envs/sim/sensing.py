@@ -162,7 +162,7 @@ def _tell_host(r: dict[str, Any], offered_rps: float, done_rps: float, watts: fl
     tail = Quantile(r["tail_latency_seconds"], age, int(r["samples"]), tick_seconds)
     late = (Value(r[name], age) for name in ("oldest_request_seconds", "load_ratio", "lc_cpu_seconds_per_request"))
     oldest, load, per_request = (lost or one for one in late)
-    own = {name: Value(r[name]) for name in _OWN}
+    own: dict[str, Any] = {name: Value(r[name]) for name in _OWN}
     counters = {"offered_rps": lost or Value(offered_rps, age), "done_rps": lost or Value(done_rps, age)}
     return Telemetry(
         r["time_seconds"],

@@ -13,6 +13,7 @@ from rlctl.agents.policy_runner import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.host.events import BE_VANISHED
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import (
     LOGGED_OF_EACH_LC,
     OF_EACH_LC,
@@ -194,9 +195,11 @@ def _binding_or_of_service(verdict: Verdict) -> Iterator[Bound]:
 
 
 def _further(tick: Tick) -> dict[str, Any]:
-    """What only ticks with an alarm, a price, applications or several LCs have."""
+    """What only ticks with another rein than the CPU, an alarm, a price, applications or several LCs have."""
     telemetry = tick.telemetry
     plain: dict[str, Any] = {}
+    if telemetry.rein != Rein.CPU:
+        plain["rein"] = str(telemetry.rein)
     if tick.price != 1.0:
         plain["price"] = tick.price
     if tick.alarm:

@@ -17,11 +17,12 @@ from statistics import fmean
 from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
+from rlctl.envs.reins import waits_of
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
 from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
 from rlctl.log.stderr import takes
-from rlctl.log.waits import waiting_sentence, waits_of
+from rlctl.log.waits import waiting_sentence
 from rlctl.safety.verdict import OF_SERVICE, Reason
 
 log = logging.getLogger(__name__)

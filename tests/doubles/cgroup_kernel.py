@@ -46,6 +46,10 @@ _V1_FILES: Mapping[str, Mapping[str, str]] = {
         "blkio.bfq.weight": "100",
         "blkio.throttle.read_bps_device": "",
         "blkio.throttle.write_bps_device": "",
+        "blkio.throttle.read_iops_device": "",
+        "blkio.throttle.write_iops_device": "",
+        "blkio.throttle.io_service_bytes": "Total 0",
+        "blkio.throttle.io_serviced": "Total 0",
     },
 }
 _V2_FILES: Mapping[str, Mapping[str, str]] = {
@@ -72,7 +76,7 @@ _V2_FILES: Mapping[str, Mapping[str, str]] = {
         "memory.max": "max",
         "memory.current": "0",
     },
-    "io": {"io.weight": "default 100", "io.bfq.weight": "default 100", "io.max": ""},
+    "io": {"io.weight": "default 100", "io.bfq.weight": "default 100", "io.max": "", "io.stat": ""},
 }
 _MOUNTINFO = {
     "v1": [f"/sys/fs/cgroup/{name} rw - cgroup cgroup rw,{name}" for name in _V1_FILES],
@@ -133,8 +137,7 @@ class FakeKernel:
             "io.weight": self._io_weight,
             "io.bfq.weight": self._io_weight,
             "io.max": self._io_max,
-            "blkio.throttle.read_bps_device": self._throttle,
-            "blkio.throttle.write_bps_device": self._throttle,
+            **dict.fromkeys([name for name in _V1_FILES["blkio"] if name.endswith("ps_device")], self._throttle),
         }
         for part in (_V1_FILES["memory"], _V2_FILES["memory"]):
             self._rules |= dict.fromkeys(part.keys() - {"memory.usage_in_bytes", "memory.current"}, self._pages)

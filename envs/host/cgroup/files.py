@@ -136,7 +136,7 @@ _KINDS: dict[str, FileKind] = {
     **dict.fromkeys(("memory.limit_in_bytes", "memory.soft_limit_in_bytes"), FileKind(4, _same_pages)),
     **dict.fromkeys(("io.weight", "io.bfq.weight"), FileKind(4, _same_default, _default_as_it_was)),
     **dict.fromkeys(
-        ("io.max", "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"),
+        ("io.max", *(f"blkio.throttle.{way}_{unit}_device" for way in ("read", "write") for unit in ("bps", "iops"))),
         FileKind(4, _same_device, _device_to_write),
     ),
     "schemata": FileKind(4, _same_schemata),

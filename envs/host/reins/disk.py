@@ -1,0 +1,204 @@
+"""The disks' rein: BE's bytes and operations a second, as a share of the most that BE was ever seen to do.
+
+| | cgroup v2 | cgroup v1 |
+| --- | --- | --- |
+| what was done | `io.stat` | `blkio.throttle.io_service_bytes`, `io_serviced` |
+| what may be done | `io.max`, with all groups below | `blkio.throttle.*_device`, each group by itself |
+
+Disks are found where BE reads and writes. Buffered writes escape v1, which neither counts nor holds them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from rlctl.envs.errors import CgroupError, CgroupGone
+from rlctl.envs.host.cgroup.group import Group, tree
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import CgroupController
+from rlctl.envs.reins import USE, Rein
+
+Four = tuple[float, float, float, float]
+"""Bytes read, bytes written, reads, writes: counted, or a second."""
+
+KINDS = ("rbps", "wbps", "riops", "wiops")
+_V1 = tuple(f"blkio.throttle.{way}_{unit}_device" for unit in ("bps", "iops") for way in ("read", "write"))
+_V1_COUNTS = ("blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced")
+_STATS = {"rbytes": 0, "wbytes": 1, "rios": 2, "wios": 3}
+_WAYS = {"Read": 0, "Write": 1}
+
+FREE: Four = (math.inf, math.inf, math.inf, math.inf)
+
+USUAL: Four = (10e6, 10e6, 100.0, 100.0)
+"""BE that never did more is taken to do so much: a share of next to nothing would be none."""
+
+LEAST: Four = (1e6, 1e6, 10.0, 10.0)
+"""No group is held below it: a task that waits for one large write can neither be frozen nor end."""
+
+
+class DiskRein:
+    """Holds BE on every disk that it uses. Use `open`.
+
+    Attributes:
+        most: By disk, the most that BE was ever seen to do in a second; may be set to what is known of this host.
+    """
+
+    def __init__(self, knobs: Knobs) -> None:
+        self._knobs = knobs
+        self.most: dict[str, Four] = {}
+        self._groups: tuple[Group, ...] = ()
+        self._own: dict[Path, dict[str, Four]] = {}
+        self._before: dict[Path, dict[str, Four]] = {}
+        self._before_seconds = math.nan
+        self._held: set[Path] = set()
+
+    @classmethod
+    def open(cls, be_groups: Sequence[Group], knobs: Knobs) -> Self:
+        """A rein that is free.
+
+        Raises:
+            CgroupError: A group has no I/O controller; the way out.
+        """
+        rein = cls(knobs)
+        for group in be_groups:
+            mount, folder = group.part(CgroupController.IO)
+            if mount.version == 2 and not (folder / "io.max").exists():
+                way_out = f"write +io to {folder.parent / 'cgroup.subtree_control'}"
+                raise CgroupError(f"{folder}: its parent shares no io controller ({way_out})")
+        rein.follow(be_groups)
+        return rein
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Other groups are BE's from now on; those that are new are held at the next `hold`."""
+        self._groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)
+        here = set(self._folders())
+        self._own = {folder: own for folder, own in self._own.items() if folder in here}
+        self._held &= here
+
+    def read_use(self, now_seconds: float) -> Mapping[str, float]:
+        """BE's use since the last call, by the most ever: of the busiest disk, and of bytes or operations the greater.
+
+        Nothing at the first call.
+        """
+        counted = {folder: _counts(self._knobs, folder) for folder in self._folders()}
+        before, self._before = self._before, counted
+        passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
+        if not passed > 0.0:
+            return {}
+        done: dict[str, Four] = {}
+        for folder, disks in counted.items():
+            for disk, now in disks.items():
+                # A group that was made anew counts from 0 again.
+                then = before.get(folder, {}).get(disk, now if folder not in before else _NONE)
+                new = _each(lambda total, old: max(total - old, 0.0) / passed, now, then)
+                done[disk] = _each(float.__add__, done.get(disk, _NONE), new)
+        for disk, rates in done.items():
+            if any(rates):
+                self.most[disk] = _each(max, self.most.get(disk, USUAL), rates)
+        shares = (max(_each(float.__truediv__, rates, self.most.get(disk, USUAL))) for disk, rates in done.items())
+        return {USE[Rein.DISK]: max(shares, default=0.0)}
+
+    def hold(self, ratio: float | None) -> None:
+        """Hold BE as a whole to that share of its most on each disk, in equal parts; None: it is free.
+
+        Raises:
+            CgroupError, PermissionMissing: The kernel does not take it; the other groups were tried.
+        """
+        if ratio is None and not self._held:
+            return
+        folders, errors = list(self._folders()), list[CgroupError]()
+        share = math.inf if ratio is None else ratio / max(len(folders), 1)
+        for folder in folders:
+            self._held.add(folder)
+            for disk, most in self.most.items():
+                try:
+                    self._limit(folder, disk, _each(lambda each, least: max(share * each, least), most, LEAST))
+                except CgroupGone:  # the group, or the disk
+                    self._own.pop(folder, None)
+                except CgroupError as error:
+                    errors.append(error)
+            if ratio is None and not errors:
+                self._held.discard(folder)
+        if errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Put every group's own limits back, as far as it is there."""
+        with contextlib.suppress(CgroupError):
+            self.hold(None)
+
+    def _folders(self) -> Iterator[Path]:
+        """Groups that are held each by itself: in v1 those below BE's too, which a limit of theirs does not reach."""
+        for group in self._groups:
+            folder = group.paths[CgroupController.IO]
+            yield from [folder] if _is_v2(folder) else tree(self._knobs.kernel, folder)
+
+    def _limit(self, folder: Path, disk: str, wanted: Four) -> None:
+        """Write a folder's limits of a disk where they are others, never above those that it had of its own."""
+        own = self._own.get(folder)
+        if own is None:
+            own = self._own[folder] = _limits(self._knobs, folder, originals=True)
+        wanted = _each(min, wanted, own.get(disk, FREE))
+        now = _limits(self._knobs, folder).get(disk, FREE)
+        changed = [place for place in range(4) if _number(wanted[place]) != _number(now[place])]
+        if _is_v2(folder):
+            words = " ".join(f"{KINDS[place]}={_number(wanted[place]) or 'max'}" for place in changed)
+            texts = {"io.max": f"{disk} {words}"} if changed else {}
+        else:
+            texts = {_V1[place]: f"{disk} {_number(wanted[place])}" for place in changed}
+        for name, text in texts.items():
+            self._knobs.write(folder / name, text)
+
+
+_NONE: Four = (0.0, 0.0, 0.0, 0.0)
+
+
+def _each(combine: Callable[[float, float], float], one: Four, other: Four) -> Four:
+    first, second, third, fourth = map(combine, one, other)
+    return first, second, third, fourth
+
+
+def _is_v2(folder: Path) -> bool:
+    return (folder / "io.max").exists()
+
+
+def _number(limit: float) -> int:
+    """A limit as the kernel of v1 has it: 0 for none."""
+    return 0 if limit == math.inf else round(limit)
+
+
+def _counts(knobs: Knobs, folder: Path) -> dict[str, Four]:
+    """What a group has done since it was made, by disk; nothing where it cannot be read."""
+    counts: dict[str, list[float]] = {}
+    with contextlib.suppress(CgroupError):
+        if _is_v2(folder):
+            for disk, *words in filter(None, map(str.split, knobs.read(folder / "io.stat").splitlines())):
+                for word in words:
+                    name, _, value = word.partition("=")
+                    if name in _STATS and value.isdecimal():
+                        counts.setdefault(disk, [0.0] * 4)[_STATS[name]] = float(value)
+        else:
+            for half, name in enumerate(_V1_COUNTS):
+                for words in map(str.split, knobs.read(folder / name).splitlines()):
+                    if len(words) == 3 and words[1] in _WAYS and words[2].isdecimal():
+                        counts.setdefault(words[0], [0.0] * 4)[2 * half + _WAYS[words[1]]] = float(words[2])
+    return {disk: (one[0], one[1], one[2], one[3]) for disk, one in counts.items()}
+
+
+def _limits(knobs: Knobs, folder: Path, *, originals: bool = False) -> dict[str, Four]:
+    """A group's limits by disk: those of now, or those before rlctl's first write."""
+    found: dict[str, list[float]] = {}
+    for place, name in enumerate(["io.max"] if _is_v2(folder) else _V1):
+        original = knobs.original(folder / name) if originals else None
+        text = knobs.read(folder / name) if original is None else original
+        for disk, *words in filter(None, map(str.split, text.splitlines())):
+            limits = found.setdefault(disk, list(FREE))
+            for word in words:
+                kind, _, value = word.rpartition("=")
+                if value.isdecimal():
+                    limits[KINDS.index(kind) if kind in KINDS else place] = float(value)
+    return {disk: (one[0], one[1], one[2], one[3]) for disk, one in found.items()}

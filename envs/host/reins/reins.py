@@ -1,0 +1,270 @@
+"""The reins of a live host: which one is in hand, and how a level of BE becomes settings of the kernel."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.errors import RlctlError, in_one_line
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.events import Events
+from rlctl.envs.reins import LINK_SENT, USE, Rein, ReinLaw, level_ratio, on_cpus
+from rlctl.envs.telemetry import MOST, Missing, Reading, Telemetry, Value, Why
+
+log = logging.getLogger(__name__)
+
+FAILURES_IN_A_ROW = 3
+"""Writes to a rein that fail, until this host has it no more: an interface that has gone does not come back."""
+
+LEAST_BYTES = 125e3
+"""A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
+
+
+class CpuRein(Protocol):
+    """The CPUs' rein, and the freezer; `rlctl.envs.host.cgroup.actuator.BeActuator` is it."""
+
+    limits: Limits
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """BE's groups of now."""
+
+    def read(self) -> Allocation:
+        """What is in force."""
+
+    def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
+        """Write and read back."""
+
+
+class SharedRein(Protocol):
+    """A rein that holds BE to a share of the most that was ever seen."""
+
+    def read_use(self, now_seconds: float) -> Mapping[str, float]:
+        """Counters of the window since the last call, by name, see `rlctl.envs.reins`."""
+
+    def hold(self, ratio: float | None) -> None:
+        """Hold BE to a share in (0, 1); None: it is free. RlctlError: the kernel does not take it."""
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Other groups are BE's from now on."""
+
+    def close(self) -> None:
+        """Put everything back that was touched; BE is free then."""
+
+
+class HeldLink(Protocol):
+    """An interface on which BE has a class of its own; `rlctl.envs.host.reins.link.LinkRein` is one."""
+
+    def sent_bytes(self) -> tuple[int, int]:
+        """Everything that it sent, and BE's part of that."""
+
+    def hold(self, bytes_per_second: float | None) -> None:
+        """So much for all together, of which the LC is never denied any and BE has the rest; None: BE is free."""
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Other groups are BE's from now on."""
+
+    def close(self) -> None:
+        """Put the interface back as it was before."""
+
+
+class LinkShare:
+    """A link's rein in shares of the most that it was ever seen to send in a window.
+
+    Attributes:
+        most: That, bytes a second; may be set to what is known of this host.
+    """
+
+    def __init__(self, link: HeldLink) -> None:
+        self._link, self.most = link, LEAST_BYTES
+        self._before, self._before_seconds = (0, 0), math.nan
+        self.follow, self.close = link.follow, link.close
+
+    def read_use(self, now_seconds: float) -> Mapping[str, float]:
+        """What was sent by that most, and what BE sent by what the others left of it; nothing at the first call."""
+        sent, passed = self._link.sent_bytes(), now_seconds - self._before_seconds
+        before, self._before, self._before_seconds = self._before, sent, now_seconds
+        if not passed > 0.0:
+            return {}
+        total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
+        self.most = max(self.most, total)
+        return {LINK_SENT: total / self.most, USE[Rein.LINK]: be / max(self.most - total + be, be, 1.0)}
+
+    def hold(self, ratio: float | None) -> None:
+        """Hold all together to that share, of which BE has what the others leave."""
+        self._link.hold(None if ratio is None else ratio * self.most)
+
+
+class Reins:
+    """The reins of one host, of which one is in hand. A sensor of their use, and a learner of what they can carry.
+
+    What carries a level is written first, what is freed last, and nothing after a write that failed. So BE is never
+    freer than the level on the rein in hand. Freezing, and the least level, hold on the CPUs under each rein. A rein
+    whose writes fail again and again is this host's no more.
+
+    Args:
+        cpu: The CPUs' rein, whose groups the others follow.
+        others: Those that this host has beside it.
+
+    Attributes:
+        in_hand: What carries BE's level.
+        moves: Whether another rein than the CPUs' may be taken, for the policy of now.
+        cpus: What BE has of the CPUs, as last read.
+    """
+
+    name = "reins"
+    provides = (LINK_SENT, *USE.values())
+
+    def __init__(
+        self, cpu: CpuRein, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None
+    ) -> None:
+        self._cpu, self._others, self._events = cpu, dict(others or {}), events or Events()
+        self._law = ReinLaw((Rein.CPU, *self._others))
+        self._followed: dict[Rein, tuple[Group, ...]] = {}
+        self._carried = cpu.limits.full  # level on the rein in hand, as far as that is known
+        self._unfreed, self._lost = set[Rein](), set[Rein]()
+        self._failures = Counter[Rein]()
+        self.in_hand, self.moves = Rein.CPU, False
+        self.cpus = cpu.limits.full
+
+    @property
+    def all(self) -> tuple[Rein, ...]:
+        """Those that this host has."""
+        return Rein.CPU, *self._others
+
+    def read_level(self) -> Allocation:
+        """The level that is in force."""
+        self.cpus = self._cpu.read()
+        return self._level()
+
+    def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
+        """Write a level and read it back; what is in force.
+
+        Args:
+            new_tick: A tick has passed: another rein may be taken.
+
+        Raises:
+            RlctlError: A write failed, as of `BeActuator.apply`; what restricts was tried all the same.
+        """
+        wanted = self._cpu.limits.clip(allocation)
+        if new_tick:
+            self._take(self._law.in_hand if self.moves else Rein.CPU)
+        on = on_cpus(wanted, self.in_hand, self._cpu.limits)
+        if on.at_most(self.cpus):
+            # The CPUs are held, or BE is stopped. Should that fail the rein in hand may be held more, and no less.
+            try:
+                self.cpus = self._cpu.apply(on, new_tick=new_tick)
+            except RlctlError:
+                self._carry(most_restrictive(wanted, self._carried))
+                raise
+            self._carry(wanted)
+        else:
+            # BE is freed there: only once the rein in hand holds it.
+            self._carry(wanted)
+            self.cpus = self._cpu.apply(on, new_tick=new_tick)
+        self._free()
+        return self._level()
+
+    def look(self, telemetry: Telemetry, level: Allocation, ran_ratio: float = 1.0) -> None:
+        """Choose by a window which rein the next tick takes; arguments as of `ReinLaw.look`."""
+        self._law.look(telemetry, level, self._cpu.limits, ran_ratio)
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """What was used of each, as shares."""
+        readings: dict[str, Reading] = {}
+        for rein, other in self._others.items():
+            try:
+                self._follow(rein)
+                readings |= {name: Value(share) for name, share in other.read_use(now_seconds).items()}
+            except RlctlError as error:
+                readings[USE[rein]] = Missing(Why.GONE, in_one_line(error))
+        return readings
+
+    def close(self) -> None:
+        """Put everything but the CPUs back, which the journal does. Idempotent."""
+        for rein, other in self._others.items():
+            try:
+                other.close()
+            except RlctlError as error:
+                log.error("rein %s is not put back: %s", rein, in_one_line(error))
+        self._others.clear()
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What levels are shares of, and the rein that was in hand; empty where there is but the CPUs'."""
+        mosts = {str(rein): most for rein, other in self._others.items() if (most := getattr(other, "most", None))}
+        return {"in_hand": str(self.in_hand), "most": mosts} if mosts else {}
+
+    def restore_state(self, memory: Mapping[str, Any]) -> None:
+        """Go on with that; ValueError: it is none."""
+        in_hand, mosts = Rein(memory["in_hand"]), dict(memory["most"])
+        for rein, other in self._others.items():
+            if rein not in mosts:
+                continue
+            known = mosts[rein]
+            if rein is Rein.LINK:
+                other.most = max(LEAST_BYTES, _rate(known))  # type: ignore[attr-defined]
+            else:
+                other.most = {str(disk): tuple(map(_rate, rates)) for disk, rates in known.items()}  # type: ignore[attr-defined]
+        if in_hand in self.all:
+            self._law.in_hand = in_hand
+
+    def _level(self) -> Allocation:
+        """What is in force: where two reins hold BE, the tighter of them."""
+        return self.cpus if self.in_hand is Rein.CPU else most_restrictive(self.cpus, self._carried.but(frozen=False))
+
+    def _take(self, rein: Rein) -> None:
+        if rein is not self.in_hand:
+            self._unfreed = (self._unfreed | {self.in_hand}) - {Rein.CPU, rein} - self._lost
+            log.info("BE is held by its %s from now on, not by its %s", rein, self.in_hand)
+            self.in_hand, self._carried = rein, self._cpu.limits.full
+
+    def _carry(self, wanted: Allocation) -> None:
+        """Have the rein in hand carry a level, or raise; the CPUs carry theirs by themselves."""
+        if self.in_hand is Rein.CPU:
+            return
+        ratio = level_ratio(wanted, self._cpu.limits.cpus)
+        self._write(self.in_hand, ratio if ratio < 1.0 else None)
+        self._carried = wanted
+
+    def _free(self) -> None:
+        """Free the reins that are no more in hand; one that cannot be is tried again in the next tick."""
+        for rein in tuple(self._unfreed):
+            try:
+                self._write(rein, None)
+                self._unfreed.discard(rein)
+            except RlctlError as error:  # BE has less than it may
+                log.warning("rein %s is not freed yet: %s", rein, in_one_line(error))
+
+    def _write(self, rein: Rein, ratio: float | None) -> None:
+        try:
+            self._follow(rein)
+            self._others[rein].hold(ratio)
+        except RlctlError as error:
+            self._failures[rein] += 1
+            if self._failures[rein] >= FAILURES_IN_A_ROW:
+                self._drop(rein, in_one_line(error))
+            raise
+        self._failures[rein] = 0
+
+    def _drop(self, rein: Rein, why: str) -> None:
+        """Go on without a rein: the CPUs carry the level from the next write on."""
+        self._law.drop(rein)
+        self._lost.add(rein)
+        self._unfreed.discard(rein)
+        self._events.tell("rein-lost", f"rein {rein} is lost, the CPUs hold BE: {why}", logging.ERROR)
+
+    def _follow(self, rein: Rein) -> None:
+        """Have a rein hold the groups of now; again at the next call where it cannot hold all of them."""
+        if (groups := self._cpu.groups) != self._followed.get(rein):
+            self._others[rein].follow(groups)
+            self._followed[rein] = groups
+
+
+def _rate(plain: object) -> float:
+    if isinstance(plain, bool) or not isinstance(plain, (int, float)) or not 0.0 <= plain <= MOST:
+        raise ValueError(f"{plain!r} is not a rate")
+    return float(plain)

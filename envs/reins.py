@@ -1,0 +1,162 @@
+"""The reins of BE, what the LC waits for, and the law that chooses by it which rein moves BE's level.
+
+An `Allocation` is a level of BE between the least and everything, whatever moves it: the CPUs, the host's link, or its
+disks. The rein in hand carries the level; the others are free, but for the least level, which holds on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from enum import StrEnum
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.telemetry import LC_LINK, Telemetry, number
+
+
+class Rein(StrEnum):
+    """What a level of BE is a share of."""
+
+    CPU = "cpu"
+    LINK = "link"
+    DISK = "disk"
+
+
+LINK_SENT = "link_sent_ratio"
+"""The counter with what the interface sent, by the most that it was ever seen to send."""
+
+USE = {Rein.LINK: "be_link_ratio", Rein.DISK: "be_disk_ratio"}
+"""Counters with BE's use of a rein: of the link by what the LC left of that most, of the disks by BE's own most."""
+
+WAITS = {Rein.CPU: "a CPU", Rein.LINK: "its link", Rein.DISK: "its disk"}
+"""What the LC waits for where BE is in its way there."""
+
+WORTH_RATIO = 0.1
+"""A share below it is not worth a word: for nine tenths of the time the LC then waits for nothing."""
+
+LITTLE_CPUS, LITTLE_RATIO = 0.05, 0.05
+"""BE that uses less, of the CPUs or of another rein, is not what the LC waits behind."""
+
+NEAR_RATIO = 0.7
+"""So much of the most that it ever sent is near it: a tick that saw the link full for most of it is of a full link."""
+
+EVIDENCE = 2
+"""Windows that speak for another rein, and none in between for the one in hand, until it is taken."""
+
+MEMORY_SECONDS = 60.0
+"""For so long one such window is remembered."""
+
+KEEP_SECONDS = 30.0
+"""For so long a rein that was taken is kept: what queued behind the other one is gone by then."""
+
+USUAL = 0.1
+"""Weight of a window that held in what the LC usually waits for, which is nobody's doing."""
+
+
+def waits_of(telemetry: Telemetry) -> dict[str, float]:
+    """Shares of the time for which the LC waited, the largest first; of its link the share of requests."""
+    run_delay = number(telemetry.lc_run_delay_ratio)
+    pressure = number(telemetry.lc_pressure_ratio)
+    known = {
+        # PSI where there is a cgroup2 group; else the threads' waits, which may add up to more than the time.
+        "a CPU": run_delay if pressure is None else pressure,
+        "its disk": _counter(telemetry, "lc_io_pressure_ratio"),
+        "memory": _counter(telemetry, "lc_memory_pressure_ratio"),
+        "its link": _counter(telemetry, LC_LINK),
+    }
+    found = {what: min(share, 1.0) for what, share in known.items() if share is not None}
+    return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+def level_ratio(allocation: Allocation, cpus: int) -> float:
+    """The level as a share of everything, in (0, 1]; that of a frozen BE is the one it has beneath."""
+    return min(allocation.quota_cpus, float(allocation.cpuset_cpus), float(cpus)) / cpus
+
+
+def on_cpus(allocation: Allocation, rein: Rein, limits: Limits) -> Allocation:
+    """What the CPUs carry of a level: all of it under their own rein; else the least level, or else nothing.
+
+    Frozen is frozen, and the least is the least, under each rein: so the safe allocation is safe whatever the LC waits
+    for. In between the CPUs are free under another rein, or BE would be held twice.
+    """
+    least = allocation.frozen or allocation.at_most(limits.minimum)
+    return allocation if rein is Rein.CPU or least else limits.full
+
+
+def used_cpus(telemetry: Telemetry, limits: Limits) -> float | None:
+    """What BE used of the rein that was in hand, in CPUs of a level; None where nobody knows."""
+    if telemetry.rein == Rein.CPU:
+        return number(telemetry.be_cpus)
+    used = _counter(telemetry, USE[Rein(telemetry.rein)])
+    return None if used is None else used * limits.cpus
+
+
+class ReinLaw:
+    """Which rein is in hand: that of what the LC waited for more than usual when it missed its target beside BE.
+
+    Args:
+        reins: Those that this host has.
+
+    Attributes:
+        in_hand: From the next write on; CPU at first.
+    """
+
+    def __init__(self, reins: Collection[Rein]) -> None:
+        self._reins = frozenset(reins)
+        self.in_hand = Rein.CPU
+        self._usual: dict[str, float] = {}
+        self._suspect, self._windows, self._seen_seconds = Rein.CPU, 0, 0.0
+        self._taken_seconds = float("-inf")
+
+    def drop(self, rein: Rein) -> None:
+        """This host has it no more: a write to it failed again and again."""
+        self._reins -= {rein}
+        if self.in_hand is rein:
+            self.in_hand = Rein.CPU
+
+    def look(self, telemetry: Telemetry, level: Allocation, limits: Limits, ran_ratio: float = 1.0) -> Rein:
+        """Take in a window; the rein in hand from now on.
+
+        Args:
+            level: What BE had in the window, or until it was cut.
+            ran_ratio: Share of the window in which BE had that.
+        """
+        # 1. What the LC waits for while its target is held is its own affair.
+        if telemetry.missed is False:
+            for what, share in waits_of(telemetry).items():
+                self._usual[what] = (1.0 - USUAL) * self._usual.get(what, share) + USUAL * share
+        # 2. Only a miss beside a BE that ran says anything.
+        if telemetry.missed is not True or level.frozen or level.at_most(limits.minimum):
+            return self.in_hand
+        suspect, now = self._find_suspect(telemetry, max(ran_ratio, LITTLE_RATIO)), telemetry.time_seconds
+        if suspect is None:
+            return self.in_hand
+        # 3. Some windows must say the same, and what was taken is kept for a while: it does not go to and fro.
+        again = suspect is self._suspect and now - self._seen_seconds <= MEMORY_SECONDS
+        self._windows = self._windows + 1 if again else 1
+        self._suspect, self._seen_seconds = suspect, now
+        kept = now - self._taken_seconds < KEEP_SECONDS
+        if suspect is not self.in_hand and self._windows >= EVIDENCE and not kept:
+            self.in_hand, self._taken_seconds = suspect, now
+        return self.in_hand
+
+    def _find_suspect(self, telemetry: Telemetry, ran_ratio: float) -> Rein | None:
+        """The rein that BE uses of what the LC waited for; None where it waited for nothing that is known."""
+        waits = waits_of(telemetry)
+        longer = {rein: waits.get(what, 0.0) - self._usual.get(what, 0.0) for rein, what in WAITS.items()}
+        used = [rein for rein in Rein if rein in self._reins and _is_used(telemetry, rein, ran_ratio)]
+        if used and longer[most := max(used, key=lambda rein: longer[rein])] >= WORTH_RATIO * ran_ratio:
+            return most
+        # Late without a wait that the host can see: what is late then waits outside it, behind a full link.
+        full = (_counter(telemetry, LINK_SENT) or 0.0) >= NEAR_RATIO * ran_ratio
+        return Rein.LINK if full and Rein.LINK in used else None
+
+
+def _is_used(telemetry: Telemetry, rein: Rein, ran_ratio: float) -> bool:
+    if rein is Rein.CPU:
+        return (number(telemetry.be_cpus) or 0.0) >= LITTLE_CPUS * ran_ratio
+    return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
+
+
+def _counter(telemetry: Telemetry, name: str) -> float | None:
+    reading = telemetry.counters.get(name)
+    return None if reading is None else number(reading)

@@ -1,0 +1,233 @@
+"""BE's disks as a rein: shares of what BE was seen to do, on any kernel's files, and its own limits back."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.reins.disk import LEAST, DiskRein
+from rlctl.envs.reins import USE, Rein
+from rlctl.envs.testbed.disk.provisioned import loop_device
+from tests.doubles.cgroup_kernel import FakeKernel
+from tests.needs import needs
+
+USED = USE[Rein.DISK]
+DISK = "254:0"
+
+
+class Bench:
+    def __init__(self, folder, kind):
+        self.kernel, self.folder = FakeKernel(folder, kind), folder
+        self.layout = Layout.detect(self.kernel.root, self.kernel.proc)
+        self.knobs = Knobs(Journal.open(folder / "state"), self.kernel)
+        self.group = self.make("be")
+
+    def make(self, name):
+        return Group.create(self.layout, name, Knobs(None, self.kernel), [CgroupController.IO])
+
+    def done(self, *counts, group=None):
+        """What the group has read and written since it was made: bytes, then operations."""
+        folder = (group or self.group).paths[CgroupController.IO]
+        if (folder / "io.stat").exists():
+            words = zip(("rbytes", "wbytes", "rios", "wios"), counts, strict=True)
+            (folder / "io.stat").write_text(f"{DISK} {' '.join(f'{name}={count}' for name, count in words)} dbytes=0\n")
+            return
+        for name, (read, written) in (("io_service_bytes", counts[:2]), ("io_serviced", counts[2:])):
+            lines = f"{DISK} Read {read}\n{DISK} Write {written}\n{DISK} Total {read + written}\nTotal 0\n"
+            (folder / f"blkio.throttle.{name}").write_text(lines)
+
+    def limits(self, group=None):
+        folder = (group or self.group).paths[CgroupController.IO]
+        files = [path for path in sorted(folder.iterdir()) if path.name == "io.max" or path.name.endswith("ps_device")]
+        return {path.name: path.read_text().strip() for path in files}
+
+
+@pytest.fixture(params=["v1", "v2"])
+def bench(request, tmp_path):
+    bench = Bench(tmp_path, request.param)
+    yield bench
+    bench.knobs.close()
+
+
+def busy(bench):
+    """A rein that has seen BE write 40 MB/s in 400 writes a second."""
+    rein = DiskRein.open([bench.group], bench.knobs)
+    bench.done(0, 0, 0, 0)
+    assert rein.read_use(0.0) == {}
+    bench.done(0, 80_000_000, 0, 800)
+    assert rein.read_use(2.0) == {USED: 1.0}
+    return rein
+
+
+def test_level_is_a_share_of_the_most_seen(bench):
+    rein, before = busy(bench), bench.limits()
+    rein.hold(0.25)
+    after = bench.limits()
+    if "io.max" in after:
+        assert after == {"io.max": f"{DISK} rbps=2500000 wbps=10000000 riops=25 wiops=100"}
+    else:
+        assert after["blkio.throttle.write_bps_device"] == f"{DISK} 10000000"
+        assert after["blkio.throttle.write_iops_device"] == f"{DISK} 100"
+        assert after["blkio.throttle.read_bps_device"] == f"{DISK} 2500000"
+    bench.done(0, 90_000_000, 0, 900)
+    assert rein.read_use(3.0) == {USED: 0.25}
+    rein.hold(None)
+    assert bench.limits() == before
+
+
+def test_free_rein_writes_nothing(bench):
+    rein, before = busy(bench), len(bench.kernel.writes)
+    rein.hold(None)
+    rein.close()
+    assert len(bench.kernel.writes) == before
+
+
+def test_level_that_holds_is_not_written_again(bench):
+    rein = busy(bench)
+    rein.hold(0.25)
+    before = len(bench.kernel.writes)
+    rein.hold(0.25)
+    assert len(bench.kernel.writes) == before
+
+
+def test_next_to_nothing_is_no_share(bench):
+    rein = DiskRein.open([bench.group], bench.knobs)
+    bench.done(0, 0, 0, 0)
+    rein.read_use(0.0)
+    bench.done(4096, 0, 1, 0)
+    assert rein.read_use(1.0)[USED] <= 0.01
+    rein.hold(1e-6)
+    assert f"{LEAST[0]:.0f}" in " ".join(bench.limits().values())
+
+
+def test_own_limits_are_never_loosened(bench):
+    text = f"{DISK} rbps=max wbps=5000000 riops=max wiops=max"
+    folder = bench.group.paths[CgroupController.IO]
+    name = "io.max" if (folder / "io.max").exists() else "blkio.throttle.write_bps_device"
+    (folder / name).write_text((text if name == "io.max" else f"{DISK} 5000000") + "\n")
+    rein, before = busy(bench), bench.limits()
+    rein.hold(0.5)
+    assert "5000000" in bench.limits()[name]
+    rein.hold(0.05)
+    assert "2000000" in bench.limits()[name]
+    rein.hold(None)
+    assert bench.limits() == before
+
+
+def test_groups_have_equal_parts_of_it(bench):
+    rein, other = busy(bench), bench.make("other")
+    rein.follow([bench.group, other])
+    rein.hold(0.5)
+    for group in (bench.group, other):
+        assert "10000000" in " ".join(bench.limits(group).values())
+    bench.kernel.writes.clear()
+    other.remove()
+    rein.hold(0.25)
+    assert "5000000" in " ".join(bench.limits().values()), "half of a quarter, until somebody says that it went"
+
+
+def test_new_group_counts_from_its_second_look(bench):
+    rein, other = busy(bench), bench.make("other")
+    bench.done(0, 10**12, 0, 10**9, group=other)
+    rein.follow([bench.group, other])
+    assert rein.read_use(3.0)[USED] == 0.0
+
+
+def test_originals_come_back_after_a_kill(bench):
+    before = bench.limits()
+    busy(bench).hold(0.25)
+    again = DiskRein.open([bench.group], Knobs(bench.knobs._journal, bench.kernel))
+    bench.done(0, 80_000_000, 0, 800)
+    again.read_use(0.0)
+    bench.done(0, 160_000_000, 0, 1600)
+    again.read_use(2.0)
+    again.hold(0.9)
+    again.hold(None)
+    assert bench.limits() == before
+    again.hold(0.1)
+    bench.knobs._journal.close()
+    assert restore(bench.folder / "state", kernel=bench.kernel, force=True).ok
+    assert bench.limits() == before
+
+
+def test_refused_limit_is_raised_and_others_tried(bench):
+    rein, other = busy(bench), bench.make("other")
+    rein.follow([bench.group, other])
+    bench.kernel.ignored = {"io.max", "blkio.throttle.write_bps_device"}
+    with pytest.raises(CgroupError, match="reads back"):
+        rein.hold(0.5)
+    bench.kernel.ignored = set()
+    rein.hold(0.5)
+    assert "10000000" in " ".join(bench.limits(other).values())
+
+
+def test_group_without_the_controller_is_refused(bench):
+    inner = Group.create(bench.layout, "elsewhere", bench.knobs)
+    if CgroupController.IO in inner.paths:
+        (inner.paths[CgroupController.IO] / "io.max").unlink(missing_ok=True)
+    with pytest.raises(CgroupError, match=r"no group in the|shares no io controller"):
+        DiskRein.open([inner], bench.knobs)
+
+
+def test_groups_within_are_held_too(bench):
+    if (bench.group.paths[CgroupController.IO] / "io.max").exists():
+        pytest.skip("v2 holds them by their parent's limit")
+    inner = bench.make("be/inner")
+    rein = busy(bench)
+    bench.done(0, 0, 0, 0, group=inner)
+    rein.hold(0.5)
+    assert f"{DISK} 10000000" in bench.limits(inner).values()
+
+
+def memory():
+    file = os.memfd_create("rlctl-test-disk")
+    os.ftruncate(file, 64 << 20)
+    return file
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("where", ["be", "be/inner"])
+def test_real_writer_is_held_to_its_share(where, tmp_path):
+    layout = needs(CgroupController.IO, programs=["dd"])
+    name, knobs = f"rlctl-test-rein-{os.getpid()}", Knobs(Journal.open(tmp_path))
+    group = Group.create(layout, f"{name}/be", knobs, [CgroupController.IO])
+    home = Group.create(layout, f"{name}/{where}", knobs, [CgroupController.IO]) if where != "be" else group
+    with loop_device(memory, 0) as disk:
+        loop = 'while dd if=/dev/zero of="$0" oflag=direct bs=256k count=200 status=none; do :; done'
+        writer = subprocess.Popen(["sh", "-c", f"read _; {loop}", f"/dev/{disk.name}"], stdin=subprocess.PIPE)
+        try:
+            home.attach(writer.pid)
+            writer.stdin.write(b"\n")
+            writer.stdin.close()
+            rein = DiskRein.open([group], knobs)
+            rein.read_use(time.monotonic())
+            time.sleep(1.0)
+            assert rein.read_use(time.monotonic())[USED] == 1.0
+            assert disk.device in rein.most
+            rein.hold(0.2)
+            # What the kernel let through before the limit is spent first.
+            time.sleep(1.0)
+            rein.read_use(time.monotonic())
+            time.sleep(2.0)
+            assert rein.read_use(time.monotonic())[USED] <= 0.22
+            rein.hold(None)
+            time.sleep(1.0)
+            rein.read_use(time.monotonic())
+            time.sleep(1.0)
+            assert rein.read_use(time.monotonic())[USED] >= 0.3, "it is free again"
+        finally:
+            for pid in group.pids():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            writer.wait()
+            assert restore(tmp_path, force=True).ok
+            Group.open(layout, name, knobs).remove()

@@ -1,0 +1,254 @@
+"""The reins of a live host: whatever is ruled, changed or refused, BE is never freer than the verdict."""
+
+import contextlib
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import CgroupError, HostError
+from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, LEAST_BYTES, LinkShare, Reins
+from rlctl.envs.reins import LINK_SENT, USE, Rein, level_ratio
+from rlctl.envs.telemetry import Telemetry, Value
+
+LIMITS = Limits(cpus=4)
+SOME = Allocation(1.0, 4)
+
+
+class Host:
+    """A kernel's settings: of the CPUs and of two more reins, with whoever looks at each write."""
+
+    def __init__(self, look=lambda: None):
+        self.limits, self.groups = LIMITS, ()
+        self.cpus = LIMITS.full
+        self.holds = {Rein.LINK: 1.0, Rein.DISK: 1.0}
+        self.refused = set()
+        self.look = look
+        self.reins = Reins(self, {rein: Held(self, rein) for rein in self.holds})
+        self.reins.moves = True
+
+    def read(self):
+        return self.cpus
+
+    def apply(self, allocation, *, new_tick=True):
+        if Rein.CPU in self.refused:
+            raise CgroupError("refused")
+        self.cpus = allocation
+        self.look()
+        return allocation
+
+    def take(self, rein):
+        """As if the law had chosen it, which never chooses a lost one."""
+        if rein not in self.reins._lost:
+            self.reins._law.in_hand = rein
+
+
+class Held:
+    def __init__(self, host, rein):
+        self.host, self.rein = host, rein
+
+    def hold(self, ratio):
+        if self.rein in self.host.refused:
+            raise HostError("refused")
+        self.host.holds[self.rein] = 1.0 if ratio is None else ratio
+        self.host.look()
+
+    def read_use(self, now_seconds):
+        return {USE[self.rein]: 0.5}
+
+    def follow(self, groups):
+        self.groups = groups
+
+    def close(self):
+        self.host.holds[self.rein] = 1.0
+
+
+def holds(host, verdict, rein):
+    """Whether the kernel's settings are no freer than a verdict on a rein."""
+    if verdict.frozen:
+        return host.cpus.frozen
+    if rein is Rein.CPU:
+        return host.cpus.at_most(verdict)
+    # A frozen BE uses nothing, whatever it has beneath.
+    return host.cpus.frozen or host.holds[rein] <= level_ratio(verdict, LIMITS.cpus)
+
+
+VERDICTS = st.builds(Allocation, st.floats(0.01, 4.0) | st.just(float("inf")), st.integers(1, 4), st.booleans())
+STEPS = st.tuples(
+    VERDICTS, st.sampled_from(list(Rein)), st.frozensets(st.sampled_from(list(Rein)), max_size=2), st.booleans()
+)
+
+
+@given(st.lists(STEPS, min_size=1, max_size=12))
+@settings(deadline=None, max_examples=300)
+def test_kernel_is_never_freer_than_the_verdict(steps):
+    logging.disable(logging.CRITICAL)
+    wrong, bounds = [], []
+
+    def look():
+        # While a verdict is written the one before may still be in force, and nothing freer than both.
+        wrong.extend([0] if not any(holds(host, *bound) for bound in bounds) else ())
+
+    host = Host(look)
+    bounds = [(LIMITS.full, Rein.CPU)]
+    for verdict, rein, refused, between in steps:
+        host.take(rein)
+        host.refused = set(refused)
+        then = host.reins.in_hand if between else host.reins._law.in_hand
+        verdict = LIMITS.clip(verdict)
+        bounds = [*bounds[-1:], (verdict, then)]
+        try:
+            applied = host.reins.apply(verdict, new_tick=not between)
+        except HostError:
+            # As the loop does: the safe allocation over whatever a write that failed has left.
+            host.refused -= {Rein.CPU}
+            with contextlib.suppress(HostError):
+                host.reins.apply(LIMITS.safe, new_tick=False)
+            assert host.cpus == LIMITS.safe
+            assert host.reins.read_level().frozen
+            bounds = [(LIMITS.safe, host.reins.in_hand)]
+        else:
+            assert holds(host, verdict, host.reins.in_hand)
+            assert applied == verdict
+            assert host.cpus.frozen == verdict.frozen
+            bounds = [(verdict, host.reins.in_hand)]
+    assert not wrong
+    logging.disable(logging.NOTSET)
+
+
+def test_cpus_are_free_under_another_rein():
+    host = Host()
+    host.take(Rein.LINK)
+    assert host.reins.apply(SOME) == SOME
+    assert (host.cpus, host.holds) == (LIMITS.full, {Rein.LINK: 0.25, Rein.DISK: 1.0})
+    host.take(Rein.CPU)
+    assert host.reins.apply(SOME) == SOME
+    assert (host.cpus, host.holds[Rein.LINK]) == (SOME, 1.0)
+
+
+def test_least_level_holds_on_all():
+    host = Host()
+    host.take(Rein.DISK)
+    for least in (LIMITS.safe, LIMITS.minimum):
+        host.reins.apply(least)
+        assert host.cpus == least
+        assert host.holds[Rein.DISK] == pytest.approx(0.0025)
+
+
+def test_foreign_limit_shows_in_the_level():
+    host = Host()
+    host.take(Rein.DISK)
+    host.reins.apply(SOME)
+    host.cpus = Allocation(0.5, 2)
+    assert host.reins.read_level() == Allocation(0.5, 2)
+
+
+def test_policy_of_cpus_moves_no_rein():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    host.reins.moves = False
+    host.reins.apply(SOME)
+    assert (host.cpus, host.holds[Rein.LINK], host.reins.in_hand) == (SOME, 1.0, Rein.CPU)
+
+
+def test_between_two_ticks_no_rein_is_taken():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME, new_tick=False)
+    assert host.reins.in_hand is Rein.CPU
+
+
+def test_lost_rein_leaves_the_cpus():
+    host = Host()
+    host.take(Rein.LINK)
+    host.refused = {Rein.LINK}
+    for _ in range(FAILURES_IN_A_ROW):
+        with pytest.raises(HostError):
+            host.reins.apply(SOME)
+    assert host.cpus == LIMITS.full, "nothing was freed before the rein held"
+    assert host.reins.apply(SOME) == SOME
+    assert (host.cpus, host.reins.in_hand) == (SOME, Rein.CPU)
+    assert any("link" in event for event in host.reins._events.drain())
+
+
+def test_rein_that_is_not_freed_is_tried_again():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    host.take(Rein.DISK)
+    host.refused = {Rein.LINK}
+    assert host.reins.apply(SOME) == SOME
+    assert host.holds == {Rein.LINK: 0.25, Rein.DISK: 0.25}
+    host.refused = set()
+    host.reins.apply(SOME)
+    assert host.holds == {Rein.LINK: 1.0, Rein.DISK: 0.25}
+
+
+def test_groups_that_come_are_followed():
+    host = Host()
+    host.groups = ("another",)
+    host.take(Rein.DISK)
+    host.reins.apply(SOME)
+    assert host.reins._others[Rein.DISK].groups == ("another",)
+
+
+class Interface:
+    def __init__(self):
+        self.sent, self.held = (0, 0), None
+
+    def sent_bytes(self):
+        return self.sent
+
+    def hold(self, bytes_per_second):
+        self.held = bytes_per_second
+
+    def follow(self, groups): ...
+
+    def close(self): ...
+
+
+def test_link_is_shared_by_the_most_it_sent():
+    link = Interface()
+    share = LinkShare(link)
+    assert share.read_use(0.0) == {}
+    link.sent = 10_000_000, 6_000_000
+    assert share.read_use(1.0) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
+    link.sent = 15_000_000, 8_000_000
+    assert share.read_use(2.0) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7)}
+    share.hold(0.5)
+    assert link.held == 5e6
+    share.hold(None)
+    assert link.held is None
+
+
+def test_what_was_known_of_reins_comes_back():
+    link = Interface()
+    reins, again = (Reins(Host(), {Rein.LINK: LinkShare(link)}) for _ in range(2))
+    assert reins.state_dict()["most"]["link"] == LEAST_BYTES
+    reins.read(0.0)
+    link.sent = 10_000_000, 0
+    assert reins.read(1.0)[LINK_SENT] == Value(1.0)
+    again.restore_state({**reins.state_dict(), "in_hand": "link"})
+    again.moves = True
+    again.apply(SOME)
+    assert link.held == 2.5e6
+    assert Reins(Host()).state_dict() == {}
+    for damaged in ({"in_hand": "tape", "most": {}}, {"in_hand": "cpu", "most": {"link": -1.0}}):
+        with pytest.raises(ValueError, match="is not a"):
+            again.restore_state(damaged)
+
+
+def test_window_with_a_fault_has_its_reason():
+    host = Host()
+
+    def read_use(now_seconds):
+        raise HostError("gone")
+
+    host.reins._others[Rein.DISK].read_use = read_use
+    readings = host.reins.read(0.0)
+    assert readings[USE[Rein.LINK]] == Value(0.5)
+    assert "gone" in readings[USE[Rein.DISK]].detail
+    host.reins.look(Telemetry(0.0, 0.01, counters=readings), SOME)
