@@ -1,7 +1,7 @@
 """What this host offers and what it lacks, for `rlctl doctor`: each answer with its reason and what a lack disables.
 
 The machine itself, what sensors and testbed can use, and what can be set of memory, disks, cache, power and frequency.
-Nothing is written, only perf is started, for a moment each; nothing raises.
+Nothing is written, only perf is started, and a network namespace made, for a moment each; nothing raises.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.decode import first_line, text_of
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
+from rlctl.envs.host.network.namespace import has_capability
+from rlctl.envs.host.network.trial import why_no_link
 from rlctl.envs.host.resources.blockio import disks
 from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.powercap import Energy, rapl_zones
@@ -70,8 +72,7 @@ def probe_host(proc: Path = Path("/proc"), run: Run | None = None) -> tuple[Capa
 
 def _psi_triggers(proc: Path) -> Capability:
     """Whether this process has the capability that a trigger takes."""
-    effective = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text_of(proc / "self/status"), re.MULTILINE)
-    present = effective is not None and bool(int(effective[1], 16) >> _CAP_SYS_RESOURCE & 1)
+    present = has_capability(_CAP_SYS_RESOURCE, proc)
     reason = f"{'this process has' if present else 'takes'} CAP_SYS_RESOURCE"
     return Capability("PSI triggers", present, reason, "the kernel's word between the ticks: pressure is read instead")
 
@@ -217,7 +218,7 @@ def _state(state_dir: Path) -> Capability:
 
 
 def probe_resources(layout: Layout, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> tuple[Capability, ...]:
-    """All of it, each with what a lack disables; writes nothing, starts nothing, never raises."""
+    """All of it, each with what a lack disables; writes nothing to the host, starts nothing, never raises."""
     return (
         _protection(layout),
         answers("memory PSI", proc / "pressure/memory", some_seconds, "the shield's memory-pressure guard", NO_PSI),
@@ -250,6 +251,19 @@ def _io_weight(layout: Layout, sys: Path) -> Capability:
     heeded = any(disk.scheduler == "bfq" for disk in all_disks) or costed
     way_out = "" if heeded or not all_disks else f": write bfq to /sys/block/{all_disks[0].name}/queue/scheduler"
     return Capability(name, heeded, listed + way_out, disables)
+
+
+def probe_link(layout: Layout) -> Capability:
+    """Whether BE's packets can be held on an interface, tried on one of a moment's life; never raises."""
+    name, disables = "BE's packets", "holding BE on the link (be.link)"
+    hierarchies = {mount.path for mount in layout.mounts.values() if mount.version == 2}
+    if not hierarchies:
+        way_out = "mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified"
+        return Capability(name, False, f"no cgroup2 hierarchy tells whose they are: {way_out}", disables)
+    if reason := why_no_link():
+        return Capability(name, False, reason, disables)
+    where = ", ".join(sorted(map(str, hierarchies)))
+    return Capability(name, True, f"HTB and nftables answer; groups below {where} can be told", disables)
 
 
 def _resctrl(proc: Path, sys: Path) -> tuple[Capability, ...]:

@@ -18,7 +18,7 @@ from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
 from rlctl.envs.host.cgroup.weights import effective_share, set_above
-from rlctl.envs.host.probe import probe_host, probe_machine, probe_resources
+from rlctl.envs.host.probe import probe_host, probe_link, probe_machine, probe_resources
 from rlctl.envs.workload import Weight
 from rlctl.serve.workloads import Workloads
 
@@ -77,7 +77,7 @@ def examine(
     """Everything that rlctl can make use of, present or not; `state_dir` is where the journal is to live."""
     layout = layout or Layout.detect(cgroup, proc)
     extras = (_extra(module, *words) for module, words in _EXTRAS.items())
-    resources = probe_resources(layout, proc, sys)
+    resources = (*probe_resources(layout, proc, sys), probe_link(layout))
     own = (_plugin(kind, name) for kind in get_args(plugins.Kind) for name in plugins.entries_of(kind))
     return (*layout.describe(), *probe_machine(proc, sys, state_dir), *probe_host(proc), *resources, *extras, *own)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -12,9 +11,9 @@ from pathlib import Path
 
 from rlctl.envs.errors import HostError, SensorError
 from rlctl.envs.host.latency.inet_diag import MOST_PORTS, InetDiag
+from rlctl.envs.host.network.namespace import move_thread
 from rlctl.envs.host.process import PROC
 
-_CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -45,10 +44,7 @@ def enter_network_of(pid: int, proc: Path = PROC) -> bool:
         if os.readlink(theirs) == os.readlink(proc / "thread-self/ns/net"):
             return False
         with theirs.open("rb") as namespace:
-            # Only the calling thread moves, and the sockets that it makes stay there (setns(2)).
-            library = ctypes.CDLL(None, use_errno=True)
-            if library.setns(namespace.fileno(), _CLONE_NEWNET) != 0:
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            move_thread(namespace.fileno())
     except OSError as error:
         raise SensorError(f"network namespace of process {pid}: {error.strerror}") from error
     return True

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
 from rlctl.envs.errors import PermissionMissing, SensorError
+from rlctl.envs.host.decode import text_of
 
 PROC = Path("/proc")
 _NAMED = Path("/run/netns")  # where ip-netns(8) keeps those that need no process
+_CAP_SYS_PTRACE = 19  # linux/capability.h
 _CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 
 T = TypeVar("T")
@@ -30,31 +33,46 @@ class NetworkNamespace:
         self.inode = os.fstat(file).st_ino
 
     @classmethod
-    def of_process(cls, pid: int | None, proc: Path = PROC) -> Self:
-        """That of a process; of this thread for None.
-
-        Raises:
-            SensorError: The process has gone, or may not be looked at.
-        """
-        path = proc / ("thread-self" if pid is None else str(pid)) / "ns/net"
+    def of_process(cls, pid: int, proc: Path = PROC) -> Self:
+        """That of a process. Raises SensorError where it has gone or may not be looked at."""
         try:
-            return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            return cls(os.open(proc / str(pid) / "ns/net", os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise SensorError(f"network namespace of process {pid}: {error.strerror}") from error
 
     @classmethod
+    def of_host(cls) -> Self:
+        """That of the first process: a container may share the host's processes, and have a network of its own.
+
+        It is this process's own where that one may not be looked at.
+        """
+        try:
+            return cls.of_process(1)
+        except SensorError:
+            return cls.of_process(os.getpid())
+
+    @classmethod
     def find(cls, inode: int, proc: Path = PROC) -> Self | None:
-        """The namespace of that number; None if no process is in it any more and it has no name."""
+        """The namespace of that number; None if no process is in it any more and it has no name.
+
+        Raises:
+            PermissionMissing: Some processes may not be looked at.
+        """
+        denied = False
         for path in _places(proc):
             try:
                 if os.stat(path).st_ino != inode:
                     continue
                 found = cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            except OSError:
+            except OSError as error:
+                denied |= isinstance(error, PermissionError)
                 continue
             if found.inode == inode:
                 return found
             found.close()
+        # Whoever may look at all that there is below it passes over what is beyond a container.
+        if denied and not has_capability(_CAP_SYS_PTRACE, proc):
+            raise PermissionMissing("an interface's network namespace is not found: it takes CAP_SYS_PTRACE")
         return None
 
     def run(self, call: Callable[[], T]) -> T:
@@ -67,7 +85,11 @@ class NetworkNamespace:
             return call()
 
         def enter() -> T:
-            enter_namespace(self._file)
+            try:
+                move_thread(self._file)
+            except OSError as error:
+                way_out = f"({error.strerror}): it takes CAP_SYS_ADMIN"
+                raise PermissionMissing(f"another network namespace cannot be entered {way_out}") from error
             return call()
 
         # Only the calling thread moves, and the sockets that it makes stay there (setns(2)).
@@ -87,16 +109,22 @@ class NetworkNamespace:
         self.close()
 
 
-def enter_namespace(file: int) -> None:
-    """Move the calling thread into the network namespace of a descriptor, for good.
+def move_thread(file: int | None) -> None:
+    """Move the calling thread for good into the network namespace of a descriptor, or for None into a fresh one.
 
     Raises:
-        PermissionMissing: It may not.
+        OSError: The kernel's errno.
     """
     library = ctypes.CDLL(None, use_errno=True)
-    if library.setns(file, _CLONE_NEWNET) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise PermissionMissing(f"another network namespace cannot be entered ({reason}): it takes CAP_SYS_ADMIN")
+    failed = library.unshare(_CLONE_NEWNET) if file is None else library.setns(file, _CLONE_NEWNET)
+    if failed:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def has_capability(number: int, proc: Path = PROC) -> bool:
+    """Whether this process has a capability, by its number."""
+    effective = re.search(r"^CapEff:\s*([0-9a-f]{1,16})$", text_of(proc / "self/status"), re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> number & 1)
 
 
 def _places(proc: Path) -> Iterator[Path]:

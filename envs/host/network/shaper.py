@@ -13,8 +13,6 @@ as a debt of up to 60 s (`mbuffer` in net/sched/sch_htb.c), in which BE would ha
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import socket
 import struct
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ HANDLE = 0x71C7_0000
 WHOLE, OTHERS, BE = HANDLE | 0x1, HANDLE | 0x10, HANDLE | 0x20
 
 _NEW_QDISC, _DELETE_QDISC, _GET_QDISC = 36, 37, 38  # linux/rtnetlink.h
+_GET_LINK = 18
 _NEW_CLASS, _DELETE_CLASS, _GET_CLASS = 40, 41, 42
 _ROOT, _INGRESS = 0xFFFF_FFFF, 0xFFFF_FFF1  # linux/pkt_sched.h; clsact has the latter's place too
 _KIND, _OPTIONS, _STATISTICS = 1, 2, 7  # TCA_KIND, TCA_OPTIONS, TCA_STATS2
@@ -34,6 +33,7 @@ _PARAMETERS, _INIT, _DIRECT, _RATE64, _CEIL64 = 1, 2, 5, 6, 7  # TCA_HTB_*
 _BASIC, _QUEUE = 1, 3  # TCA_STATS_*
 _VERSION, _ETHERNET = 3, 1  # HTB's; TC_LINKLAYER_ETHERNET, without which it wants a table of 256 times
 _PLACE = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
+_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, kind, interface, flags, change
 _PARMS = struct.Struct("=BBHhHI BBHhHI IIIII")
 _TICK_NS = 64  # PSCHED_SHIFT
 
@@ -144,8 +144,8 @@ class Shaper:
         answers = self._route.dump(_GET_QDISC, _PLACE.pack(0, self._index, 0, 0, 0))
         there = [(_PLACE.unpack_from(body), attributes(body[_PLACE.size :])) for body in answers]
         qdiscs = [(place, found[_KIND].rstrip(b"\0").decode()) for place, found in there if place[1] == self._index]
-        if not qdiscs:  # every interface has one, be it `noqueue`
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        if not qdiscs:  # one that was never up is not listed; one that has gone is refused here
+            self._route.request(Message(_GET_LINK, _LINK.pack(0, 0, self._index, 0, 0)))
         return qdiscs
 
     def _make_classes(self, rate: float) -> None:

@@ -73,14 +73,14 @@ class LinkRein:
             interface: Its name; None to find it by the route of the LC's traffic.
             lc_pids: The LC's processes, whose connections tell the route.
             journal: Remembers what is put there. None for a namespace that goes with all that is in it.
-            namespace_pid: A process in whose network namespace the interface is; None for that of this one.
+            namespace_pid: A process in whose network namespace the interface is; None for the host's.
 
         Raises:
             HostError: There is no such interface, no route, another rlctl has it, the kernel lacks a part, or BE's
                 packets cannot be told from others'.
             PermissionMissing: It takes CAP_NET_ADMIN.
         """
-        namespace = NetworkNamespace.of_process(namespace_pid)
+        namespace = NetworkNamespace.of_host() if namespace_pid is None else NetworkNamespace.of_process(namespace_pid)
         try:
             found = _find(namespace, interface, lc_pids)
         except BaseException:

@@ -16,10 +16,11 @@ from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import CgroupController
+from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.network.interface import journal_path
 from rlctl.envs.host.network.packet_rules import table_name
+from rlctl.envs.host.probe import probe_link
 from rlctl.envs.host.reins import link
 from rlctl.envs.host.reins.link import LinkRein
 from tests.envs.host.reins.wire import BE_PORT, LC_PORT, NAME, Wire, wire
@@ -307,3 +308,19 @@ def test_restore_passes_over_vanished_interface(be, tmp_path):
     report = restore(tmp_path)
     assert report.ok
     assert [one.path for one in report.skipped] == [journal_path(NAME)]
+
+
+def test_doctor_tries_what_rein_takes():
+    """It leaves nothing behind, for it tries it where nobody is."""
+    layout = needs(CgroupController.PRESSURE)
+    assert probe_link(layout).present
+    without = probe_link(Layout({}, layout.missing))
+    assert not without.present
+    assert "mount -t cgroup2" in without.reason
+
+
+def test_doctor_names_missing_capability():
+    needs(CgroupController.PRESSURE, programs=("setpriv",))
+    asked = "from rlctl.envs.host.network.trial import why_no_link; print(why_no_link())"
+    command = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-c", asked]
+    assert "CAP_NET_ADMIN" in subprocess.run(command, check=True, capture_output=True, text=True).stdout
