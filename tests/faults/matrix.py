@@ -20,6 +20,7 @@ from rlctl.report.page import render
 from tests.faults.cases import Case, Fault
 from tests.faults.judging import CPU_SLACK_SECONDS, judge, rulings
 from tests.faults.kills import Kill
+from tests.faults.link_kills import LinkKill
 from tests.faults.pace import Pace
 from tests.faults.stage import Stage
 
@@ -65,7 +66,7 @@ class Row:
     wrong: str = ""
 
 
-def run(cases: Sequence[Case | Kill], pace: Pace, say: Callable[[str], None]) -> list[Row]:
+def run(cases: Sequence[Case | Kill | LinkKill], pace: Pace, say: Callable[[str], None]) -> list[Row]:
     """Run cases side by side.
 
     Args:
@@ -129,20 +130,20 @@ def _in_words(row: Row) -> str:
     return f"{row.case}: {row.seconds:.2f} s{verdict}"
 
 
-def _row(case: Case | Kill, pace: Pace, stop: threading.Event) -> Row:
+def _row(case: Case | Kill | LinkKill, pace: Pace, stop: threading.Event) -> Row:
     """One case, whatever becomes of it."""
     if lack := case.lacks():
         return Row(case.name, math.nan, 0, False, "", skipped=lack)
     try:
-        if isinstance(case, Kill):
+        if isinstance(case, Kill | LinkKill):
             return _gone(case, pace, stop)
         return _tried(case, pace, stop)
     except (RlctlError, OSError) as error:
         return Row(case.name, math.nan, 0, False, "", wrong=f"could not be run: {error}")
 
 
-def _gone(kill: Kill, pace: Pace, stop: threading.Event) -> Row:
-    """A testbed is no freer than any verdict, and what counts as its originals is that nothing of it is left."""
+def _gone(kill: Kill | LinkKill, pace: Pace, stop: threading.Event) -> Row:
+    """What counts as the originals of a testbed or a link is that nothing of it is left."""
     seconds, says = kill.tried(pace, stop)
     slow = f"nothing was left after {seconds:.2f} s only" if seconds > pace.patience_seconds else ""
     return Row(kill.name, seconds, 0, originals=True, says=says, wrong=slow)

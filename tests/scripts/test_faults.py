@@ -9,6 +9,7 @@ from tests.faults import matrix
 from tests.faults.cases import BROKEN, CASES
 from tests.faults.judging import Rulings, judge
 from tests.faults.kills import KILLS
+from tests.faults.link_kills import LINK_KILLS
 from tests.faults.onlooker import Sample
 from tests.faults.pace import HOST, QUICK
 from tests.needs import needs
@@ -48,6 +49,16 @@ def test_whatever_fails_be_stays_within_the_verdict(capsys, names):
     with capsys.disabled():
         print(f"\n{matrix.table(rows)}")
     assert not [f"{row.case}: {row.wrong}" for row in rows if row.wrong]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("name", ["link-foreign", pytest.param("link-sigkill", marks=pytest.mark.slow)])
+def test_killed_controller_leaves_no_link_held(name):
+    needs()
+    kills = [kill for kill in LINK_KILLS if kill.name == name]
+    if reason := kills[0].lacks():
+        pytest.skip(reason)
+    assert not [f"{row.case}: {row.wrong}" for row in matrix.run(kills, QUICK, lambda line: None) if row.wrong]
 
 
 @pytest.mark.host
