@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.020
 """Between two looks: an LC that is overrun is some 10 ms late after as long, and fifty looks a second are cheap."""
 
+CALM_SECONDS, CALM_RATIO = 0.040, 0.25
+"""Between two looks while none saw a new request, or one that waits for that share of its target."""
+
 CLOSE_SECONDS = 0.005
 """Between two looks once one of them was near a sign: a queue that fills reaches the target some looks later."""
 
@@ -112,7 +115,7 @@ class Poller:
             ready = dict(self._poll.poll(next_seconds * 1e3))
             try:
                 sample = self._sample(ready)
-                next_seconds = CLOSE_SECONDS if self.look(sample) else LOOK_SECONDS
+                next_seconds = CLOSE_SECONDS if self.look(sample) else self._rest_seconds(sample)
             except Exception as error:  # noqa: BLE001 - the next tick looks for itself
                 self._tell(f"looking between the ticks failed: {in_one_line(error)}")
                 break
@@ -131,6 +134,13 @@ class Poller:
         lcs = {name: self._of(lc, now_seconds, ready) for name, lc in self.lcs.items()}
         witness = self._witness
         return HostSample(now_seconds, lcs, bool(witness and witness.anybody(readable=witness.file in ready)))
+
+    def _rest_seconds(self, sample: HostSample) -> float:
+        for name, lc in sample.lcs.items():
+            oldest_seconds = lc.newest.oldest_seconds or 0.0
+            if lc.newest.latencies or lc.waits or oldest_seconds >= CALM_RATIO * self.lcs[name].slo.target_seconds:
+                return LOOK_SECONDS
+        return CALM_SECONDS
 
     def _of(self, lc: LcSources, now_seconds: float, ready: Mapping[int, int]) -> LcSample:
         waits = False

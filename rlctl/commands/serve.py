@@ -14,7 +14,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.log.stderr import log_to_stderr
 from rlctl.loop.stopping import stop_on_signals
 from rlctl.serve.policy_setup import Configuration
-from rlctl.serve.self_usage import bounded_memory
+from rlctl.serve.self_usage import ahead_of_others, bounded_memory
 from rlctl.serve.service import serve
 from rlctl.serve.two_names import TwoNames
 
@@ -81,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
     if args.verbose:
         log.info("configuration in effect:")
         print(describe(config).rstrip(), file=sys.stderr, flush=True)  # a log line has no second line
-    with bounded_memory(config.limits.memory_bytes), stop_on_signals(configuration.reload) as stop:
+    bounded = bounded_memory(config.limits.memory_bytes)
+    with bounded, ahead_of_others(), stop_on_signals(configuration.reload) as stop:
         serve(configuration, stop, dry_run=args.dry_run, seconds=args.duration, as_json=args.json)
     return 0

@@ -29,6 +29,10 @@ STARVED_RATIO = 0.3
 LOW_TAIL_RATIO, LOW_TAIL_SECONDS = 0.02, 60.0
 """A tail below so much of the target, for so long, measures something else than what the target is about."""
 
+AHEAD = -10
+"""The niceness of a daemon that is asked for none. A policy's answer of 5 ms else takes 300 beside 17 others on two
+CPUs, and comes too late."""
+
 ROOM_BYTES = 128 << 20
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -69,6 +73,19 @@ def bounded_memory(most_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@contextlib.contextmanager
+def ahead_of_others() -> Iterator[None]:
+    """Have this thread, and those it starts, run before others, as rlctl.slice has it; a niceness of its own stays."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, before or AHEAD)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 def _memory_bytes(process: Path, field: int) -> int:

@@ -1,6 +1,7 @@
 """Tail latency of a TCP service from the kernel alone: no exporter, no log, no change to the service.
 
-A thread looks at the LC's connections 50 times a second, or less often where that would cost more than it may.
+A thread looks at the LC's connections: 50 times a second while a request waits for long, 25 times while none does,
+and ten times while the LC is idle. It looks less often where that would cost more than it may.
 What a look tells of requests is in `tcp_requests`, what a window of looks tells of their tail in `tcp_window`.
 """
 
@@ -27,8 +28,11 @@ log = logging.getLogger(__name__)
 
 Pids = Callable[[], tuple[int, ...] | Missing]
 
-LOOK_SECONDS, MOST_LOOK_SECONDS = 0.02, 1.0
-"""Between two looks, at best and at worst."""
+LOOK_SECONDS, CALM_LOOK_SECONDS, IDLE_LOOK_SECONDS, MOST_LOOK_SECONDS = 0.02, 0.04, 0.1, 1.0
+"""Between two looks: at best; while no request waits for `CALM_RATIO` of the target; while the LC is idle; at worst."""
+
+CALM_RATIO, IDLE_SECONDS = 0.25, 1.0
+"""The LC is idle once it has had no request for so long."""
 
 FIND_SECONDS = 10.0
 """Between two searches for the LC's ports; a listing of its open files, a millisecond for a thousand."""
@@ -38,7 +42,7 @@ START_SECONDS = 2.0
 
 STALE_SECONDS = 3.0
 TOLD_SECONDS, TOLD_RATIO = 10.0, 1.5
-"""When the cost of looking is told first, and how much it changes before it is told again."""
+"""When the cost of looking is told first, and how much it rises before it is told again."""
 
 COST_WEIGHT = 0.1
 
@@ -87,7 +91,9 @@ class TcpSource:
         self._home = 0
         self._diag: InetDiag | None = None
         self._listening: ListeningPorts | None = None
+        self._target_seconds, self._asked_seconds = slo.target_seconds, -math.inf
         self._cost_seconds = self._interval_seconds = 0.0
+        self._rest_seconds = LOOK_SECONDS
         self._told_ratio, self._opened_seconds = 0.0, time.monotonic()
         self._started, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="rlctl-tcp", daemon=True)
@@ -199,18 +205,23 @@ class TcpSource:
         with self._lock:
             self._window.add(look)
             overlapping = self._tracker.overlapping
+            if look.ages.size or look.requests:
+                self._asked_seconds = look.at_seconds
+            if look.at_seconds - self._asked_seconds > IDLE_SECONDS:
+                self._rest_seconds = IDLE_LOOK_SECONDS
+            else:
+                calm = look.ages.max(initial=0.0) < CALM_RATIO * self._target_seconds
+                self._rest_seconds = CALM_LOOK_SECONDS if calm else LOOK_SECONDS
             self._trouble = Missing(Why.NOT_SUPPORTED, OVERLAPPING) if overlapping else None
         return time.thread_time() - began_seconds
 
     def _pause(self, began_seconds: float, cost_seconds: float) -> None:
         """Wait for the next look: so long that the looks cost no more than they may."""
         self._cost_seconds += COST_WEIGHT * (cost_seconds - self._cost_seconds) if self._cost_seconds else cost_seconds
-        interval = min(max(self._cost_seconds / self._cpu_ratio, LOOK_SECONDS), MOST_LOOK_SECONDS)
+        interval = min(max(self._cost_seconds / self._cpu_ratio, self._rest_seconds), MOST_LOOK_SECONDS)
         self._interval_seconds = interval if self._diag else MOST_LOOK_SECONDS
-        ratio = self._cost_seconds / self._interval_seconds
-        if began_seconds - self._opened_seconds > TOLD_SECONDS and self._diag:
-            high, low = max(ratio, self._told_ratio), min(ratio, self._told_ratio)
-            if high > TOLD_RATIO * low:
-                self._told_ratio = ratio
-                log.info("%s", self)
+        ratio, open_seconds = self._cost_seconds / self._interval_seconds, began_seconds - self._opened_seconds
+        if open_seconds > TOLD_SECONDS and self._diag and ratio > TOLD_RATIO * self._told_ratio:
+            self._told_ratio = ratio
+            log.info("%s", self)
         self._stop.wait(max(began_seconds + self._interval_seconds - time.monotonic(), 0.0))

@@ -65,7 +65,7 @@ BE_CPUS, APART_CPUS = [1, 0], [0]
 MOST_SHARES = 262144
 """The most that cpu.shares takes."""
 
-START_SECONDS = 15.0
+START_SECONDS = 60.0
 
 SERVER = """
 import asyncio, sys, time

@@ -171,3 +171,21 @@ def test_lost_groups_word_is_heard_no_more(tmp_path):
 
 def high(now_seconds, *, told):
     return told
+
+
+@pytest.mark.parametrize("news", [Newest(latencies=(0.1,)), Newest(oldest_seconds=0.9 * GOAL.target_seconds)])
+def test_a_calm_lc_is_looked_at_less(news):
+    def looks_of(source):
+        watch, looks = Poller({"web": LcSources(GOAL, [source])}, None, Sleep()), []
+
+        def look(sample):
+            looks.append(sample.now_seconds)
+            if len(looks) == 4:
+                watch.look = None
+            return False
+
+        watch.look = look
+        watch.sleep(60.0)
+        return looks[-1] - looks[0]
+
+    assert looks_of(Source(news, news, news, news)) < looks_of(Source()) < 60.0

@@ -2,6 +2,7 @@
 
 import logging
 import mmap
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.telemetry import Quantile, Telemetry
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
-from rlctl.serve.self_usage import SelfCheck, SelfUsage, TailCheck, self_usage, waited_seconds
+from rlctl.serve.self_usage import SelfCheck, SelfUsage, TailCheck, ahead_of_others, self_usage, waited_seconds
 
 SAFE = Limits(2).safe
 MOST = LimitsSection(warn_resident_bytes=100 << 20, warn_cpu_ratio=0.1)
@@ -53,6 +54,22 @@ def test_this_process_is_measured():
     assert after.resident_bytes - before.resident_bytes > 24 << 20
     assert after.cpu_seconds > before.cpu_seconds
     assert after.open_files >= 3
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or os.getpriority(os.PRIO_PROCESS, 0) != 0, reason="needs root, without a nice")
+def test_daemon_runs_ahead_unless_niced():
+    def niceness():
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    with ahead_of_others():
+        assert niceness() < 0
+    assert niceness() == 0
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, 5)
+        with ahead_of_others():
+            assert niceness() == 5, "its operator's choice"
+    finally:
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
 def test_memory_bound_is_kept_and_never_raised():

@@ -51,14 +51,14 @@ def test_unread_data_waits_whatever_the_times_say() -> None:
 
 def test_a_reply_tells_what_its_request_took() -> None:
     _, (_, look) = looks(connection(400, 380, 1, 1), connection(16, 4, 2, 2))
-    assert look.took.tolist() == [pytest.approx(0.012)]
+    assert look.at_least.tolist() == [pytest.approx(0.012)]
     assert look.ages.size == 0
 
 
 def test_a_waiting_request_is_measured_though_another_follows() -> None:
     """A closed loop: the reply goes out, and the next request comes within the same look."""
     _, (*_, look) = looks(connection(400, 380, 1, 1), connection(4, 384, 2, 1), connection(8, 12, 3, 2))
-    assert look.took.tolist() == [pytest.approx(0.012)]
+    assert look.at_least.tolist() == [pytest.approx(0.012)]
     assert look.ages.tolist() == [0.008]
 
 
@@ -95,7 +95,37 @@ def test_a_new_connection_counts_from_its_first_request() -> None:
 
 def test_a_connection_that_ends_unanswered_took_as_long() -> None:
     _, (*_, look) = looks(connection(400, 380, 1, 1), connection(16, 400, 2, 1), None)
-    assert look.took.tolist() == [pytest.approx(0.026)]
+    assert (look.at_least.tolist(), look.at_most.tolist()) == ([pytest.approx(0.016)], [pytest.approx(0.036)])
+
+
+def test_a_request_before_another_lies_between_bounds() -> None:
+    """It waited for 8 ms at a look; by the next, 20 ms later, two more had come, the last one 4 ms ago."""
+    _, (*_, look) = looks(connection(400, 380, 1, 1), connection(8, 40, 2, 1), connection(4, 6, 4, 3))
+    assert look.requests == 2.0
+    assert look.at_least.tolist() == [pytest.approx(0.008), 0.0]
+    assert look.at_most.tolist() == [pytest.approx(0.024), pytest.approx(0.020)]
+
+
+def test_a_reply_on_the_link_waits_for_arrival() -> None:
+    """The reply went out at once, in five segments, and was acknowledged 36 ms after the request came."""
+    before, sent = connection(400, 380, 1, 1), {"segments_in": 2, "segments_out": 6}
+    _, (_, late, done) = looks(before, connection(28, 24, unacked=5, **sent), connection(48, 44, acked=12, **sent))
+    assert (late.ages.tolist(), late.requests) == ([0.028], 0.0)
+    assert (done.ages.size, done.at_least.tolist(), done.at_most.tolist()) == (0, *[[pytest.approx(0.036)]] * 2)
+
+
+def test_few_looks_tell_the_same_tail() -> None:
+    """Sixteen looks a second at requests of 4 ms that follow one another: no tail of half a pause between two looks."""
+    random = np.random.default_rng(5)
+    arrivals = np.cumsum(random.exponential(1 / 200, 4000))
+    latencies = random.lognormal(np.log(0.004), 0.5, 4000)
+    window, told = TcpWindow(1.0, 0.95, JIFFY), []
+    for k, look in enumerate(simulated(latencies, arrivals, np.arange(0.0, arrivals[-1], 0.0627), 8)):
+        window.add(look)
+        if k % 16 == 15:
+            told.append(window.figures().tail_seconds)
+    assert np.median(told) == pytest.approx(np.quantile(latencies, 0.95), abs=0.001)
+    assert np.quantile(told, 0.9) < np.quantile(latencies, 0.95) + JIFFY
 
 
 def test_several_requests_in_flight_are_found_out() -> None:
@@ -152,7 +182,7 @@ def one_late_in(others: int) -> float:
     window, nothing = TcpWindow(1.0, 0.95, JIFFY), np.empty(0)
     for second in range(9):
         took = np.full(1, 0.080) if second == 8 else np.full(others // 8, 0.004)
-        window.add(TcpLook(float(second), 1.0, took, np.ones(len(took)), nothing, nothing, 4, 0))
+        window.add(TcpLook(float(second), 1.0, took, took, np.ones(len(took)), len(took), nothing, nothing, 4, 0))
     tail = window.figures().tail_seconds
     assert isinstance(tail, float)
     return tail
