@@ -16,6 +16,8 @@ ELSEWHERE = (ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::
 """Addresses that are nobody's (RFC 5737, RFC 3849): packets to them take the default route."""
 
 _GET_ROUTE, _DESTINATION, _OUTPUT = 26, 1, 4  # RTM_GETROUTE, RTA_DST, RTA_OIF
+_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, length of the prefix, flags, scope, interface
+_GET_ADDRESS, _OWN, _LOCAL, _GLOBAL = 22, 1, 2, 0  # RTM_GETADDR, IFA_ADDRESS, IFA_LOCAL, RT_SCOPE_UNIVERSE
 _LOOPBACK = 1  # LOOPBACK_IFINDEX in include/net/flow.h: the same in every namespace
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg
 
@@ -28,6 +30,16 @@ def interface_towards(route: Netlink, addresses: Iterable[Address]) -> int | Non
     """
     found = Counter(index for address in addresses if (index := _output(route, address)) not in (None, _LOOPBACK))
     return max(found, key=lambda index: (found[index], -index), default=None)
+
+
+def read_addresses(route: Netlink) -> list[Address]:
+    """The addresses that others than this host itself may send to."""
+    found: list[Address] = []
+    for body in route.dump(_GET_ADDRESS, _ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0)):
+        scope, fields = _ADDRESS.unpack_from(body)[3], attributes(body[_ADDRESS.size :])
+        if scope == _GLOBAL:
+            found.append(ipaddress.ip_address(fields.get(_LOCAL) or fields[_OWN]))
+    return found
 
 
 def _output(route: Netlink, address: Address) -> int | None:

@@ -11,10 +11,10 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from rlctl.envs.errors import CgroupGone, HostError, RlctlError
+from rlctl.envs.errors import HostError, RlctlError, SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.latency.inet_diag import InetDiag
@@ -23,7 +23,7 @@ from rlctl.envs.host.network.interface import Interface, journal_path
 from rlctl.envs.host.network.namespace import PROC, NetworkNamespace
 from rlctl.envs.host.network.netlink import Netlink
 from rlctl.envs.host.network.packet_rules import SocketGroup
-from rlctl.envs.host.network.routes import ELSEWHERE, Address, interface_towards
+from rlctl.envs.host.network.routes import ELSEWHERE, Address, interface_towards, read_addresses
 from rlctl.envs.host.network.shaper import BURST_BYTES, UNLIMITED, ForeignQdisc, Sent
 
 DEBT_SECONDS = 0.1
@@ -31,6 +31,9 @@ DEBT_SECONDS = 0.1
 
 MEND_SECONDS = 10.0
 """What another program takes away is put back once in so long: who takes it away again means it."""
+
+FIND_SECONDS = 5.0
+"""How often networks of BE's own are looked for: pods come and go within a group."""
 
 MOST_PEERS = 64
 """Whose routes are looked at."""
@@ -51,7 +54,9 @@ class LinkRein:
     def __init__(self, interface: Interface, journal: Journal | None) -> None:
         self.name = interface.name
         self._interface, self._journal = interface, journal
-        self._groups: tuple[SocketGroup, ...] = ()
+        self._groups: tuple[Group, ...] = ()
+        self._senders: tuple[SocketGroup | Address, ...] = ()
+        self._found_seconds = -FIND_SECONDS
         self._rate = UNLIMITED
         self._total, self._be = 0, 0
         self._last: Sent | None = None
@@ -119,21 +124,24 @@ class LinkRein:
             raise HostError(f"{self.name}: what holds BE's packets is not there")
 
     def follow(self, be_groups: Iterable[Group], *, write: bool = True) -> None:
-        """Hold the packets of these groups; cheap where they are the same as before.
+        """Hold the packets of these groups.
 
         Raises:
             HostError: A group's packets cannot be told from others'; those of the other groups are held all the same.
+            PermissionMissing: So it is, for want of CAP_SYS_ADMIN.
         """
-        groups, refused = [], []
-        for group in be_groups:
+        self._groups, self._found_seconds = tuple(be_groups), time.monotonic()
+        senders: list[SocketGroup | Address] = []
+        refused: list[RlctlError] = []
+        for group in self._groups:
             try:
-                groups.append(_sockets_of(group, self._interface.namespace.inode))
-            except HostError as error:
+                senders += _senders_of(group, self._interface.namespace.inode)
+            except RlctlError as error:
                 refused.append(error)
-        if write and tuple(groups) != self._groups:
+        if write and tuple(senders) != self._senders:
             with self._interface.refusing("tell BE's packets"):
-                self._interface.rules.replace(groups)
-        self._groups = tuple(groups)
+                self._interface.rules.replace(senders)
+        self._senders = tuple(senders)
         if refused:
             raise refused[0]
 
@@ -178,7 +186,7 @@ class LinkRein:
                 raise HostError(_foreign(self.name, str(error))) from None
             except FileNotFoundError as error:
                 raise HostError(f"{self.name}: this kernel has no HTB (CONFIG_NET_SCH_HTB): {error}") from error
-            self._interface.rules.replace(self._groups)
+            self._interface.rules.replace(self._senders)
         self._last, self._last_seconds, self._debt_seconds = None, time.monotonic(), 0.0
         self._look()
 
@@ -187,10 +195,12 @@ class LinkRein:
         with self._interface.refusing("look at its classes"):
             sent = self._interface.shaper.read_counts()
             rules = self._interface.rules.count()
-        if sent is None or rules != len(self._groups):
+        if sent is None or rules != len(self._senders):
             self._mend(whole=sent is None)
         else:
             self._count(sent)
+        if time.monotonic() - self._found_seconds > FIND_SECONDS:
+            self.follow(self._groups)
 
     def _count(self, sent: Sent) -> None:
         before, now_seconds = self._last or Sent(0, 0, 0), time.monotonic()
@@ -228,7 +238,7 @@ class LinkRein:
                 self._interface.clear()
                 self._set_up()
             else:
-                self._interface.rules.replace(self._groups)
+                self._interface.rules.replace(self._senders)
         _log.warning("%s: another program removed %s; they are back", self.name, what)
 
 
@@ -267,25 +277,35 @@ def _peers(lc_pids: Sequence[int]) -> set[Address]:
         diag.close()
 
 
-def _sockets_of(group: Group, namespace_inode: int) -> SocketGroup:
-    """What tells a group's sockets. HostError: nothing does."""
-    places = [(group.layout.mounts[one].path, path) for one, path in group.paths.items()]
-    versions = [group.layout.mounts[one].version for one in group.paths]
-    found = [place for place, version in zip(places, versions, strict=True) if version == 2]
+def _senders_of(group: Group, namespace_inode: int) -> Iterator[SocketGroup | Address]:
+    """What tells a group's packets: its sockets, and the addresses of networks of its own.
+
+    Raises:
+        HostError: Nothing does.
+        PermissionMissing: Such a network may not be entered.
+    """
+    places = [(group.layout.mounts[one], path) for one, path in group.paths.items()]
+    found = [(mount.path, path) for mount, path in places if mount.version == 2]
     if not found:
         raise HostError(
             f"BE group {group.name} is in no cgroup2 hierarchy, which tells its packets: have it in that as well "
             "(on a hybrid host below /sys/fs/cgroup/unified)"
         )
     root, path = found[0]
-    for pid in sorted(group.pids())[:1]:
+    with contextlib.suppress(OSError):  # a group that was removed sends nothing
+        yield SocketGroup(path.stat().st_ino, len(path.relative_to(root).parts))
+    # One process of each network.
+    networks: dict[int, int] = {}
+    for pid in sorted(group.pids()):
         with contextlib.suppress(OSError):  # it has ended
-            if os.stat(PROC / str(pid) / "ns/net").st_ino != namespace_inode:
-                raise HostError(
-                    f"BE group {group.name} has a network namespace of its own (a pod's or container's), whose packets "
-                    "come to the interface without a socket: they are not held"
-                )
-    try:
-        return SocketGroup(path.stat().st_ino, len(path.relative_to(root).parts))
-    except OSError as error:
-        raise CgroupGone(f"{path}: the group was removed") from error
+            networks.setdefault(os.stat(PROC / str(pid) / "ns/net").st_ino, pid)
+    for inode, pid in networks.items():
+        if inode != namespace_inode:
+            with contextlib.suppress(SensorError):
+                yield from _addresses_of(pid)
+
+
+def _addresses_of(pid: int) -> list[Address]:
+    """The addresses of a process's network namespace, in an order that stays."""
+    with NetworkNamespace.of_process(pid) as own, own.run(lambda: Netlink(socket.NETLINK_ROUTE)) as route:
+        return sorted(read_addresses(route), key=lambda address: (address.version, address.packed))

@@ -275,20 +275,22 @@ def test_group_without_cgroup2_is_refused(side, be):
     assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
 
 
-def test_group_with_own_network_is_refused(side, be):
-    with another_task(be), pytest.raises(HostError, match="network namespace of its own"):
-        LinkRein.open(NAME, (), [be], None, side.here.pid)
-
-
-@contextlib.contextmanager
-def another_task(be: Group) -> Iterator[None]:
-    task = subprocess.Popen(["sleep", "600"])
-    be.attach(task.pid)
-    try:
-        yield
-    finally:
-        task.kill()
-        task.wait()
+@pytest.mark.parametrize("late", [False, True], ids=["there", "comes later"])
+def test_pod_is_held_by_its_address(side, be, monkeypatch, late):
+    """Its packets come to the interface from a network namespace of its own, and have no socket there."""
+    monkeypatch.setattr(link, "FIND_SECONDS", 0.0)
+    with (
+        side.pod(be.directories if not late else ()) as pod,
+        LinkRein.open(NAME, (), [be], None, side.here.pid) as rein,
+    ):
+        rein.hold(RATE)
+        if late:
+            be.attach(pod.here.pid)
+            rein.sent_bytes()
+        with side.sending("tcp", LC_PORT, 16.0), pod.sending("tcp", BE_PORT, 0.0, be.directories):
+            others, held = rates(rein)
+    assert others == pytest.approx(2e6, rel=0.15)
+    assert others + held == pytest.approx(RATE, rel=0.1)
 
 
 def test_vanished_interface_is_told(be):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE, THERE = "169.254.79.1", "169.254.79.2"
+GATEWAY, POD = "10.88.0.1", "10.88.0.2"
 LC_PORT, BE_PORT = 9001, 9002
 NAME = "wire"
 
@@ -54,6 +55,25 @@ class Wire:
         finally:
             sender.kill()
             sender.wait()
+
+    @contextlib.contextmanager
+    def pod(self, groups: Iterable[Path]) -> Iterator[Wire]:
+        """A network namespace beyond this side, which passes its packets on, with a process in these groups."""
+        with _side("sleep", "600") as holder:
+            pod = Wire(holder, self.sink)
+            for group in groups:
+                (group / "cgroup.procs").write_text(str(holder.pid))
+            self.run("sysctl -qw net.ipv4.ip_forward=1")
+            self.run(f"ip link add pod0 type veth peer name eth0 netns {holder.pid}")
+            self.run(f"ip address add {GATEWAY}/30 dev pod0")
+            self.run("ip link set pod0 up")
+            pod.run(f"ip address add {POD}/30 dev eth0")
+            pod.run("ip link set eth0 up")
+            pod.run(f"ip route add default via {GATEWAY}")
+            Wire(self.sink, self.here).run(f"ip route add {POD}/32 via {HERE}")
+            yield pod
+            Wire(self.sink, self.here).run(f"ip route del {POD}/32")
+            self.run("ip link del pod0")
 
 
 @contextlib.contextmanager
