@@ -1,14 +1,11 @@
 """nftables rules that give BE's packets the priority of BE's class, by the control group of the socket that sends them.
 
-As `nft` would write them, in a table of their own:
+They are in a table of their own, `inet rlctl_7` for interface 7, as `nft` would write them:
 
-```
-table inet rlctl_7 {
-    chain output { type filter hook output priority mangle;
-        socket cgroupv2 level 2 "batch.slice/job" meta priority set 71c7:20 }
-    chain forward { type filter hook forward priority mangle;
-        ip saddr 10.88.0.5 meta priority set 71c7:20 } }
-```
+| chain, at priority mangle | rule |
+| --- | --- |
+| output | `socket cgroupv2 level 2 "batch.slice/job" meta priority set 71c7:20` |
+| forward | `ip saddr 10.88.0.5 meta priority set 71c7:20` |
 
 A pod's packets have lost their socket when they leave its network namespace: they are told by the pod's address.
 

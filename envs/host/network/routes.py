@@ -12,9 +12,6 @@ from rlctl.envs.host.network.netlink import ACK, Message, Netlink, attribute, at
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-ELSEWHERE = (ipaddress.ip_address("192.0.2.1"), ipaddress.ip_address("2001:db8::1"))
-"""Addresses that are nobody's (RFC 5737, RFC 3849): packets to them take the default route."""
-
 _GET_ROUTE, _DESTINATION, _OUTPUT = 26, 1, 4  # RTM_GETROUTE, RTA_DST, RTA_OIF
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, length of the prefix, flags, scope, interface
 _GET_ADDRESS, _OWN, _LOCAL, _GLOBAL = 22, 1, 2, 0  # RTM_GETADDR, IFA_ADDRESS, IFA_LOCAL, RT_SCOPE_UNIVERSE

@@ -2,6 +2,9 @@
 
 What stands on the interface is in `rlctl.envs.host.network`. The journal has it before the kernel does, so that
 `rlctl restore` takes it down after a crash. An interface with queues that somebody chose is refused as it is.
+
+Some packets of BE escape. A socket keeps the group of its making, which a process that is moved to BE's group later
+brings along. Packet sockets pass by netfilter, and pods on a macvlan or a device of their own pass by the host.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from rlctl.envs.host.network.interface import Interface, journal_path
 from rlctl.envs.host.network.namespace import PROC, NetworkNamespace
 from rlctl.envs.host.network.netlink import Netlink
 from rlctl.envs.host.network.packet_rules import SocketGroup
-from rlctl.envs.host.network.routes import ELSEWHERE, Address, interface_towards, read_addresses
+from rlctl.envs.host.network.routes import Address, interface_towards, read_addresses
 from rlctl.envs.host.network.shaper import BURST_BYTES, UNLIMITED, ForeignQdisc, Sent
 
 DEBT_SECONDS = 0.1
@@ -254,11 +257,11 @@ def _find(namespace: NetworkNamespace, name: str | None, lc_pids: Sequence[int])
         return Interface.of_name(namespace, name)
     peers = _peers(lc_pids)
     with namespace.run(lambda: Netlink(socket.NETLINK_ROUTE)) as route:
-        # An LC that nobody has called yet is taken to be called from elsewhere.
-        index = interface_towards(route, list(peers)[:MOST_PEERS] or ELSEWHERE)
+        index = interface_towards(route, list(peers)[:MOST_PEERS])
     if index is None:
-        why = "all who call the LC are on this host" if peers else "this host has no default route"
-        raise HostError(f"{why}: name the interface that the LC's answers take, if there is one")
+        # Not the default route's: nothing says that the LC's answers take it.
+        where = "only from this host" if peers else "from nowhere yet"
+        raise HostError(f"the LC is called {where}: name the interface that its answers take (be.link), if any")
     return Interface(namespace, index)
 
 

@@ -266,6 +266,12 @@ def test_interface_is_found_by_lcs_route(side, be):
             assert rein.name == "far"
 
 
+def test_no_interface_is_taken_without_callers(side, be):
+    """Whichever has the default route need not be the one that the LC's answers take."""
+    with pytest.raises(HostError, match=r"the LC is called from nowhere yet: .*be\.link"):
+        LinkRein.open(None, (side.sink.pid,), [be], None, side.sink.pid)
+
+
 def test_group_without_cgroup2_is_refused(side, be):
     paths = {one: path for one, path in be.paths.items() if be.layout.mounts[one].version == 1}
     if not paths:
