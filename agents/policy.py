@@ -31,6 +31,7 @@ class Policy(Protocol):
         learned: True for a network's; `rlctl serve` puts a heuristic behind it, see `rlctl.agents.served.fallback`.
         trained_with: Shields that it met in training, as "name (digest)" by their digests; empty when nothing is known.
         heuristic: The policy that decides in its place when it fails; None when it decides alone.
+        moves_reins: BE's level may be moved by what the LC waits for, see `rlctl.envs.reins`; else by the CPUs alone.
         learns: It goes by the observation's experience, so that it is another one on a host that it has watched.
         fallback: Why the last action was not its own but another's; empty when it was its own.
         failed: It gave no usable answer in the last tick, and another policy decided.
@@ -42,6 +43,7 @@ class Policy(Protocol):
     masked: bool
     needs: tuple[str, ...]
     learned: bool = False
+    moves_reins: bool = False
     learns: bool = False
     trained_with: Mapping[str, str] = MappingProxyType({})
     heuristic: Policy | None = None

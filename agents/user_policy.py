@@ -61,6 +61,7 @@ class UserPolicy(Policy):
         self.shielded, self.masked = bool(policy.shielded), bool(policy.masked)
         self.weight, self.needs = Weight(policy.weight), tuple(policy.needs)
         self.learns = bool(getattr(policy, "learns", False))
+        self.moves_reins = bool(getattr(policy, "moves_reins", False))
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""

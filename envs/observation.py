@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +21,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, SafeLevelMemory, periods_of
 from rlctl.envs.features import FRAME_SIZE, write_frame
 from rlctl.envs.law import law
+from rlctl.envs.reins import Rein, used_cpus
 from rlctl.envs.rows import ALLOCATION, LIMIT, row_of
 from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number, number_or_nan
 
@@ -70,15 +71,17 @@ class Frame:
         if not self._made:
             telemetry, current, limits = self._of
             made = [0.0] * FRAME_SIZE
-            write_frame(_reading_of(telemetry), row_of(ALLOCATION, current), limits, tick_seconds, 0, made)
+            write_frame(_reading_of(telemetry, limits), row_of(ALLOCATION, current), limits, tick_seconds, 0, made)
             self._made = made
         return self._made
 
 
-def _reading_of(telemetry: Telemetry) -> dict[str, Any]:
+def _reading_of(telemetry: Telemetry, limits: Mapping[str, Any]) -> dict[str, Any]:
     """What a frame is made of, under the names of READING."""
     latency = telemetry.latency_seconds
     read = {name: number_or_nan(getattr(telemetry, name)) for name in _SENSED}
+    if telemetry.rein != Rein.CPU:  # what BE used of its level, which is the CPUs' no more
+        read["be_cpus"] = _or_nan(used_cpus(telemetry, limits["cpus"]))
     return read | {
         "target_seconds": telemetry.target_seconds, "tail_latency_seconds": number_or_nan(latency),
         "oldest_request_seconds": math.nan, "age_seconds": latency.age_seconds, "lost": False,
@@ -150,9 +153,9 @@ class Observer:
         self.tick_seconds = tick_seconds
         self.lags = checked_lags(lags)
         self._frames: deque[Frame] = deque(maxlen=self.lags[0] + 1)
-        self.experience = SafeLevelMemory(limits)
         self._rated: dict[str, float] = {}
         self.price = 1.0
+        self.forget()
 
     @property
     def size(self) -> int:
@@ -169,7 +172,44 @@ class Observer:
     def reset(self) -> None:
         """Forget the history and what was learned: the next tick is the first."""
         self._frames.clear()
-        self.experience = SafeLevelMemory(self.limits)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was learned, on every rein."""
+        self._rein: str = Rein.CPU
+        self._experiences: dict[str, SafeLevelMemory] = {}
+        self._left_seconds: dict[str, float] = {}
+
+    @property
+    def experience(self) -> SafeLevelMemory:
+        """What the host has taught on the rein that is in hand."""
+        return self.experience_on(self._rein)
+
+    def experience_on(self, rein: str) -> SafeLevelMemory:
+        """What the host has taught on a rein: a level of one says nothing of the same level of another."""
+        if rein not in self._experiences:
+            # Beside the CPUs BE's least CPU weight is worth nothing: no level is free there before it was tried.
+            limits = self.limits if rein == Rein.CPU else replace(self.limits, least_weight=False)
+            self._experiences[rein] = experience = SafeLevelMemory(limits)
+            experience.name += "" if rein == Rein.CPU else f" on the {rein}"
+        return self._experiences[rein]
+
+    @property
+    def experiences(self) -> tuple[SafeLevelMemory, ...]:
+        """What the host has taught on each rein that was in hand."""
+        return tuple(self._experiences.values())
+
+    def go_on(self, before: Observer, gap_seconds: float = 0.0) -> None:
+        """Go on with what another one has learned of this host, so long ago."""
+        self._rein, self._experiences, self._left_seconds = before._rein, before._experiences, before._left_seconds
+        for experience in self.experiences:
+            if gap_seconds:
+                experience.age(gap_seconds)
+
+    def _take_rein(self, rein: str, now_seconds: float) -> None:
+        """Go by what is known of another rein, which is older by the time in which it was not in hand."""
+        self._left_seconds[self._rein], self._rein = now_seconds, rein
+        self.experience.age(max(now_seconds - self._left_seconds.pop(rein, now_seconds), 0.0))
 
     def observe(
         self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None, *, cut: bool = False
@@ -180,6 +220,8 @@ class Observer:
             current: What was in force in the period before.
             cut: BE was taken down in the midst of it.
         """
+        if telemetry.rein != self._rein:
+            self._take_rein(telemetry.rein, telemetry.time_seconds)
         frame = Frame(telemetry, current, self._limits)
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))
@@ -200,7 +242,7 @@ class Observer:
             # That a window held says nothing of what BE had if it was cut in its midst, nor if the source has said so
             # before, which is older: as little as where BE had next to nothing to do.
             old = age_seconds >= OLD_PERIODS * self.tick_seconds
-            used = 0.0 if cut or old else number(telemetry.be_cpus)
+            used = 0.0 if cut or old else used_cpus(telemetry, self.limits.cpus)
             self._rate(telemetry)
             load, ratio, used = map(_or_nan, (number(telemetry.load_ratio), ratio, used))
             periods = periods_of(age_seconds, window_seconds, self.tick_seconds)

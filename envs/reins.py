@@ -82,12 +82,12 @@ def on_cpus(allocation: Allocation, rein: Rein, limits: Limits) -> Allocation:
     return allocation if rein is Rein.CPU or least else limits.full
 
 
-def used_cpus(telemetry: Telemetry, limits: Limits) -> float | None:
+def used_cpus(telemetry: Telemetry, cpus: int) -> float | None:
     """What BE used of the rein that was in hand, in CPUs of a level; None where nobody knows."""
     if telemetry.rein == Rein.CPU:
         return number(telemetry.be_cpus)
     used = _counter(telemetry, USE[Rein(telemetry.rein)])
-    return None if used is None else used * limits.cpus
+    return None if used is None else used * cpus
 
 
 class ReinLaw:

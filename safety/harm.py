@@ -12,7 +12,8 @@ from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.law import law
-from rlctl.envs.telemetry import MOST_LOAD_RATIO, Quantile, Telemetry, Value
+from rlctl.envs.reins import USE
+from rlctl.envs.telemetry import MOST_LOAD_RATIO, Quantile, Telemetry, Value, number
 from rlctl.safety.gates import SlackGate
 from rlctl.safety.growth import GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import elapsed_seconds
@@ -200,6 +201,11 @@ class HarmEvidence:
 
 
 def _used_cpus(telemetry: Telemetry) -> float:
-    """What BE used in the window; without bounds where that is not known, for it may have run."""
+    """What BE used in the window; without bounds where that is not known, for it may have run.
+
+    Of the link or the disks that is a share: whoever copies whole files needs next to no CPU for it, and is not held.
+    """
     used = telemetry.be_cpus
-    return used.value if isinstance(used, Value) and used.value >= 0.0 else math.inf
+    shares = [number(telemetry.counters[name]) for name in USE.values() if name in telemetry.counters]
+    cpus = used.value if isinstance(used, Value) and used.value >= 0.0 else math.inf
+    return max([cpus, *(math.inf if share is None else share for share in shares)])

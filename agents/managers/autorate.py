@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from rlctl.agents.managers.manager import Manager, slack_of
 from rlctl.agents.managers.options import Positive, PositiveShare
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.telemetry import Telemetry, number
+from rlctl.envs.reins import used_cpus
+from rlctl.envs.telemetry import Telemetry
 
 HIGH_LOAD_RATIO = 0.75
 """high_load_thr: BE that uses less of its level has nothing to gain from more."""
@@ -54,8 +55,8 @@ class Autorate(Manager):
             self._ratio = self.least_ratio
             return self._level(), "latency unknown: the least"
         delay = (1.0 - slack) / self.delay_ratio
-        used_cpus = number(telemetry.be_cpus)
-        loaded = used_cpus is None or used_cpus >= HIGH_LOAD_RATIO * self._ratio * self.limits.cpus
+        used = used_cpus(telemetry, self.limits.cpus)
+        loaded = used is None or used >= HIGH_LOAD_RATIO * self._ratio * self.limits.cpus
         step, why = self._step(delay, loaded=loaded)
         self._ratio = min(max(self._ratio * step, self.least_ratio), 1.0)
         return self._level(), f"{why}: x {step:.3f}"

@@ -98,7 +98,7 @@ class Feedforward(Manager):
         shared_cpus: CPUs that LC and BE share; all but BE's exclusive ones when None.
     """
 
-    name = "feedforward"
+    name, moves_reins = "feedforward", True
     shielded = True
     needs = ("load_ratio", "lc_cpus")
     margin_ratio: Share = 0.10

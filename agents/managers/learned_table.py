@@ -32,6 +32,7 @@ class LearnedTable(Manager):
     name = "learned-table"
     shielded = True
     learns = True
+    moves_reins = True
     needs = ("load_ratio",)
     explore_ratio: Share = 0.5
     lead_seconds: Lead = 2.0

@@ -101,5 +101,6 @@ class GreedyShield(Fixed):
     """Asks for everything in every tick: its row shows what the shield alone achieves, the bar for learned policies."""
 
     name, why = "greedy-shield", "asks for everything"
+    moves_reins = True
     shielded = True
     remarks = ("decides nothing itself: its row shows what the shield alone achieves",)

@@ -99,7 +99,7 @@ class Table(Manager):
         levels: The levels themselves, in place of a file: load, quota and cpuset of each.
     """
 
-    name = "table"
+    name, moves_reins = "table", True
     shielded = True
     needs = ("load_ratio",)
     file: str | None = None

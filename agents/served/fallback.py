@@ -54,7 +54,7 @@ class FallbackPolicy(Policy):
         self.policy, self.heuristic = policy, heuristic
         self.name, self.shielded, self.masked = policy.name, policy.shielded, policy.masked
         self.learned, self.trained_with = policy.learned, policy.trained_with
-        self.learns = policy.learns or heuristic.learns
+        self.learns, self.moves_reins = policy.learns or heuristic.learns, policy.moves_reins
         self.weight = policy.weight if policy.weight is heuristic.weight else Weight.MINIMUM
         self.needs = tuple(dict.fromkeys((*policy.needs, *heuristic.needs)))
         self._tick_seconds = tick_seconds

@@ -114,6 +114,7 @@ class LearnedPolicy(Policy):
     needs: tuple[str, ...] = ("tail_latency_seconds",)
     learned: bool = True
     learns: bool = True
+    moves_reins: bool = True
 
     def __init__(self, bundle: Bundle, *, shielded: bool = True, price: float = 1.0, name: str | None = None) -> None:
         self.bundle, self.price = bundle, price

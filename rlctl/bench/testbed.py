@@ -140,8 +140,8 @@ class EarlierRun:
         """Give policy and guards what they remembered."""
         if (run := self.before) is None:
             return
-        if run.experience:
-            experience.restore_state(run.experience)
+        if run.experience.get(experience.name):
+            experience.restore_state(run.experience[experience.name])
         if shield:
             shield.resume(run.guards, run.ticks[-1].telemetry)
 
@@ -282,7 +282,7 @@ def run_once(
         controller.run(seconds=seconds or scenario.duration_seconds)
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
-        experience = controller.runner.observer.experience.state_dict()
+        experience = {one.name: one.state_dict() for one in controller.runner.observer.experiences}
     guards = shield.state if shield else {}
     done_ratio = work.share_of(alone) if alone else math.nan
     return LiveRun(policy.name, tuple(recorder.ticks), done_ratio, used_ratio, recorder.header, experience, guards)

@@ -19,6 +19,7 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.plant import Plant
+from rlctl.envs.reins import Rein
 from rlctl.log.record import Recorder, Shares, Tick
 from rlctl.loop.failsafe import Failsafe, raise_if_lease_lost, reason_unwatched
 from rlctl.loop.fast_guard import FastGuard
@@ -152,14 +153,15 @@ class Controller:
             log.error("the new policy or its first write failed: %s", in_one_line(error))
         # What the host has taught goes on, whatever the disk has of it.
         if before.limits == self.plant.limits:
-            self.runner.observer.experience = before.observer.experience
+            self.runner.observer.go_on(before.observer)
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""
         _keep_in_memory()
         # Guards remember nothing from here on: the safe allocation is the only start that none of them can forbid.
         start = self.runner.start()
-        self.restore_state(self.runner.observer.experience)
+        for rein in Rein:
+            self.restore_state(self.runner.observer.experience_on(rein))
         self.plant.apply(start)
         if self.inner:
             self.inner.begin(start)

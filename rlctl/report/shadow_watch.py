@@ -232,8 +232,7 @@ class Shadows:
         if told == self._told:
             for runner, earlier in zip(self._runners, before, strict=False):
                 if earlier.limits == limits:
-                    runner.observer.experience = earlier.observer.experience
-                    runner.observer.experience.age(gap_seconds)
+                    runner.observer.go_on(earlier.observer, gap_seconds)
         self._told = told
 
     def _header_from(self, header: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,7 +16,6 @@ from rlctl.config.sections import MetricsSection
 from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
-from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.plant import Plant
@@ -255,8 +254,7 @@ class Service:
         self._host.set_target(lc, proposal.target_seconds)
         if self._controller.inner is not None:
             self._controller.inner.set_target(lc, proposal.target_seconds)
-        runner = self._controller.runner
-        runner.observer.experience = SafeLevelMemory(runner.limits)
+        self._controller.runner.observer.forget()
         most = "; ".join(str(one) for one in self._host.learned if one.lc == lc)
         milliseconds = f"{1e3 * proposal.target_seconds:g}"
         log.info(
@@ -282,7 +280,7 @@ class Service:
 
     def _between_ticks(self) -> None:
         """What has time until the next tick."""
-        self._memory.keep_if_due((self._controller.runner.observer.experience, *self._learners))
+        self._memory.keep_if_due((*self._controller.runner.observer.experiences, *self._learners))
         setup = self._configuration.take_reload()
         if setup is not None:
             self._exchange(setup)
@@ -308,7 +306,7 @@ class Service:
         # Announced before it decides: a log's ticks stand below the header of their policy and shield.
         log.info("reloaded: policy %s, shield %s", policy.name, self._shield.profile.name)
         self._announce(policy, self._shield)
-        self._memory.keep((controller.runner.observer.experience,))
+        self._memory.keep(controller.runner.observer.experiences)
         controller.exchange(policy, self._shield)
         before.close()
 
@@ -325,7 +323,7 @@ class Service:
             self._lines.write({"event": "end", **counts})
 
     def _keep_learned(self) -> None:
-        self._memory.keep((self._controller.runner.observer.experience, *self._learners))
+        self._memory.keep((*self._controller.runner.observer.experiences, *self._learners))
 
     def _replan(self, plan: EmergencyPlan) -> None:
         """Give the watchdog the plan for BE's groups of now; the lease itself is made of the first one."""
