@@ -6,7 +6,7 @@ disks. The rein in hand carries the level; the others are free, but for the leas
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from rlctl.envs.allocation import Allocation, Limits
@@ -127,33 +127,39 @@ class ReinLaw:
         # 2. Only a miss beside a BE that ran says anything.
         if telemetry.missed is not True or level.frozen or level.at_most(limits.minimum):
             return self.in_hand
-        suspect, now = self._find_suspect(telemetry, max(ran_ratio, LITTLE_RATIO)), telemetry.time_seconds
+        ran_ratio, now = max(ran_ratio, LITTLE_RATIO), telemetry.time_seconds
+        used = [rein for rein in Rein if rein in self._reins and _is_used(telemetry, rein, ran_ratio)]
+        suspect = self._find_suspect(telemetry, used, ran_ratio)
         if suspect is None:
             return self.in_hand
         # 3. Some windows must say the same, and what was taken is kept for a while: it does not go to and fro.
         again = suspect is self._suspect and now - self._seen_seconds <= MEMORY_SECONDS
         self._windows = self._windows + 1 if again else 1
         self._suspect, self._seen_seconds = suspect, now
-        kept = now - self._taken_seconds < KEEP_SECONDS
+        kept = now - self._taken_seconds < KEEP_SECONDS and self.in_hand in used
         if suspect is not self.in_hand and self._windows >= EVIDENCE and not kept:
             self.in_hand, self._taken_seconds = suspect, now
         return self.in_hand
 
-    def _find_suspect(self, telemetry: Telemetry, ran_ratio: float) -> Rein | None:
+    def _find_suspect(self, telemetry: Telemetry, used: Sequence[Rein], ran_ratio: float) -> Rein | None:
         """The rein that BE uses of what the LC waited for; None where it waited for nothing that is known."""
         waits = waits_of(telemetry)
         longer = {rein: waits.get(what, 0.0) - self._usual.get(what, 0.0) for rein, what in WAITS.items()}
-        used = [rein for rein in Rein if rein in self._reins and _is_used(telemetry, rein, ran_ratio)]
         if used and longer[most := max(used, key=lambda rein: longer[rein])] >= WORTH_RATIO * ran_ratio:
             return most
         # Late without a wait that the host can see: what is late then waits outside it, behind a full link.
         full = (_counter(telemetry, LINK_SENT) or 0.0) >= NEAR_RATIO * ran_ratio
-        return Rein.LINK if full and Rein.LINK in used else None
+        if full and Rein.LINK in used:
+            return Rein.LINK
+        # To hold BE by what it does not use is no hold at all: the CPUs reach everything that it computes.
+        return Rein.CPU if self.in_hand not in used else None
 
 
 def _is_used(telemetry: Telemetry, rein: Rein, ran_ratio: float) -> bool:
     if rein is Rein.CPU:
         return (number(telemetry.be_cpus) or 0.0) >= LITTLE_CPUS * ran_ratio
+    if rein is Rein.LINK and USE[rein] not in telemetry.counters:
+        return LINK_SENT in telemetry.counters  # nobody counts BE's part yet
     return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
 
 

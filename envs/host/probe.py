@@ -223,6 +223,7 @@ def probe_resources(layout: Layout, proc: Path = Path("/proc"), sys: Path = Path
         _protection(layout),
         answers("memory PSI", proc / "pressure/memory", some_seconds, "the shield's memory-pressure guard", NO_PSI),
         _io_weight(layout, sys),
+        _io_limits(layout),
         *_resctrl(proc, sys),
         _powercap(sys),
         _cpufreq(sys),
@@ -237,6 +238,18 @@ def _protection(layout: Layout) -> Capability:
     if mount.version == 1:
         return Capability(name, False, "cgroup v1 has limits only (boot with cgroup_no_v1=memory)", disables)
     return Capability(name, True, f"memory.min and memory.low below {mount.path}", disables)
+
+
+def _io_limits(layout: Layout) -> Capability:
+    name, disables = "I/O limits", "be.reins: disk"
+    mount = layout.mounts.get(CgroupController.IO)
+    if mount is None:
+        return Capability(name, False, layout.missing[CgroupController.IO], disables)
+    if mount.version == 2:
+        return Capability(name, True, f"io.max below {mount.path}", disables)
+    present = (mount.path / "blkio.throttle.io_serviced").exists()
+    reason = f"blkio.throttle.* below {mount.path}: buffered writes escape it"
+    return Capability(name, present, reason if present else "this kernel lacks BLK_DEV_THROTTLING", disables)
 
 
 def _io_weight(layout: Layout, sys: Path) -> Capability:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class LiveRun:
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
-        experience: What the host had taught until its end, see `SafeLevelMemory.state_dict`.
+        experience: What the host had taught until its end on each rein, see `SafeLevelMemory.state_dict`, by its name.
         guards: What the shield's guards remembered at its end, see `Shield.state`.
     """
 
@@ -34,7 +35,7 @@ class LiveRun:
     be_work_ratio: float
     controller_cpu_ratio: float
     header: Mapping[str, object] = field(default_factory=dict)
-    experience: Mapping[str, object] = field(default_factory=dict)
+    experience: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     guards: Mapping[str, object] = field(default_factory=dict)
 
     @property

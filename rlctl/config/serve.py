@@ -25,6 +25,7 @@ from rlctl.config.sections import (
 from rlctl.config.sources import Latency, TcpLatency, Workload
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.ownership import Foreign
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import NO_TARGET_SECONDS
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import Name, load_model, load_yaml
@@ -122,6 +123,8 @@ class BeSection(Described):
         cpus: CPUs that BE may be given, safest first; by default all, those that the LC does not use first.
         quota_levels: Steps of the quota that learned policies move on.
         min_quota_cpus: The smallest quota ever written.
+        reins: What may move BE's level; `link` and `disk` are taken where the LC waits for them, and are free else.
+        link: The interface that the LC's answers take; `auto` finds it by their route, `none` leaves the rein out.
         hold: The tightest hold of BE. `freeze` suspends it. `quota` leaves it `min_quota_cpus` on one CPU, for BE that
             a liveness probe or the like restarts when it does not answer.
         weight: BE's CPU weight under every policy, put back at the end: the kernel's `minimum`; `idle`, its class for
@@ -135,6 +138,8 @@ class BeSection(Described):
     cpus: Cpus | None = None
     quota_levels: int = Field(default=20, ge=1, le=1000)
     min_quota_cpus: float = Field(default=0.01, ge=0.001, le=1.0)
+    reins: tuple[Rein, ...] = tuple(Rein)
+    link: str = Field(default="auto", min_length=1, max_length=15, pattern=r"^[^\s/]+$")
     hold: BeHold = "freeze"
     weight: BeWeight = "minimum"
     starved: StarvedSection = StarvedSection()
@@ -143,6 +148,8 @@ class BeSection(Described):
     def _one_of_two(self) -> Self:
         if bool(self.workloads) == (self.applications is not None):
             raise ValueError("needs either 'workloads' or 'applications': the latter names BE's group itself")
+        if Rein.CPU not in self.reins:
+            raise ValueError("'reins' lacks cpu, which every host has and freezes BE")
         return self
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import printable
+from rlctl.envs.reins import Rein
+from rlctl.envs.telemetry import Telemetry
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import OF_SERVICE, Bound, Reason
 
@@ -63,6 +65,11 @@ def reason_sentence(bound: Bound) -> str:
 def reason_code(bound: Bound) -> str:
     """Guard and reason as metrics and documentation name them, once where both are the same."""
     return printable(bound.guard if bound.guard == bound.reason else f"{bound.guard}: {bound.reason}")
+
+
+def on_rein(telemetry: Telemetry) -> str:
+    """On what BE's level is, where that is not the CPUs."""
+    return "" if telemetry.rein == Rein.CPU else f" on its {telemetry.rein}"
 
 
 def change_sentence(before: Allocation, applied: Allocation) -> str:

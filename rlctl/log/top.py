@@ -14,7 +14,7 @@ from rlctl.envs.reins import waits_of
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value
 from rlctl.log.record import Tick, tick_as_json
-from rlctl.log.sentences import decision_sentence, reason_code
+from rlctl.log.sentences import decision_sentence, on_rein, reason_code
 from rlctl.log.waits import waiting_sentence
 from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words
 
@@ -201,7 +201,8 @@ def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Scree
 def _be(last: Tick) -> ScreenRow:
     used = last.telemetry.be_cpus
     use = f"; used {used.value:.2f} CPU" if isinstance(used, Value) else ""
-    return ScreenRow("BE", str(last.applied) + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
+    has = f"{last.applied}{on_rein(last.telemetry)}"
+    return ScreenRow("BE", has + use, Mood.WARN if last.applied.frozen else Mood.PLAIN)
 
 
 def _verdict(last: Tick) -> Iterator[ScreenRow]:

@@ -11,7 +11,7 @@ from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Readin
 from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick, tick_as_json
-from rlctl.log.sentences import decision_sentence
+from rlctl.log.sentences import decision_sentence, on_rein
 
 WIDTH = 9
 """Columns of the words at the left."""
@@ -27,7 +27,7 @@ def in_plain_words(nearest: Nearest, moment: TickPlace) -> Iterator[str]:
     yield from _row("acted", acting_policy(tick))
     yield from _row("seen", *_reading_lines(tick.telemetry))
     yield from _row("missing", *_missing_lines(tick.telemetry))
-    yield from _row("before", str(tick.before))
+    yield from _row("before", str(tick.before) + on_rein(tick.telemetry))
     yield from _row("between", *_between_lines(tick))
     yield from _row("asked", str(tick.proposed) + (f" ({printable(tick.note)})" if tick.note else ""))
     yield from _row("verdict", *_verdict_lines(tick))

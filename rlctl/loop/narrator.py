@@ -20,7 +20,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.reins import waits_of
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
-from rlctl.log.sentences import change_sentence, decision_sentence, reason_code, reason_sentence
+from rlctl.log.sentences import change_sentence, decision_sentence, on_rein, reason_code, reason_sentence
 from rlctl.log.stderr import takes
 from rlctl.log.waits import waiting_sentence
 from rlctl.safety.verdict import OF_SERVICE, Reason
@@ -212,7 +212,7 @@ def _change(tick: Tick) -> Event:
         "change",
         tick.wall_seconds,
         tick.index,
-        f"{change_sentence(tick.before, tick.applied)}: {decision_sentence(tick)}{code}; "
+        f"{change_sentence(tick.before, tick.applied)}{on_rein(tick.telemetry)}: {decision_sentence(tick)}{code}; "
         f"latency {tick.telemetry.latency_in_words}" + (f"; {waits}" if waits else ""),
         {
             "before": allocation_as_json(tick.before),
@@ -221,6 +221,7 @@ def _change(tick: Tick) -> Event:
             "acting": tick.acting,
             "fallback": tick.fallback,
             "note": tick.note,
+            "rein": tick.telemetry.rein,
             "waits": waits_of(tick.telemetry),
             "guards": [{"guard": bound.guard, "reason": bound.reason} for bound in tick.verdict.binding],
         },

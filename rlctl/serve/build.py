@@ -32,10 +32,14 @@ from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.poller import LcSources, Poller
+from rlctl.envs.host.reins.opening import LinkPlace, open_reins
+from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
 from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors, perf_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus, require_online
+from rlctl.envs.reins import Rein
+from rlctl.envs.telemetry import Missing
 from rlctl.serve.latency import latency_source
 from rlctl.serve.resources import Caretaker, resource_sensors
 from rlctl.serve.workloads import Workloads, be_group, build_sharing, groups_of, why_uncontrolled
@@ -108,13 +112,16 @@ def build_live(
         follower = Follower(layout, knobs, roles, actuator, sensors, events, claims)
         # The protection of the LC's memory comes before BE's first tick.
         caretaker.begin()
+        reins = _reins(config, actuator, knobs, sensors, originals, events)
+        stack.callback(reins.close)
+        sensors.append(reins)
         watch = Poller({lc.name: LcSources(lc.slo, lc.sensors) for lc in lcs}, witness, sleep)
         stack.callback(watch.close)
         host = LiveHost(
             lcs, actuator, config.tick_seconds, lambda: opened.close(),
             LiveParts(
                 absent=absent, events=events, follow=follower.follow if be_selects or lc_selects else None,
-                sharing=sharing, watch=watch, replan=replan, be_returns=bool(be_selects),
+                sharing=sharing, watch=watch, replan=replan, reins=reins, be_returns=bool(be_selects),
             ),
         )  # fmt: skip
         host.lc_cpus_known = known
@@ -219,6 +226,34 @@ def _actuator(found: Workloads, lc_cpus: Sequence[int], known: bool, knobs: Knob
     # CFS bandwidth: quota and period are in microseconds (Documentation/scheduler/sched-bwc.rst).
     period_us = round(config.quota_period_milliseconds * 1e3)
     return BeActuator(found.be, order, limits, knobs, lc=found.lc, period_us=period_us, ownership=ownership)
+
+
+def _reins(
+    config: ServeConfig,
+    actuator: BeActuator,
+    knobs: Knobs,
+    sensors: Iterable[Sensor],
+    originals: _Originals | None,
+    events: Events,
+) -> Reins:
+    """The reins that BE may be held by; a dry run holds it by none, and has the CPUs' alone."""
+    be, resources = config.be, config.resources
+    wanted = set(be.reins) if originals else {Rein.CPU}
+    if be.link == "none":
+        wanted.discard(Rein.LINK)
+    # What an operator fixed is no level to move.
+    if resources.be_disk_read_bytes_per_second or resources.be_disk_write_bytes_per_second:
+        wanted.discard(Rein.DISK)
+    pids = next(one for one in sensors if isinstance(one, LcAlive)).pids()
+    found = () if isinstance(pids, Missing) else pids
+    place = LinkPlace(None if be.link == "auto" else be.link, found, at_once=be.link != "auto")
+    reins = open_reins(actuator, knobs, wanted, place, originals.journal if originals else None, events)
+    for rein, why in reins.absent.items():
+        # What somebody named must be there; what is found by itself may not be.
+        if rein is Rein.LINK and be.link != "auto":
+            raise ConfigError(f"be.link: {why}")
+        log.info("BE's rein %s is not there: %s", rein, why)
+    return reins
 
 
 def _ownership(config: ServeConfig, events: Events, witness: Witness | None) -> Ownership:

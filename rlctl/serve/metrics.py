@@ -25,6 +25,7 @@ from rlctl import __version__
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import printable
 from rlctl.envs.host.events import KINDS
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import BE_SHARE, READINGS, Missing, Value
 from rlctl.log.record import Shares, Tick
 from rlctl.safety.symptoms import Sign
@@ -200,6 +201,12 @@ class Metrics(Collector):
             yield _gauge(
                 "rlctl_be_starved", "1 while BE has had too little for too long.", float(self._service.starved())
             )
+            rein = GaugeMetricFamily(
+                "rlctl_be_rein_active", "1 for what moves BE's level, 0 for the others.", labels=["rein"]
+            )
+            for name in Rein:
+                rein.add_metric([name], float(self._last[0].telemetry.rein == name))
+            yield rein
             yield from self._of(self._last[0])
 
     def _growing(self) -> Iterator[Metric]:

@@ -164,7 +164,7 @@ class Service:
             if watch.proposal is not None:
                 host.set_target(name, watch.proposal.target_seconds)
         self._budgets = Budgets(config.lcs, config.tick_seconds)
-        self._learners: tuple[Learner, ...] = (*host.learned, *self._budgets.each)
+        self._learners: tuple[Learner, ...] = (*host.learned, host.reins, *self._budgets.each)
         # Before the first tick: what is known of a load can only lower its maximum, so it frees nobody.
         for learner in self._learners:
             self._memory.restore_state(learner)
@@ -179,6 +179,7 @@ class Service:
         plant: Plant = DryRun(host) if self._dry_run else host
         # Ahead of the shield: the plant's limits say which weight BE has.
         set_weight(plant, setup.policy, config.be.weight)
+        host.reins.moves = setup.policy.moves_reins
         self._shield = Shield(setup.profile, plant.limits)
         # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved
@@ -303,6 +304,7 @@ class Service:
         weighs_the_same = weight_of(before, wanted) is weight_of(policy, wanted)
         if not weighs_the_same or (rules.digest, rules.limits) != (shield.digest, shield.limits):
             self._shield = shield
+        self._host.reins.moves = policy.moves_reins
         # Announced before it decides: a log's ticks stand below the header of their policy and shield.
         log.info("reloaded: policy %s, shield %s", policy.name, self._shield.profile.name)
         self._announce(policy, self._shield)

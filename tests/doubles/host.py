@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.cgroup.group import KNOBS
+from rlctl.envs.host.reins.reins import Reins
 from rlctl.serve.service import Service
 from tests.doubles.plant import FakePlant
 
@@ -29,6 +30,7 @@ class FakeHost(FakePlant):
         super().__init__(*args, **options)
         self.actuator, self.absent, self.shares = self, absent or {}, {}
         self.groups, self.effective_share = (), lambda: None
+        self.reins = Reins(self)
 
     def apply(self, allocation):
         self.applied = True

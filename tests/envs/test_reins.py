@@ -81,9 +81,19 @@ def test_missing_rein_is_never_taken():
 
 def test_taken_rein_is_kept_for_a_while():
     choice = ReinLaw(tuple(Rein))
-    taken = [choose(window(at, ON_DISK if at % 4 < 2 else ON_LINK), choice=choice) for at in range(120)]
+    busy = {USE[Rein.DISK]: Value(0.9), USE[Rein.LINK]: Value(0.8)}
+    behind = [busy | (ON_DISK if at % 4 < 2 else ON_LINK) for at in range(120)]
+    taken = [choose(window(at, counters), choice=choice) for at, counters in enumerate(behind)]
     changes = sum(one is not other for one, other in itertools.pairwise(taken))
     assert 1 <= changes <= 1 + 120 / KEEP_SECONDS
+
+
+def test_link_is_tried_before_be_is_counted_there():
+    choice, full = ReinLaw(tuple(Rein)), {LINK_SENT: Value(0.95)}
+    assert choose(window(0, full), window(1, full), choice=choice) is Rein.LINK
+    innocent = full | {USE[Rein.LINK]: Value(0.0)}
+    assert choose(window(2, innocent), window(3, innocent), choice=choice) is Rein.CPU, "at once"
+    assert choose(window(4, innocent), window(5, innocent), choice=choice) is Rein.CPU
 
 
 def test_cut_window_shows_less_of_all():

@@ -72,6 +72,9 @@ class DiskRein:
         rein.follow(be_groups)
         return rein
 
+    def prepare(self) -> None:
+        """Nothing: all that it takes was seen by `open`."""
+
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on; those that are new are held at the next `hold`."""
         self._groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)

@@ -245,6 +245,18 @@ class LinkRein:
         _log.warning("%s: another program removed %s; they are back", self.name, what)
 
 
+def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid: int | None = None) -> str:
+    """Name of the interface that `LinkRein.open` would take, with the errors that it has before it writes anything."""
+    with NetworkNamespace.of_process(namespace_pid) as namespace:
+        found = _find(namespace, interface, lc_pids)
+        try:
+            if found.shaper.foreign() and not found.shaper.is_ours():
+                raise HostError(_foreign(found.name, found.shaper.foreign()))
+            return found.name
+        finally:
+            found.close()
+
+
 def _foreign(name: str, found: str) -> str:
     return (
         f"{name} has queues that somebody chose ({found}), which are left alone, and BE's packets are not held: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -19,9 +18,6 @@ log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
 """Writes to a rein that fail, until this host has it no more: an interface that has gone does not come back."""
-
-LEAST_BYTES = 125e3
-"""A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
 
 
 class CpuRein(Protocol):
@@ -41,7 +37,12 @@ class CpuRein(Protocol):
 
 
 class SharedRein(Protocol):
-    """A rein that holds BE to a share of the most that was ever seen."""
+    """A rein that holds BE to a share of the most that was ever seen, `most`."""
+
+    most: Any
+
+    def prepare(self) -> None:
+        """Before BE is held by it for the first time. RlctlError: this host has not what it takes."""
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """Counters of the window since the last call, by name, see `rlctl.envs.reins`."""
@@ -56,49 +57,6 @@ class SharedRein(Protocol):
         """Put everything back that was touched; BE is free then."""
 
 
-class HeldLink(Protocol):
-    """An interface on which BE has a class of its own; `rlctl.envs.host.reins.link.LinkRein` is one."""
-
-    def sent_bytes(self) -> tuple[int, int]:
-        """Everything that it sent, and BE's part of that."""
-
-    def hold(self, bytes_per_second: float | None) -> None:
-        """So much for all together, of which the LC is never denied any and BE has the rest; None: BE is free."""
-
-    def follow(self, be_groups: Sequence[Group]) -> None:
-        """Other groups are BE's from now on."""
-
-    def close(self) -> None:
-        """Put the interface back as it was before."""
-
-
-class LinkShare:
-    """A link's rein in shares of the most that it was ever seen to send in a window.
-
-    Attributes:
-        most: That, bytes a second; may be set to what is known of this host.
-    """
-
-    def __init__(self, link: HeldLink) -> None:
-        self._link, self.most = link, LEAST_BYTES
-        self._before, self._before_seconds = (0, 0), math.nan
-        self.follow, self.close = link.follow, link.close
-
-    def read_use(self, now_seconds: float) -> Mapping[str, float]:
-        """What was sent by that most, and what BE sent by what the others left of it; nothing at the first call."""
-        sent, passed = self._link.sent_bytes(), now_seconds - self._before_seconds
-        before, self._before, self._before_seconds = self._before, sent, now_seconds
-        if not passed > 0.0:
-            return {}
-        total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
-        self.most = max(self.most, total)
-        return {LINK_SENT: total / self.most, USE[Rein.LINK]: be / max(self.most - total + be, be, 1.0)}
-
-    def hold(self, ratio: float | None) -> None:
-        """Hold all together to that share, of which BE has what the others leave."""
-        self._link.hold(None if ratio is None else ratio * self.most)
-
-
 class Reins:
     """The reins of one host, of which one is in hand. A sensor of their use, and a learner of what they can carry.
 
@@ -111,6 +69,7 @@ class Reins:
         others: Those that this host has beside it.
 
     Attributes:
+        absent: Why this host has not a rein that it was to have.
         in_hand: What carries BE's level.
         moves: Whether another rein than the CPUs' may be taken, for the policy of now.
         cpus: What BE has of the CPUs, as last read.
@@ -128,6 +87,7 @@ class Reins:
         self._carried = cpu.limits.full  # level on the rein in hand, as far as that is known
         self._unfreed, self._lost = set[Rein](), set[Rein]()
         self._failures = Counter[Rein]()
+        self.absent: dict[Rein, str] = {}
         self.in_hand, self.moves = Rein.CPU, False
         self.cpus = cpu.limits.full
 
@@ -195,7 +155,7 @@ class Reins:
 
     def state_dict(self) -> Mapping[str, Any]:
         """What levels are shares of, and the rein that was in hand; empty where there is but the CPUs'."""
-        mosts = {str(rein): most for rein, other in self._others.items() if (most := getattr(other, "most", None))}
+        mosts = {str(rein): other.most for rein, other in self._others.items() if other.most}
         return {"in_hand": str(self.in_hand), "most": mosts} if mosts else {}
 
     def restore_state(self, memory: Mapping[str, Any]) -> None:
@@ -206,9 +166,9 @@ class Reins:
                 continue
             known = mosts[rein]
             if rein is Rein.LINK:
-                other.most = max(LEAST_BYTES, _rate(known))  # type: ignore[attr-defined]
+                other.most = max(other.most, _rate(known))
             else:
-                other.most = {str(disk): tuple(map(_rate, rates)) for disk, rates in known.items()}  # type: ignore[attr-defined]
+                other.most = {str(disk): tuple(map(_rate, rates)) for disk, rates in known.items()}
         if in_hand in self.all:
             self._law.in_hand = in_hand
 
@@ -217,7 +177,14 @@ class Reins:
         return self.cpus if self.in_hand is Rein.CPU else most_restrictive(self.cpus, self._carried.but(frozen=False))
 
     def _take(self, rein: Rein) -> None:
-        if rein is not self.in_hand:
+        if rein is self.in_hand:
+            return
+        try:
+            if rein is not Rein.CPU:
+                self._others[rein].prepare()
+        except RlctlError as error:
+            self._drop(rein, in_one_line(error))
+        else:
             self._unfreed = (self._unfreed | {self.in_hand}) - {Rein.CPU, rein} - self._lost
             log.info("BE is held by its %s from now on, not by its %s", rein, self.in_hand)
             self.in_hand, self._carried = rein, self._cpu.limits.full

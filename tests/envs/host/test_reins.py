@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
-from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, LEAST_BYTES, LinkShare, Reins
+from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
+from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
 from rlctl.envs.reins import LINK_SENT, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Telemetry, Value
 
@@ -24,7 +25,7 @@ class Host:
         self.limits, self.groups = LIMITS, ()
         self.cpus = LIMITS.full
         self.holds = {Rein.LINK: 1.0, Rein.DISK: 1.0}
-        self.refused = set()
+        self.refused, self.lacking = set(), set()
         self.look = look
         self.reins = Reins(self, {rein: Held(self, rein) for rein in self.holds})
         self.reins.moves = True
@@ -46,8 +47,14 @@ class Host:
 
 
 class Held:
+    most = None
+
     def __init__(self, host, rein):
         self.host, self.rein = host, rein
+
+    def prepare(self):
+        if self.rein in self.host.lacking:
+            raise HostError("no such thing here")
 
     def hold(self, ratio):
         if self.rein in self.host.refused:
@@ -187,6 +194,16 @@ def test_rein_that_is_not_freed_is_tried_again():
     assert host.holds == {Rein.LINK: 1.0, Rein.DISK: 0.25}
 
 
+def test_rein_that_cannot_be_had_frees_nobody():
+    host = Host()
+    host.lacking = {Rein.LINK}
+    host.take(Rein.LINK)
+    assert host.reins.apply(SOME) == SOME
+    assert (host.cpus, host.reins.in_hand) == (SOME, Rein.CPU)
+    host.reins.apply(SOME)
+    assert host.reins.in_hand is Rein.CPU
+
+
 def test_groups_that_come_are_followed():
     host = Host()
     host.groups = ("another",)
@@ -212,7 +229,14 @@ class Interface:
 
 def test_link_is_shared_by_the_most_it_sent():
     link = Interface()
-    share = LinkShare(link)
+    share = LinkShare(lambda: link, lambda: link.sent[0])
+    assert share.read_use(0.0) == {}
+    link.sent = 250_000, 0
+    assert share.read_use(1.0) == {LINK_SENT: 1.0}, "nobody counts BE's part before it is told apart"
+    share.hold(0.5)
+    assert link.held is None
+    share.prepare()
+    link.sent = 0, 0
     assert share.read_use(0.0) == {}
     link.sent = 10_000_000, 6_000_000
     assert share.read_use(1.0) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
@@ -226,7 +250,7 @@ def test_link_is_shared_by_the_most_it_sent():
 
 def test_what_was_known_of_reins_comes_back():
     link = Interface()
-    reins, again = (Reins(Host(), {Rein.LINK: LinkShare(link)}) for _ in range(2))
+    reins, again = (Reins(Host(), {Rein.LINK: LinkShare(lambda: link, lambda: link.sent[0])}) for _ in range(2))
     assert reins.state_dict()["most"]["link"] == LEAST_BYTES
     reins.read(0.0)
     link.sent = 10_000_000, 0

@@ -11,7 +11,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.probe import probe_resources
 from tests.doubles.cgroup_kernel import FakeKernel
 
-NAMES = ("memory protection", "memory PSI", "I/O weight", "resctrl", "powercap", "cpufreq")
+NAMES = ("memory protection", "memory PSI", "I/O weight", "I/O limits", "resctrl", "powercap", "cpufreq")
 
 
 def put(path: Path, text: str) -> None:
@@ -62,7 +62,7 @@ def test_a_full_machine_has_all(tmp_path: Path) -> None:
         put(path, text)
     found = found_on(tmp_path, "v2")
     assert all(one.present for one in found.values()), found
-    assert tuple(found) == (*NAMES[:4], "resctrl L3", "resctrl MB", "resctrl MBM", *NAMES[4:])
+    assert tuple(found) == (*NAMES[:5], "resctrl L3", "resctrl MB", "resctrl MBM", *NAMES[5:])
     assert found["resctrl"].reason.endswith("with cdp, mba_MBps")
     assert found["cpufreq"].reason == "2.60 GHz now, governor performance"
     assert found["I/O weight"].reason == "vda under bfq"

@@ -1,0 +1,80 @@
+"""The link's rein in shares: what BE and all others send, by the most that the interface was ever seen to send."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from rlctl.envs.host.cgroup.group import Group
+from rlctl.envs.reins import LINK_SENT, USE, Rein
+
+LEAST_BYTES = 125e3
+"""A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
+
+
+class HeldLink(Protocol):
+    """An interface on which BE has a class of its own; `rlctl.envs.host.reins.link.LinkRein` is one."""
+
+    def sent_bytes(self) -> tuple[int, int]:
+        """Everything that it sent, and BE's part of that."""
+
+    def hold(self, bytes_per_second: float | None) -> None:
+        """So much for all together, of which the LC is never denied any and BE has the rest; None: BE is free."""
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Other groups are BE's from now on."""
+
+    def close(self) -> None:
+        """Put the interface back as it was before."""
+
+
+class LinkShare:
+    """Holds BE to what the others leave of a share of that most.
+
+    Args:
+        open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
+            the interface's queues.
+        sent_bytes: What the interface has sent, before it has that class.
+
+    Attributes:
+        most: Bytes in a second of a window; may be set to what is known of this host.
+    """
+
+    def __init__(self, open_link: Callable[[], HeldLink], sent_bytes: Callable[[], int]) -> None:
+        self._open_link, self._sent_bytes = open_link, sent_bytes
+        self._link: HeldLink | None = None
+        self.most = LEAST_BYTES
+        self._before, self._before_seconds = (0, 0), math.nan
+
+    def prepare(self) -> None:
+        """Have BE's class on the interface; RlctlError: it cannot be put there, and why."""
+        if self._link is None:
+            self._link, self._before_seconds = self._open_link(), math.nan
+
+    def read_use(self, now_seconds: float) -> Mapping[str, float]:
+        """What was sent by that most, and what BE sent by what the others left of it; nothing at the first call."""
+        sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
+        passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
+        before, self._before = self._before, sent
+        if not passed > 0.0:
+            return {}
+        total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
+        self.most = max(self.most, total)
+        known = {USE[Rein.LINK]: be / max(self.most - total + be, be, 1.0)} if self._link else {}
+        return {LINK_SENT: total / self.most} | known
+
+    def hold(self, ratio: float | None) -> None:
+        """Hold all together to that share, of which BE has what the others leave."""
+        if self._link is not None:
+            self._link.hold(None if ratio is None else ratio * self.most)
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Other groups are BE's from now on."""
+        if self._link is not None:
+            self._link.follow(be_groups)
+
+    def close(self) -> None:
+        """Put the interface back as it was before."""
+        if self._link is not None:
+            self._link.close()
