@@ -25,7 +25,7 @@ LINK_SENT = "link_sent_ratio"
 """The counter with what the interface sent, by the most that it was ever seen to send."""
 
 USE = {Rein.LINK: "be_link_ratio", Rein.DISK: "be_disk_ratio"}
-"""Counters with BE's use of a rein: of the link by what the LC left of that most, of the disks by BE's own most."""
+"""Counters with BE's use of a rein: its level on the link as far as it used that, and of the disks by BE's own most."""
 
 WAITS = {Rein.CPU: "a CPU", Rein.LINK: "its link", Rein.DISK: "its disk"}
 """What the LC waits for where BE is in its way there."""
@@ -36,14 +36,15 @@ WORTH_RATIO = 0.1
 LITTLE_CPUS, LITTLE_RATIO = 0.05, 0.05
 """BE that uses less, of the CPUs or of another rein, is not what the LC waits behind."""
 
-NEAR_RATIO = 0.7
-"""So much of the most that it ever sent is near it: a tick that saw the link full for most of it is of a full link."""
+NEAR_RATIO = 0.5
+"""So much of the most that it ever sent is near it. BE at a CPU quota sends in bursts, which fill a link for half of
+the time, and others' packets wait behind each."""
 
 EVIDENCE = 2
 """Windows that speak for another rein, and none in between for the one in hand, until it is taken."""
 
-MEMORY_SECONDS = 60.0
-"""For so long one such window is remembered."""
+MEMORY_SECONDS = 600.0
+"""For so long one such window is remembered: a policy that holds 99 % of them meets one in two minutes."""
 
 KEEP_SECONDS = 30.0
 """For so long a rein that was taken is kept: what queued behind the other one is gone by then."""

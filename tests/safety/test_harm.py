@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.reins import USE
 from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
-from rlctl.safety.profile import load_profile
+from rlctl.safety.harm import HarmEvidence
+from rlctl.safety.profile import DEFAULT, load_profile
 from rlctl.safety.shield import Shield
 
 Calm = Callable[..., Telemetry]
@@ -131,3 +133,20 @@ def test_void_weight_waives_nothing_any_more(calm: Calm) -> None:
     assert shield.rule(seen, LEAST.safe, LEAST.full).allocation == LEAST.full
     shield.follow_weight(least=False)
     assert shield.rule(seen, LEAST.safe, LEAST.full).allocation.quota_cpus == LEAST.min_quota_cpus
+
+
+@pytest.mark.parametrize("name", USE.values())
+def test_be_that_needs_no_cpu_is_no_control(calm: Calm, name: str) -> None:
+    """Whoever copies whole files uses next to no CPU, and fills a disk or a link: what is missed is his doing."""
+    evidence = next(guard for guard in load_profile(DEFAULT).guards() if isinstance(guard, HarmEvidence))
+    records = []
+    for share in (0.0, 0.9):
+        record = evidence.start()
+        for second in range(30):
+            counters = {name: Value(share)}
+            record = evidence.advance(record, calm(float(second), 0.5, -1.0, be_cpus=Value(0.0), counters=counters))
+        records.append(record)
+    alone, beside = records
+    assert alone.held_windows > 0.0 == beside.held_windows
+    assert beside.free_missed_ratio == 1.0
+    assert not beside.cleared

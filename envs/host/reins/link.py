@@ -88,7 +88,7 @@ class LinkRein:
                 packets cannot be told from others'.
             PermissionMissing: It takes CAP_NET_ADMIN.
         """
-        namespace = NetworkNamespace.of_host() if namespace_pid is None else NetworkNamespace.of_process(namespace_pid)
+        namespace = _namespace(namespace_pid)
         try:
             found = _find(namespace, interface, lc_pids)
         except BaseException:
@@ -247,7 +247,7 @@ class LinkRein:
 
 def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid: int | None = None) -> str:
     """Name of the interface that `LinkRein.open` would take, with the errors that it has before it writes anything."""
-    with NetworkNamespace.of_process(namespace_pid) as namespace:
+    with _namespace(namespace_pid) as namespace:
         found = _find(namespace, interface, lc_pids)
         try:
             if found.shaper.foreign() and not found.shaper.is_ours():
@@ -255,6 +255,10 @@ def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid:
             return found.name
         finally:
             found.close()
+
+
+def _namespace(pid: int | None) -> NetworkNamespace:
+    return NetworkNamespace.of_host() if pid is None else NetworkNamespace.of_process(pid)
 
 
 def _foreign(name: str, found: str) -> str:

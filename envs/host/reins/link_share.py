@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.reins import LINK_SENT, USE, Rein
+from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, USE, Rein
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
@@ -30,7 +30,9 @@ class HeldLink(Protocol):
 
 
 class LinkShare:
-    """Holds BE to what the others leave of a share of that most.
+    """Holds BE to what the others leave of a share of that most, which two windows in a row must show.
+
+    In one alone a queue that was empty takes more than the link carries, and drops the rest.
 
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
@@ -45,7 +47,15 @@ class LinkShare:
         self._open_link, self._sent_bytes = open_link, sent_bytes
         self._link: HeldLink | None = None
         self.most = LEAST_BYTES
-        self._before, self._before_seconds = (0, 0), math.nan
+        self._before, self._before_seconds, self._last_total = (0, 0), math.nan, 0.0
+        self._ratio = 1.0  # in force
+
+    @classmethod
+    def of(cls, link: HeldLink) -> LinkShare:
+        """Of an interface that has the class already."""
+        share = cls(lambda: link, lambda: 0)
+        share.prepare()
+        return share
 
     def prepare(self) -> None:
         """Have BE's class on the interface; RlctlError: it cannot be put there, and why."""
@@ -53,21 +63,29 @@ class LinkShare:
             self._link, self._before_seconds = self._open_link(), math.nan
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
-        """What was sent by that most, and what BE sent by what the others left of it; nothing at the first call."""
+        """What was sent by that most, and BE's level as far as it used it; nothing at the first call.
+
+        BE may send what the others leave of its level. Where they leave next to nothing, and it sent, it used it all.
+        """
         sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         before, self._before = self._before, sent
         if not passed > 0.0:
             return {}
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
-        self.most = max(self.most, total)
-        known = {USE[Rein.LINK]: be / max(self.most - total + be, be, 1.0)} if self._link else {}
-        return {LINK_SENT: total / self.most} | known
+        self.most, self._last_total = max(self.most, min(total, self._last_total)), total
+        readings = {LINK_SENT: min(total / self.most, 1.0)}
+        if self._link:
+            left = self._ratio - (total - be) / self.most
+            used = min(be / self.most / left, 1.0) if left > LITTLE_RATIO else float(be > 0.0)
+            readings[USE[Rein.LINK]] = self._ratio * used
+        return readings
 
     def hold(self, ratio: float | None) -> None:
         """Hold all together to that share, of which BE has what the others leave."""
         if self._link is not None:
             self._link.hold(None if ratio is None else ratio * self.most)
+            self._ratio = 1.0 if ratio is None else ratio
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""

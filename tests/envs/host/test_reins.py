@@ -230,31 +230,44 @@ class Interface:
 def test_link_is_shared_by_the_most_it_sent():
     link = Interface()
     share = LinkShare(lambda: link, lambda: link.sent[0])
-    assert share.read_use(0.0) == {}
-    link.sent = 250_000, 0
-    assert share.read_use(1.0) == {LINK_SENT: 1.0}, "nobody counts BE's part before it is told apart"
+    seen = iterate(link, share)
+    assert next(seen) == {}
+    assert seen.send((250_000, 0)) == {LINK_SENT: 1.0}, "nobody counts BE's part before it is told apart"
     share.hold(0.5)
     assert link.held is None
     share.prepare()
-    link.sent = 0, 0
-    assert share.read_use(0.0) == {}
-    link.sent = 10_000_000, 6_000_000
-    assert share.read_use(1.0) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
-    link.sent = 15_000_000, 8_000_000
-    assert share.read_use(2.0) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7)}
+    assert seen.send((0, 0)) == {}
+    assert seen.send((20_000_000, 0))[LINK_SENT] == 1.0
+    assert share.most == 250_000, "one window alone fills a queue"
+    assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
+    assert share.most == 10_000_000
+    assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7)}
     share.hold(0.5)
     assert link.held == 5e6
+    assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == 0.5, "all of its level"
+    assert seen.send((5_000_000, 10))[USE[Rein.LINK]] == 0.5, "and where next to nothing is left"
+    assert seen.send((5_000_000, 0))[USE[Rein.LINK]] == 0.0, "unless it asks for none"
     share.hold(None)
     assert link.held is None
+
+
+def iterate(link, share):
+    """What a share says of windows, each given by the bytes that everybody and BE sent in a second of it."""
+    second, sent = 0.0, (0, 0)
+    while True:
+        more = yield share.read_use(second)
+        sent = sent[0] + more[0], sent[1] + more[1]
+        second, link.sent = second + 1.0, sent
 
 
 def test_what_was_known_of_reins_comes_back():
     link = Interface()
     reins, again = (Reins(Host(), {Rein.LINK: LinkShare(lambda: link, lambda: link.sent[0])}) for _ in range(2))
     assert reins.state_dict()["most"]["link"] == LEAST_BYTES
-    reins.read(0.0)
-    link.sent = 10_000_000, 0
-    assert reins.read(1.0)[LINK_SENT] == Value(1.0)
+    for second in range(3):
+        link.sent = 10_000_000 * second, 0
+        readings = reins.read(float(second))
+    assert readings[LINK_SENT] == Value(1.0)
     again.restore_state({**reins.state_dict(), "in_hand": "link"})
     again.moves = True
     again.apply(SOME)
