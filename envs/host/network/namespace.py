@@ -15,6 +15,7 @@ from rlctl.envs.host.decode import text_of
 
 PROC = Path("/proc")
 _NAMED = Path("/run/netns")  # where ip-netns(8) keeps those that need no process
+_INITIAL_GROUPS = 0xEFFF_FFFB  # PROC_CGROUP_INIT_INO in linux/proc_ns.h
 _CAP_SYS_PTRACE = 19  # linux/capability.h
 _CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 
@@ -119,6 +120,14 @@ def move_thread(file: int | None) -> None:
     failed = library.unshare(_CLONE_NEWNET) if file is None else library.setns(file, _CLONE_NEWNET)
     if failed:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def sees_all_groups(proc: Path = PROC) -> bool:
+    """Whether this process is in the initial namespace of control groups; a container may have one of its own.
+
+    The kernel counts a rule's levels from that one's root, and so finds no group outside it.
+    """
+    return os.stat(proc / "self/ns/cgroup").st_ino == _INITIAL_GROUPS
 
 
 def has_capability(number: int, proc: Path = PROC) -> bool:

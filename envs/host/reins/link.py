@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
-from rlctl.envs.errors import HostError, RlctlError, SensorError
+from rlctl.envs.errors import CgroupGone, HostError, RlctlError, SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.latency.inet_diag import InetDiag
 from rlctl.envs.host.latency.lc_sockets import NotTcp, find_ports
 from rlctl.envs.host.network.interface import Interface, journal_path
-from rlctl.envs.host.network.namespace import PROC, NetworkNamespace
+from rlctl.envs.host.network.namespace import PROC, NetworkNamespace, sees_all_groups
 from rlctl.envs.host.network.netlink import Netlink
 from rlctl.envs.host.network.packet_rules import SocketGroup
 from rlctl.envs.host.network.routes import Address, interface_towards, read_addresses
@@ -311,13 +311,20 @@ def _senders_of(group: Group, namespace_inode: int) -> Iterator[SocketGroup | Ad
             "(on a hybrid host below /sys/fs/cgroup/unified)"
         )
     root, path = found[0]
-    with contextlib.suppress(OSError):  # a group that was removed sends nothing
-        yield SocketGroup(path.stat().st_ino, len(path.relative_to(root).parts))
     # One process of each network.
     networks: dict[int, int] = {}
-    for pid in sorted(group.pids()):
-        with contextlib.suppress(OSError):  # it has ended
-            networks.setdefault(os.stat(PROC / str(pid) / "ns/net").st_ino, pid)
+    with contextlib.suppress(CgroupGone):
+        for pid in sorted(group.pids()):
+            with contextlib.suppress(OSError):  # it has ended
+                networks.setdefault(os.stat(PROC / str(pid) / "ns/net").st_ino, pid)
+    if sees_all_groups():
+        with contextlib.suppress(OSError):  # a group that was removed sends nothing
+            yield SocketGroup(path.stat().st_ino, len(path.relative_to(root).parts))
+    elif not networks or namespace_inode in networks:
+        raise HostError(
+            f"BE group {group.name} cannot be told from others in a cgroup namespace of rlctl's own: run its container "
+            "privileged, or with the host's (`docker run --cgroupns=host`)"
+        )
     for inode, pid in networks.items():
         if inode != namespace_inode:
             with contextlib.suppress(SensorError):

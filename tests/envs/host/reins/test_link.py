@@ -318,6 +318,14 @@ def test_restore_passes_over_vanished_interface(be, tmp_path):
     assert [one.path for one in report.skipped] == [journal_path(NAME)]
 
 
+def test_foreign_cgroup_namespace_is_refused(side, be, tmp_path):
+    """The kernel takes the rule there, and it matches nothing."""
+    command = ["unshare", "--cgroup", sys.executable, "-c", OF_ANOTHER_RLCTL, be.name, str(tmp_path)]
+    done = subprocess.run([*command, str(side.here.pid)], capture_output=True, text=True, timeout=60.0)
+    assert "--cgroupns=host" in done.stderr
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
+
+
 def test_doctor_tries_what_rein_takes():
     """It leaves nothing behind, for it tries it where nobody is."""
     layout = needs(CgroupController.PRESSURE)
