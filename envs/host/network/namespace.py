@@ -42,11 +42,16 @@ class NetworkNamespace:
             raise SensorError(f"network namespace of process {pid}: {error.strerror}") from error
 
     @classmethod
-    def of_host(cls) -> Self:
+    def of_host(cls, pid: int | None = None) -> Self:
         """That of the first process: a container may share the host's processes, and have a network of its own.
 
         It is this process's own where that one may not be looked at.
+
+        Args:
+            pid: A process whose namespace counts as the host's. Raises SensorError where it has gone.
         """
+        if pid is not None:
+            return cls.of_process(pid)
         try:
             return cls.of_process(1)
         except SensorError:

@@ -8,13 +8,15 @@ import struct
 from collections import Counter
 from collections.abc import Iterable
 
-from rlctl.envs.host.network.netlink import ACK, Message, Netlink, attribute, attributes
+from rlctl.envs.host.network.netlink import ACK, Message, Netlink, attribute, attributes, text
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _GET_ROUTE, _DESTINATION, _OUTPUT = 26, 1, 4  # RTM_GETROUTE, RTA_DST, RTA_OIF
 _ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, length of the prefix, flags, scope, interface
 _GET_ADDRESS, _OWN, _LOCAL, _GLOBAL = 22, 1, 2, 0  # RTM_GETADDR, IFA_ADDRESS, IFA_LOCAL, RT_SCOPE_UNIVERSE
+_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, kind, interface, flags, change
+_GET_LINK, _NAME, _STATISTICS = 18, 3, 23  # RTM_GETLINK, IFLA_IFNAME, IFLA_STATS64
 _LOOPBACK = 1  # LOOPBACK_IFINDEX in include/net/flow.h: the same in every namespace
 _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg
 
@@ -37,6 +39,12 @@ def read_addresses(route: Netlink) -> list[Address]:
         if scope == _GLOBAL:
             found.append(ipaddress.ip_address(fields.get(_LOCAL) or fields[_OWN]))
     return found
+
+
+def count_bytes(route: Netlink, name: str) -> int:
+    """What an interface has sent since it was made. Raises OSError: ENODEV where there is none of that name."""
+    answers = route.request(Message(_GET_LINK, _LINK.pack(0, 0, 0, 0, 0) + text(_NAME, name)))
+    return int.from_bytes(attributes(answers[0][_LINK.size :])[_STATISTICS][24:32], "little")  # tx_bytes
 
 
 def _output(route: Netlink, address: Address) -> int | None:

@@ -26,7 +26,7 @@ from rlctl.envs.host.network.interface import Interface, journal_path
 from rlctl.envs.host.network.namespace import PROC, NetworkNamespace, sees_all_groups
 from rlctl.envs.host.network.netlink import Netlink
 from rlctl.envs.host.network.packet_rules import SocketGroup
-from rlctl.envs.host.network.routes import Address, interface_towards, read_addresses
+from rlctl.envs.host.network.routes import Address, count_bytes, interface_towards, read_addresses
 from rlctl.envs.host.network.shaper import BURST_BYTES, UNLIMITED, ForeignQdisc, Sent
 
 DEBT_SECONDS = 0.1
@@ -88,7 +88,7 @@ class LinkRein:
                 packets cannot be told from others'.
             PermissionMissing: It takes CAP_NET_ADMIN.
         """
-        namespace = _namespace(namespace_pid)
+        namespace = NetworkNamespace.of_host(namespace_pid)
         try:
             found = _find(namespace, interface, lc_pids)
         except BaseException:
@@ -247,7 +247,7 @@ class LinkRein:
 
 def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid: int | None = None) -> str:
     """Name of the interface that `LinkRein.open` would take, with the errors that it has before it writes anything."""
-    with _namespace(namespace_pid) as namespace:
+    with NetworkNamespace.of_host(namespace_pid) as namespace:
         found = _find(namespace, interface, lc_pids)
         try:
             if found.shaper.foreign() and not found.shaper.is_ours():
@@ -257,8 +257,16 @@ def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid:
             found.close()
 
 
-def _namespace(pid: int | None) -> NetworkNamespace:
-    return NetworkNamespace.of_host() if pid is None else NetworkNamespace.of_process(pid)
+def read_sent_bytes(interface: str, namespace_pid: int | None = None) -> int:
+    """What an interface has sent, with no class on it; arguments as of `LinkRein.open`. HostError: it has gone."""
+    with (
+        NetworkNamespace.of_host(namespace_pid) as namespace,
+        namespace.run(lambda: Netlink(socket.NETLINK_ROUTE)) as route,
+    ):
+        try:
+            return count_bytes(route, interface)
+        except OSError as error:
+            raise HostError(f"{interface}: cannot read what it has sent: {error.strerror}") from error
 
 
 def _foreign(name: str, found: str) -> str:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rlctl.envs.errors import RlctlError, SensorError, in_one_line
+from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.events import Events
-from rlctl.envs.host.network.interface import INTERFACES, is_interface
+from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.reins.disk import DiskRein
-from rlctl.envs.host.reins.link import LinkRein, find_interface
+from rlctl.envs.host.reins.link import LinkRein, find_interface, read_sent_bytes
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.reins import Rein
@@ -27,7 +27,7 @@ class LinkPlace:
         interface: By name; None to find it by the route of the LC's traffic.
         lc_pids: The LC's processes.
         at_once: Put BE's class there now, and not only once the LC seems to wait for its link.
-        namespace_pid: A process in its network namespace; None for that of this process.
+        namespace_pid: A process in its network namespace; None for the host's.
     """
 
     interface: str | None
@@ -69,19 +69,11 @@ def _open_link(actuator: BeActuator, place: LinkPlace, journal: Journal | None) 
     pids = place.lc_pids
     name = find_interface(place.interface, pids, place.namespace_pid)
     share = LinkShare(
-        lambda: LinkRein.open(name, pids, actuator.groups, journal, place.namespace_pid), partial(_sent_bytes, name)
+        lambda: LinkRein.open(name, pids, actuator.groups, journal, place.namespace_pid),
+        partial(read_sent_bytes, name, place.namespace_pid),
     )
     # What a crashed predecessor has put there is taken over before BE's first tick.
     left = journal is not None and any(is_interface(entry.path) for entry in journal.entries)
     if place.at_once or left:
         share.prepare()
     return share
-
-
-def _sent_bytes(name: str) -> int:
-    """What an interface of this network namespace has sent. SensorError: it has gone."""
-    file = INTERFACES / name / "statistics/tx_bytes"
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError) as error:
-        raise SensorError(f"{file}: {error}") from error

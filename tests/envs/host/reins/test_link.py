@@ -22,7 +22,7 @@ from rlctl.envs.host.network.interface import journal_path
 from rlctl.envs.host.network.packet_rules import table_name
 from rlctl.envs.host.probe import probe_link
 from rlctl.envs.host.reins import link
-from rlctl.envs.host.reins.link import LinkRein
+from rlctl.envs.host.reins.link import LinkRein, find_interface, read_sent_bytes
 from tests.envs.host.reins.wire import BE_PORT, LC_PORT, NAME, Wire, wire
 from tests.needs import needs
 from tests.waiting import until
@@ -264,6 +264,21 @@ def test_interface_is_found_by_lcs_route(side, be):
         until(lambda: "ESTAB" in side.run("ss -tn"))
         with LinkRein.open(None, (side.sink.pid,), [be], None, side.sink.pid) as rein:
             assert rein.name == "far"
+
+
+def test_bytes_are_counted_without_classes(side):
+    before = read_sent_bytes(NAME, side.here.pid)
+    with side.sending("tcp", LC_PORT, 80.0):
+        until(lambda: read_sent_bytes(NAME, side.here.pid) > before + 1_000_000)
+    with pytest.raises(HostError, match="No such device"):
+        read_sent_bytes("nowhere", side.here.pid)
+
+
+def test_finding_writes_nothing(side, be):
+    assert find_interface(NAME, (), side.here.pid) == NAME
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
+    with pytest.raises(HostError, match="'nowhere'"):
+        find_interface("nowhere", ())
 
 
 def test_no_interface_is_taken_without_callers(side, be):
