@@ -18,6 +18,7 @@ from rlctl.envs.host.cgroup.journal import JOURNAL
 from tests.faults import bundles
 from tests.faults.client import Client, Endpoint
 from tests.faults.launcher import CLOCK, FREEZER, WRITE
+from tests.faults.link_kills import LINK_KILLS
 from tests.faults.pace import Promise
 from tests.faults.perf_stub import PERF
 from tests.faults.stage import Stage, TooLate
@@ -215,6 +216,20 @@ def _both_killed(stage: Stage, meanwhile: Callable[[Stage], None] = lambda stage
     stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
     stage.until(lambda: stage.free, "BE free again under the new controller")
     return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
+
+
+def _with_link(case: Case) -> Case:
+    """The same with BE's packets held on an interface, which has to be as before at the end."""
+
+    def act(stage: Stage) -> Fault:
+        stage.until(lambda: stage.holds_link, "the link held")
+        return case.act(stage)
+
+    def config(stage: Stage) -> dict[str, object]:
+        return {"be": {**stage.be_config, "link": stage.make_link()}}
+
+    does = f"{case.does}, with BE held on a link"
+    return replace(case, name=f"link-{case.name}", does=does, act=act, config=config, lacks=LINK_KILLS[0].lacks)
 
 
 def _start_elsewhere(stage: Stage) -> None:
@@ -442,6 +457,9 @@ CASES: tuple[Case, ...] = (
             end=_starts_again, endpoint=True, config=_learned("grows")),
 )  # fmt: skip
 """The matrix, in the order of issue 5."""
+
+_ON_LINK = ("controller-sigkill", "controller-sigstop", "both-sigkill")
+CASES += tuple(_with_link(case) for case in CASES if case.name in _ON_LINK)
 
 
 def _break_and_stall(stage: Stage) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -25,7 +26,8 @@ from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.process import read_task
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.launch import Launcher, Process, find_program
+from rlctl.envs.testbed.network.link import TOOLS
 from tests.faults.client import ANSWERING, Client, Endpoint
 from tests.faults.onlooker import Onlooker
 from tests.faults.pace import Pace
@@ -48,6 +50,9 @@ BE_WEIGHTS = {1: 16, 2: 2}  # enough to freeze at once, too little to disturb wh
 SETTINGS = ("cpu.*", "cpuset.*", "freezer.*", "cgroup.freeze", "cgroup.subtree_control")
 TRANSIENT = ("cpu.pressure", "cgroup.pressure")  # writable, but no settings
 WATCHDOG = re.compile(r"watchdog started: pid (\d+)")
+
+
+_LINKS = itertools.count()
 
 
 class TooLate(TestbedError):
@@ -105,6 +110,7 @@ class Stage:
         self.lc_process: Process
         self.service: Service
         self.originals: dict[str, bytes]
+        self.link = ""
 
     def __enter__(self) -> Self:
         """Make all of it.
@@ -177,9 +183,23 @@ class Stage:
         for number in range(min(len(self.order), self.pace.most_busy)):
             self.be_pids.append(self._be_processes.start(f"be-{number}", [sys.executable, "-I", "-S", "-c", BUSY]).pid)
 
+    def make_link(self) -> str:
+        """An interface for BE to be held on; its queues count as originals."""
+        self.link = f"rl{os.getpid()}n{next(_LINKS)}"
+        _ip("link", "add", self.link, "type", "veth", "peer", "name", f"{self.link}p")
+        self._stack.callback(_ip, "link", "del", self.link)
+        _ip("link", "set", self.link, "up")
+        self.originals |= _queues(self.link)
+        return self.link
+
+    @property
+    def holds_link(self) -> bool:
+        """The interface of `make_link` has rlctl's queues."""
+        return bool(self.link) and b"htb" in _queues(self.link)[self.link]
+
     def changed(self) -> list[str]:
-        """Settings of both groups that are not what they were before the start, byte for byte."""
-        now = {**settings(self.lc), **settings(self.be)}
+        """Settings of both groups and the link that are not what they were before the start, byte for byte."""
+        now = {**settings(self.lc), **settings(self.be), **(_queues(self.link) if self.link else {})}
         return [
             f"{path} is {now.get(path)!r}, was {text!r}"
             for path, text in self.originals.items()
@@ -372,6 +392,18 @@ class Stage:
     def _pause(self, seconds: float) -> None:
         if self._stop.wait(seconds):
             raise TestbedError("interrupted")
+
+
+def _ip(*words: str) -> None:
+    subprocess.run([find_program("ip", TOOLS["ip"]), *words], check=True)
+
+
+def _queues(link: str) -> dict[str, bytes]:
+    """The queueing disciplines of an interface, as tc prints them."""
+    shown = subprocess.run(
+        [find_program("tc", TOOLS["tc"]), "qdisc", "show", "dev", link], check=True, capture_output=True
+    )
+    return {link: shown.stdout}
 
 
 def settings(group: Group) -> dict[str, bytes]:
