@@ -1,8 +1,10 @@
 """`latency: {kind: tcp}` against the client's truth, second by second: nginx and memcached, alone and beside a spinner.
 
-The service has CPU 0, the load generator CPU 1; in every second phase a process that spins shares CPU 0. Told are the
-windows in which client and kernel see the target on the same side, false alarms, the median error of p95 and of the
-count of requests, and what looking costs; then that cost at other numbers of connections, all of them idle.
+The service has CPU 0, the load generator CPU 1; in every second phase a process that spins shares CPU 0. `nginx, link`
+answers over a link of 40 Mbit/s, which an upload fills in every second phase. --cpu-percent is what the looks may cost:
+with less of it there are fewer of them. Told are the windows in which client and kernel see the target on the same
+side, false alarms, the median error of p95 and of the count of requests, and what looking costs; then that cost at
+other numbers of connections, all of them idle.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -26,15 +29,18 @@ from rlctl.envs.host.latency.inet_diag import InetDiag
 from rlctl.envs.host.latency.tcp import TcpSource
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.telemetry import Missing, Reading
-from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, Link, LinkConfig
+from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import SLO
 from rlctl.report.page import render
 
-RATES = {"nginx": (60.0, 120.0, 200.0), "memcached": (1000.0, 2500.0, 4000.0)}
+LINK = "nginx, link"
+RATES = {"nginx": (60.0, 120.0, 200.0), "memcached": (1000.0, 2500.0, 4000.0), LINK: (60.0, 120.0, 200.0)}
 SPIN = "while True: pass"
 
 
@@ -50,19 +56,40 @@ class Second:
     kernel_seconds: float
 
 
+Neighbour = Callable[[], contextlib.AbstractContextManager[object]]
+
+
 @contextlib.contextmanager
-def running(service: LcProgram, folder: Path) -> Iterator[LcProgram]:
-    """The service on CPU 0."""
-    launcher = Launcher(folder)
-    try:
-        service.start(launcher)
+def running(name: str, folder: Path) -> Iterator[tuple[LcProgram, GeneratorConfig, Neighbour]]:
+    """The service on CPU 0, what its load generator needs, and who is beside it in every second phase."""
+    with contextlib.ExitStack() as stack:
+        inside: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
+        kind, address, beside = Nginx if name != "memcached" else Memcached, ("127.0.0.1", free_port()), spinning
+        if name == LINK:
+            link = stack.enter_context(Link(LinkConfig.model_validate({"rates": [[0.0, 40.0]]}), Launcher(folder)))
+            inside, address = (link.host.inside, link.client.inside), (HOST_ADDRESS, LC_PORT)
+            beside = partial(uploading, *(Launcher(folder, inside=one) for one in inside))
+        service: LcProgram = kind(address=address)
+        stack.callback(service.stop)
+        service.start(Launcher(folder, inside=inside[0]))
         service.ready()
         for pid in service.pids():
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), {0})
-        yield service
+        yield service, replace(service.load(), cpu=1, fifo_priority=50, inside=inside[1]), beside
+
+
+@contextlib.contextmanager
+def uploading(host: Launcher, client: Launcher) -> Iterator[None]:
+    """An upload that takes what it can get of the link."""
+    upload = Upload(1, client, "sendfile")
+    upload.start(host)
+    try:
+        upload.ready()
+        upload.begin()
+        yield
     finally:
-        service.stop()
+        upload.stop()
 
 
 def free_port() -> int:
@@ -71,15 +98,18 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def compare(service: LcProgram, rates: Sequence[float], seconds: int, slo: SLO) -> tuple[list[Second], str]:
-    """Every second of every rate, alone and beside a spinner, and what looking cost in words."""
+def compare(name: str, seconds: int, slo: SLO, cpu_ratio: float) -> tuple[list[Second], str]:
+    """Every second of every rate, alone and beside its neighbour, and what looking cost in words."""
     found = []
-    aimed = replace(service.load(), cpu=1, fifo_priority=50)
-    with LoadGenerator(aimed) as client, contextlib.closing(TcpSource(slo, service.pids, cpu_ratio=0.05)) as source:
-        for rate in rates:
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        service, aimed, neighbour = stack.enter_context(running(name, folder))
+        client = stack.enter_context(LoadGenerator(aimed))
+        source = stack.enter_context(contextlib.closing(TcpSource(slo, service.pids, cpu_ratio=cpu_ratio)))
+        for rate in RATES[name]:
             for beside in (False, True):
                 client.set_rate(rate)
-                with spinning() if beside else contextlib.nullcontext():
+                with neighbour() if beside else contextlib.nullcontext():
                     found += _seconds(client, source, rate, seconds, beside=beside)
         return found, str(source)
 
@@ -115,7 +145,7 @@ def summary(found: Sequence[Second], target_seconds: float) -> dict[str, float]:
     """Agreement, false alarms and errors over some seconds."""
     sides = [(one.truth_seconds > target_seconds, one.kernel_seconds > target_seconds) for one in found]
     # Beyond that the client queues, which no server sees.
-    known = [one for one in found if 0.0 < one.truth_seconds < 10.0 * target_seconds]
+    known = [one for one in found if 0.0 < one.truth_seconds < 10.0 * target_seconds] or found
     return {
         "windows": len(found),
         "same side %": 100.0 * sum(truth == kernel for truth, kernel in sides) / len(sides),
@@ -147,18 +177,19 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the measurement's arguments."""
     parser.add_argument("--seconds", type=int, default=10, metavar="N", help="of each phase (default: %(default)s)")
     parser.add_argument("--target", type=float, default=10.0, metavar="MS", help="default: %(default)s ms")
+    parser.add_argument("--cpu-percent", type=float, default=5.0, metavar="P", help="of a core (default: %(default)s)")
+    parser.add_argument("--services", default=";".join(RATES), help="default: '%(default)s'")
 
 
 def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     """Measure and print; the figures for --json."""
     slo, figures = SLO(args.target / 1e3, 0.95, math.inf), dict[str, object]()
     rows: list[list[str]] = []
-    for service in (Nginx(address=("127.0.0.1", free_port())), Memcached(address=("127.0.0.1", free_port()))):
-        with tempfile.TemporaryDirectory() as folder, running(service, Path(folder)):
-            found, cost = compare(service, RATES[service.name], args.seconds, slo)
-        figures[service.name] = told = summary(found, slo.target_seconds)
-        rows.append([service.name, *(f"{value:.3g}" for value in told.values())])
-        print(f"{service.name}: {cost}")
+    for name in args.services.split(";"):
+        found, cost = compare(name, args.seconds, slo, args.cpu_percent / 100.0)
+        figures[name] = told = summary(found, slo.target_seconds)
+        rows.append([name, *(f"{value:.3g}" for value in told.values())])
+        print(f"{name}: {cost}")
     print(render([["service", *told], *rows]))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
