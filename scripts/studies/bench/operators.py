@@ -52,7 +52,7 @@ from rlctl.report.page import render
 
 WARM = "warm"
 MODES = ("none", "weight", "rlctl", WARM)
-LOADS = {"idle": (0.0, 0.5), "low": (0.2, 1.0), "middle": (0.5, 1.0), "near": (0.8, 1.5), "idle again": (0.0, 0.5)}
+LOADS = {"idle": (0.0, 1.0), "low": (0.2, 1.0), "middle": (0.5, 1.0), "near": (0.8, 1.5), "idle again": (0.0, 0.5)}
 """Shares of the load that each service bears alone on its CPU; and its time, in --seconds."""
 
 LEAST_BE_RATIO = 0.95
@@ -66,6 +66,9 @@ MOST_SHARES = 262144
 """The most that cpu.shares takes."""
 
 START_SECONDS = 60.0
+
+SETTLE_SECONDS = 4.0
+"""Not counted after each start, of the ten that a cold one may take until BE has what the weight gives."""
 
 SERVER = """
 import asyncio, sys, time
@@ -256,12 +259,12 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the measurement's arguments."""
     parser.add_argument("--services", default=",".join(SERVICES), help="default: %(default)s")
     parser.add_argument(
-        "--seconds", type=int, default=6, metavar="N", help="of low and middle load; near has half more, idle half"
+        "--seconds", type=int, default=5, metavar="N", help="of a load; near has half more, the second idle half"
     )
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="default: %(default)s")
     parser.add_argument("--target", type=float, default=20.0, metavar="MS", help="default: %(default)s ms")
     parser.add_argument(
-        "--watch", type=int, default=45, metavar="N", help="seconds of all loads before `warm` counts first; 0: no warm"
+        "--watch", type=int, default=40, metavar="N", help="seconds of all loads before `warm` counts first; 0: no warm"
     )
     parser.add_argument(
         "--apart", action="store_true", help="on CPU 0 alone, ahead of all else on a machine that others use"
@@ -331,6 +334,7 @@ def one_run(name: str, mode: str, args: argparse.Namespace, memory: Path) -> dic
                         for load, (share, ratio) in LOADS.items()
                     }
 
+                time.sleep(SETTLE_SECONDS)
                 if mode == WARM and not known.exists():
                     run_loads(args.watch / sum(ratio for _, ratio in LOADS.values()))
                 measured = run_loads(args.seconds)
