@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.020
 """Between two looks: an LC that is overrun is some 10 ms late after as long, and fifty looks a second are cheap."""
 
-CALM_SECONDS, CALM_RATIO = 0.040, 0.25
+CALM_SECONDS, CALM_RATIO = 0.060, 0.25
 """Between two looks while none saw a new request, or one that waits for that share of its target."""
 
 CLOSE_SECONDS = 0.005

@@ -1,6 +1,6 @@
 """Tail latency of a TCP service from the kernel alone: no exporter, no log, no change to the service.
 
-A thread looks at the LC's connections: 50 times a second while a request waits for long, 25 times while none does,
+A thread looks at the LC's connections: 50 times a second while a request waits for long, 16 times while none does,
 and ten times while the LC is idle. It looks less often where that would cost more than it may.
 What a look tells of requests is in `tcp_requests`, what a window of looks tells of their tail in `tcp_window`.
 """
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 Pids = Callable[[], tuple[int, ...] | Missing]
 
-LOOK_SECONDS, CALM_LOOK_SECONDS, IDLE_LOOK_SECONDS, MOST_LOOK_SECONDS = 0.02, 0.04, 0.1, 1.0
+LOOK_SECONDS, CALM_LOOK_SECONDS, IDLE_LOOK_SECONDS, MOST_LOOK_SECONDS = 0.02, 0.06, 0.1, 1.0
 """Between two looks: at best; while no request waits for `CALM_RATIO` of the target; while the LC is idle; at worst."""
 
 CALM_RATIO, IDLE_SECONDS = 0.25, 1.0
