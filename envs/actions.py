@@ -161,10 +161,15 @@ def decode(action: Action, current: Allocation, limits: Limits) -> Allocation:
     """
     if isinstance(action, Allocation):
         return limits.clip(action)
+    return MOVES[index_of(action)].of(current, limits)
+
+
+def index_of(action: Action) -> int:
+    """The index into MOVES that an action is; PolicyError: it is none."""
     array = np.asarray(action)
     if array.ndim or array.dtype.kind not in "iu":
         raise PolicyError(f"{action!r} is no action: an index below {len(MOVES)} or an Allocation")
     index = int(array)
     if not 0 <= index < len(MOVES):
         raise PolicyError(f"action {index} is outside the table of {len(MOVES)} moves")
-    return MOVES[index].of(current, limits)
+    return index

@@ -100,28 +100,31 @@ class VectorLimits:
         self.minimum = Allocations.of([host.minimum for host in each])
 
 
-def decode_batch(actions: NDArray[np.integer] | Allocations, current: Allocations, limits: Limits) -> Allocations:
-    """What the actions of n hosts ask for, each as `rlctl.envs.actions.decode` would.
-
-    Args:
-        actions: Indices into MOVES, shape (n,), or Allocations.
+def checked_moves(actions: NDArray[np.integer], count: int) -> NDArray[np.int64]:
+    """Indices into MOVES, one for each of so many hosts.
 
     Raises:
         PolicyError: An index out of range, or a shape or type that is no action.
     """
-    if isinstance(actions, Allocations):
-        return actions.clip_to(limits)
-    moves, count = np.asarray(actions), len(current.quota_cpus)
+    moves = np.asarray(actions)
     if moves.shape != (count,) or moves.dtype.kind not in "iu":
         raise PolicyError(
             f"actions of type {moves.dtype} and shape {moves.shape} do not fit {count} hosts: "
             f"give integers of shape ({count},) or Allocations"
         )
-    outside = (moves < 0) | (moves >= len(MOVES))
-    if outside.any():
-        host = int(np.flatnonzero(outside)[0])
+    moves = np.ascontiguousarray(moves, np.int64)
+    if (host := compiled(find_outside)(moves, len(MOVES))) >= 0:
         raise PolicyError(f"host {host}: action {moves[host]} is outside the table of {len(MOVES)} moves")
-    return chosen(moves, current, limits)
+    return moves
+
+
+@law
+def find_outside(moves: Any, count: int) -> int:
+    """The first place of a number that is not one below `count`; -1 for none."""
+    for place in range(len(moves)):
+        if not 0 <= moves[place] < count:
+            return place
+    return -1
 
 
 def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocations:

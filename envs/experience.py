@@ -37,11 +37,13 @@ from rlctl.envs.level_counts import (
     add_missed,
     age_counts,
     bin_of,
+    forget_answers,
     forget_counts,
     free_holds,
     known_levels,
     level_of,
     load_of,
+    look,
     write_anew,
 )
 from rlctl.envs.rows import plain_field, plain_row, plain_rows, rows_of
@@ -119,6 +121,7 @@ def begin_host(row: Any) -> None:
     """A row of zeros taught nothing."""
     row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
     row["missed_from"] = BINS
+    forget_answers(row)
     lose_track(row)
     for place in range(BINS):
         row["calm"][place] = math.nan
@@ -128,7 +131,7 @@ def begin_host(row: Any) -> None:
 def lose_track(row: Any) -> None:
     """Of what the next tick would be held against."""
     row["seen_seconds"] = row["missing_since"] = row["before_load"] = row["earlier_load"] = math.nan
-    row["missed_load"] = row["missed_ratio"] = row["known_load"] = math.nan
+    row["missed_load"] = row["missed_ratio"] = math.nan
     row["before_level"] = row["missed_level"] = -1
     for ago in range(len(row["levels"])):
         row["levels"][ago] = -1
@@ -156,7 +159,7 @@ def book_window(
     if seen:
         _see_calm(row, bin_of(load), log_calm(latency_ratio))
     age_counts(row, passed)
-    row["seen_seconds"], row["known_load"] = now_seconds, math.nan
+    row["seen_seconds"] = now_seconds
 
     # A load that has just stepped up is measured as a mean over the step, and the requests of a window began in
     # the one before as well: a miss belongs to the highest load and the highest level around it.
@@ -246,20 +249,9 @@ def periods_of(age_seconds: float, window_seconds: float, tick_seconds: float) -
 
 
 @law
-def look(row: Any, load: float) -> None:
-    """Have the row say what is known of a load and of what it may become."""
-    if row["known_load"] == load:  # a tick asks twice
-        return
-    known = known_levels(row, bin_of(load), bin_of(AHEAD_RATIO * load), ENOUGH)
-    row["known_held"], row["known_bearable"], row["ahead_held"], row["ahead_bearable"] = known
-    row["known_load"] = load
-
-
-@law
 def held_at(row: Any, load: float, enough: float) -> int:
     """The highest level that held lately at a load, so many windows; -1 for none."""
-    place = bin_of(load)
-    return known_levels(row, place, place, enough)[0]
+    return known_levels(row, bin_of(load), enough)[0]
 
 
 @law
@@ -275,13 +267,14 @@ def tell(row: Any, load: float, latency_ratio: float, told: Any) -> None:
     told[4], told[5], told[6], told[7], told[8] = -1.0, -1.0, 0.0, 0.0, -1.0
     if math.isnan(load):
         return
-    look(row, load)
-    if row["known_held"] >= 0:
-        told[0], told[4] = _SHOWN[row["known_held"]], 1.0
-    if row["ahead_held"] >= 0:
-        told[1], told[5] = _SHOWN[row["ahead_held"]], 1.0
-    told[2], told[3] = _SHOWN[max(row["known_bearable"], 0)], _SHOWN[max(row["ahead_bearable"], 0)]
-    calm = float(row["calm"][bin_of(load)])
+    place = bin_of(load)
+    (held, bearable), (held_ahead, bearable_ahead) = look(row, place), look(row, bin_of(AHEAD_RATIO * load))
+    if held >= 0:
+        told[0], told[4] = _SHOWN[held], 1.0
+    if held_ahead >= 0:
+        told[1], told[5] = _SHOWN[held_ahead], 1.0
+    told[2], told[3] = _SHOWN[max(bearable, 0)], _SHOWN[max(bearable_ahead, 0)]
+    calm = float(row["calm"][place])
     above = log_calm(latency_ratio) - calm
     if not math.isnan(above):
         told[6] = 2.0 * (calm - _LOG_CALM_LOW) / _LOG_CALM_SPAN - 1.0
@@ -342,12 +335,11 @@ def filter_host(row: Any, levels: Any, mask: Any, left: Any, load: float, latenc
 @law
 def _least_and_most(row: Any, load: float, latency_ratio: float, price: float) -> tuple[int, int]:
     """The highest level that is bearable, and the one that BE should rise to."""
-    look(row, load)
-    held = int(row["ahead_held"])
+    held, bearable = look(row, bin_of(AHEAD_RATIO * load))
     if load < row["earlier_load"]:
         held = held_at(row, BIN_RATIO * load, ENOUGH)
     free = is_free(row, load)
-    bearable = TOP if free else max(int(row["ahead_bearable"]), held)
+    bearable = TOP if free else max(bearable, held)
     if not latency_ratio <= (1.0 if free else HOLD_RATIO):
         return bearable, -1
     if free:
@@ -390,11 +382,9 @@ class SafeLevelMemory:
         self.limits, self._max_load_rps = limits, 0.0
         fast = fast and compiled(begin_host) is not begin_host
         self.rows: Any = np.zeros(count, HOST_MEMORY) if fast else [plain_row(HOST_MEMORY) for _ in range(count)]
-        shares = np.broadcast_to(limits.min_quota_cpus / limits.cpus, count).tolist()
-        apart = np.broadcast_to(limits.least_weight, count).tolist()
-        for host, share in enumerate(shares):
-            self.rows[host]["least"], self.rows[host]["apart"] = level_of(share), apart[host]
-        self.form(_begin_each)(self.rows, count)
+        shares, apart = np.empty(count), np.empty(count, np.bool_)
+        shares[:], apart[:] = limits.min_quota_cpus / limits.cpus, limits.least_weight
+        self.form(_begin_each)(self.rows, shares, apart)
 
     def form(self, function: Function) -> Function:
         """The form of a law that is meant for these rows."""
@@ -475,7 +465,6 @@ class SafeLevelMemory:
         row = self.rows[0]
         for name, cells in zip(_COUNTS, counts, strict=True):
             row[name], row[f"{name}_worth"] = plain_field(HOST_MEMORY[name], cells), 1.0
-        row["known_load"] = math.nan
         write_anew(row)
 
     def observe(
@@ -502,8 +491,7 @@ class SafeLevelMemory:
         Args:
             enough: Windows that held, from which on a level counts as known.
         """
-        place = bin_of(load)
-        return Known(*known_levels(self.rows[host], place, place, enough)[:2])
+        return Known(*known_levels(self.rows[host], bin_of(load), enough))
 
     def features(self, load: float, latency_ratio: float, host: int = 0) -> list[float]:
         """What a learned policy sees of a host, see `tell`."""
@@ -583,8 +571,9 @@ class SafeLevelMemory:
 
 
 @law
-def _begin_each(rows: Any, count: int) -> None:
-    for host in range(count):
+def _begin_each(rows: Any, shares: Any, apart: Any) -> None:
+    for host in range(len(rows)):
+        rows[host]["least"], rows[host]["apart"] = level_of(float(shares[host])), bool(apart[host])
         begin_host(rows[host])
 
 

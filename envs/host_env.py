@@ -143,9 +143,7 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
         self.missed_deadlines, self._first = 0, True
         self.plant.reset(seed)
         self._apply(self.plant.limits.safe)
-        self.plant.wait()
-        self.telemetry = self.plant.read()
-        return self._observation(begins=True), self._info()
+        return self._begin(), self._info()
 
     def step(self, action: Action) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Apply an action, let one control period pass, and read what came of it.
@@ -194,11 +192,16 @@ class HostEnv(gym.Env[NDArray[np.float32], Any]):
             self.plant.apply(self.plant.limits.safe)  # never leave BE where a failed write has left it
             raise
 
-    def _observation(self, *, begins: bool = False) -> NDArray[np.float32]:
-        """What the policy sees of this tick, the first of an episode where it begins."""
+    def _begin(self) -> NDArray[np.float32]:
+        """Let the first period pass; returns what the policy sees."""
+        self.plant.wait()
+        self.telemetry = self.plant.read()
+        self.observer.reset()
+        return self._observation()
+
+    def _observation(self) -> NDArray[np.float32]:
+        """What the policy sees of this tick."""
         assert self.telemetry is not None
-        if begins:
-            self.observer.reset()
         if self._timeline is not None:
             self._timeline.add(self.telemetry, self.plant.current, self.plant.limits)
         self._seen = self.observer.observe(self.telemetry, self.plant.current)

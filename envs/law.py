@@ -48,7 +48,9 @@ def _entry(function: Any) -> Any:
 
 @cache
 def _callee(function: Any) -> Any:
-    return _numba().njit(_bound(function), nogil=True, error_model="numpy")
+    # Only other laws call it: what Python would call it by need not be made.
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return _numba().njit(_bound(function), nogil=True, error_model="numpy", **wrappers)
 
 
 def _bound(function: Any) -> Any:

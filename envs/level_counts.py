@@ -63,6 +63,9 @@ beside a frozen BE. The second number is the misses at one load that are tolerat
 FEW = 10.0
 """Windows of that kind that count as held before any was seen: a few misses are no share."""
 
+UNKNOWN = -2
+"""Of a bin that nobody has asked about since its answer may have changed."""
+
 TILE = 4
 """Bins whose sums stand side by side."""
 
@@ -91,9 +94,8 @@ HOST_MEMORY = np.dtype(
         *((name, "i8") for name in ("before_level", "missed_level")),
         # Levels of the last ticks, a ring.
         ("levels", "i1", (LEVELS,)), ("newest", "i8"),
-        # The load that was asked about last, and what was said of it and of what it may become.
-        ("known_load", "f8"),
-        *((name, "i8") for name in ("known_held", "known_bearable", "ahead_held", "ahead_bearable")),
+        # What `known_levels` says of each bin at ENOUGH, until something changes it: UNKNOWN, where nobody has asked.
+        *((name, "i1", (BINS,)) for name in ("known", "bearable")),
     ],
     align=True,
 )  # fmt: skip
@@ -144,6 +146,13 @@ def forget_counts(row: Any) -> None:
 
 
 @law
+def forget_answers(row: Any) -> None:
+    """What was said of all bins may not hold any more."""
+    for place in range(BINS):
+        row["known"][place] = UNKNOWN
+
+
+@law
 def age_counts(row: Any, passed_seconds: float) -> None:
     """Let time pass; a clock that was set back lets none."""
     if passed_seconds > 0.0:
@@ -158,6 +167,7 @@ def age_counts(row: Any, passed_seconds: float) -> None:
     row["missed_worth"] *= missed
     row["badly_worth"] *= 0.5 ** (passed / BADLY_HALF_LIFE_SECONDS)
     row["unaged_seconds"] = 0.0
+    forget_answers(row)
     if min(row["held_worth"], row["missed_worth"], row["badly_worth"]) < LEAST_WORTH:
         write_anew(row)
 
@@ -176,6 +186,7 @@ def write_anew(row: Any) -> None:
                 missed_from = min(missed_from, place)
     row["held_worth"] = row["missed_worth"] = row["badly_worth"] = 1.0
     row["missed_from"] = missed_from
+    forget_answers(row)
     for level in range(TOP + 1):
         held, missed, badly = 0.0, 0.0, 0.0
         for place in range(BINS):
@@ -203,6 +214,18 @@ def add_held(row: Any, place: int, level: int) -> None:
     for below in range(place + 1):
         above = row["held_above"][below // TILE][level]
         above[below % TILE] = float(above[below % TILE]) + (after - before)
+        # Of no more load: where this level or a higher one is known to hold, one more window of it says nothing new.
+        if row["known"][below] < level:
+            row["known"][below] = UNKNOWN
+    if level == row["least"]:
+        _forget_by_own_ratio(row)
+
+
+@law
+def _forget_by_own_ratio(row: Any) -> None:
+    """What is borne depends on `own_ratio`, which has changed; where nothing was missed all is borne."""
+    if row["missed_from"] < BINS:
+        forget_answers(row)
 
 
 @law
@@ -214,6 +237,7 @@ def add_missed(row: Any, place: int, level: int, badly: bool, apart: bool) -> No
         apart: As in HOST_MEMORY.
     """
     row["missed_from"] = min(place, row["missed_from"])
+    forget_answers(row)
     for reached in range(level, TOP if apart and level < TOP and not badly else TOP + 1):
         if row["held_above"][0][reached][0] > 0.0:  # else nothing held at that level
             _discount_held(row["held"], row["held_above"], place, reached)
@@ -264,49 +288,43 @@ def add_alone(row: Any, held: bool, missed: bool) -> None:
         row["alone_missed"] = DISCOUNT * float(row["alone_missed"]) + 1.0
     if held:
         row["alone_held"] = min(float(row["alone_held"]) + 1.0, MOST_COUNT)
+    _forget_by_own_ratio(row)
 
 
 @law
-def known_levels(row: Any, place: int, ahead: int, enough: float) -> tuple[int, int, int, int]:
-    """What is known of two bins of load, of which the second is no lower: two levels of each, -1 for none.
+def look(row: Any, place: int) -> tuple[int, int]:
+    """As `known_levels`, of windows that are ENOUGH; most ticks ask what was asked before."""
+    if row["known"][place] == UNKNOWN:
+        row["known"][place], row["bearable"][place] = known_levels(row, place, ENOUGH)
+    return int(row["known"][place]), int(row["bearable"][place])
+
+
+@law
+def known_levels(row: Any, place: int, enough: float) -> tuple[int, int]:
+    """What is known of a bin of load: two levels, -1 for none.
 
     The first is the highest that held lately, so many windows with it or with more. The second is the highest that
     nothing speaks against; the first is no higher.
     """
-    here, there = row["held_above"][place // TILE], row["held_above"][ahead // TILE]
-    worth, missing, place_in, ahead_in = (
-        float(row["held_worth"]),
-        ahead >= row["missed_from"],
-        place % TILE,
-        ahead % TILE,
-    )
-    needed = NEARLY * enough / worth
-    held, held_ahead, most, most_ahead = 0.0, 0.0, -1, -1
+    above, inside, worth = row["held_above"][place // TILE], place % TILE, float(row["held_worth"])
+    needed, missing = NEARLY * enough / worth, place >= row["missed_from"]
+    held, most = 0.0, -1
     for down in range(TOP + 1):
-        held += float(here[TOP - down][place_in])
-        held_ahead += float(there[TOP - down][ahead_in])
+        held += float(above[TOP - down][inside])
         if most < 0 and held >= needed:
             most = TOP - down
-        if most_ahead < 0 and held_ahead >= needed:
-            most_ahead = TOP - down
             if not missing:
                 break
-    bearable = bearable_ahead = TOP
-    if missing:
-        # What is missed only grows with the level, and what held only falls.
-        budget_ratio, missed, missed_ahead = BUDGET_RATIO + own_ratio(row), 0.0, 0.0
-        for level in range(TOP + 1):
-            missed += against(row, place, level)
-            missed_ahead += against(row, ahead, level)
-            if bearable == TOP and not is_borne(missed, held * worth, budget_ratio):
-                bearable = level - 1
-            if bearable_ahead == TOP and not is_borne(missed_ahead, held_ahead * worth, budget_ratio):
-                bearable_ahead = level - 1
-            if bearable < TOP and bearable_ahead < TOP:
-                break
-            held -= float(here[level][place_in])
-            held_ahead -= float(there[level][ahead_in])
-    return min(most, bearable), bearable, min(most_ahead, bearable_ahead), bearable_ahead
+    if not missing:
+        return most, TOP
+    # What is missed only grows with the level, and what held only falls.
+    budget_ratio, missed = BUDGET_RATIO + own_ratio(row), 0.0
+    for level in range(TOP + 1):
+        missed += against(row, place, level)
+        if not is_borne(missed, held * worth, budget_ratio):
+            return min(most, level - 1), level - 1
+        held -= float(above[level][inside])
+    return most, TOP
 
 
 @law

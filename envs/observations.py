@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,31 @@ EXPERIENCE = "experience"
 """Stands among the absent features for all that is told of the experience."""
 
 
+class ObserverRows(NamedTuple):
+    """What the observations of n hosts are made of.
+
+    Attributes:
+        memories, limits: HOST_MEMORY and LIMIT of each host.
+        frames: The last ticks, a ring; shape (depth, n, FRAME_SIZE).
+        lags: Ticks back that the vector shows.
+        told: What each host's experience told last, shape (n, TOLD).
+        prices: What a violation costs on each.
+        tick_seconds: Control period, the unit of ages.
+        hidden: A bit for each feature whose sensor the hosts lack.
+        learns: Whether their memories book their windows.
+    """
+
+    memories: Any
+    limits: Any
+    frames: NDArray[np.float32]
+    lags: NDArray[np.int64]
+    told: NDArray[np.float32]
+    prices: Array
+    tick_seconds: float
+    hidden: int
+    learns: bool
+
+
 class VectorObserver:
     """Turns the readings of n hosts into observations, with a short history and all that each host has taught.
 
@@ -50,10 +75,13 @@ class VectorObserver:
 
     Attributes:
         prices: What a violation costs, on all hosts or on each, see `Observation.price`.
+        depth, newest: Ticks that the history holds, and where in it the last one stands.
 
     Raises:
         ConfigError: Lags that do not descend to 0, or a feature that every host has or that there is not.
     """
+
+    rows: ObserverRows
 
     def __init__(
         self,
@@ -67,20 +95,31 @@ class VectorObserver:
             raise ConfigError(f"absent: {', '.join(unknown)}: no optional feature; there are {', '.join(OPTIONAL)}")
         self.limits, self.tick_seconds = limits, tick_seconds
         observer = Observer(limits if isinstance(limits, Limits) else limits.each[0], tick_seconds, lags)
-        self.lags, self.space = np.array(observer.lags), observer.space
+        self._lags, self.space = np.array(observer.lags), observer.space
         hidden = {*absent, *(name for of in absent for name in _SAME_SENSOR.get(of, ()))}
         self._hidden = sum(1 << place for place, feature in enumerate(FEATURES) if feature.name in hidden)
-        self._newest = 0
-        self.prices: Array | float = 1.0
-        self._priced: tuple[Array | float, Array] = 0.0, np.zeros(0)
+        self.depth, self.newest = int(self._lags[0]) + 1, 0
+        self._prices: Array | float = 1.0
         self.forget(0)
+
+    @property
+    def prices(self) -> Array | float:
+        """What a violation costs, on all hosts or on each."""
+        return self._prices
+
+    @prices.setter
+    def prices(self, prices: Array | float) -> None:
+        self._prices = prices
+        self.rows = self.rows._replace(prices=np.full(len(self.rows.told), prices, np.float64))
 
     def forget(self, count: int) -> None:
         """So many hosts begin, of which nothing is known."""
         self.experience = SafeLevelMemory(self.limits, count, fast=True)
-        self._frames = np.zeros((count, int(self.lags[0]) + 1, FRAME_SIZE), np.float32)  # rings, all at `_newest`
-        self._told, self._all = np.tile(UNTOLD, (count, 1)), np.ones(count, np.bool_)
-        self._limits = self.experience.rows_for(LIMIT, self.limits)
+        frames, told = np.zeros((self.depth, count, FRAME_SIZE), np.float32), np.tile(UNTOLD, (count, 1))
+        self.rows = ObserverRows(
+            self.experience.rows, self.experience.rows_for(LIMIT, self.limits), frames, self._lags, told,
+            np.full(count, self._prices, np.float64), self.tick_seconds, self._hidden, self._learns,
+        )  # fmt: skip
 
     def begin(
         self,
@@ -102,49 +141,35 @@ class VectorObserver:
             self.experience.forget(here)
         if taught is not None:
             self.experience.copy_hosts(taught, here, here)
-        return self.see(*self._rows(readings, current), which=here, begins=True)
+        begun = np.flatnonzero(here).tolist()
+        parts = [(0, count)] if len(begun) == count else [(place, place + 1) for place in begun]
+        return self._see(readings, current, parts, begins=True)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
-        return self.see(*self._rows(readings, current))
+        self.newest = (self.newest + 1) % self.depth
+        return self._see(readings, current, [(0, len(current.frozen))], begins=False)
 
-    def see(
-        self, readings: Any, current: Any, *, which: Flags | None = None, begins: bool = False
+    def _see(
+        self, readings: Readings, current: Allocations, parts: Sequence[tuple[int, int]], *, begins: bool
     ) -> NDArray[np.float32]:
-        """The vectors; the hosts in `which`, or all, have this tick added, or begin with it.
-
-        Args:
-            readings, current: Rows of READING and ALLOCATION.
-        """
-        if not begins:
-            self._newest = (self._newest + 1) % self._frames.shape[1]
-        count = len(self._all)
+        """What all see, where hosts from one place to another one show and teach a tick."""
+        count, form = len(current.frozen), self.experience.form
         seen = np.empty((count, *(self.space.shape or ())), np.float32)
-        self.experience.form(_observe_hosts)(
-            self.experience.rows, readings, current, self._limits,
-            self._frames, self._newest, self.lags, self._told, self._all if which is None else which, begins,
-            self._each_price(count),
-            self.tick_seconds, self._hidden, self._learns, seen, 0, count,
-        )  # fmt: skip
+        rows = self.experience.rows_for(READING, readings), self.experience.rows_for(ALLOCATION, current)
+        for part in parts:
+            form(see_hosts)(self.rows, *rows, self.newest, begins, seen, *part)
+        if parts != [(0, count)]:
+            form(show_hosts)(self.rows, self.newest, seen, 0, count)
         return seen
-
-    def _rows(self, readings: Readings, current: Allocations) -> tuple[Any, Any]:
-        return self.experience.rows_for(READING, readings), self.experience.rows_for(ALLOCATION, current)
-
-    def _each_price(self, count: int) -> Array:
-        if self._priced[0] is not self.prices or len(self._priced[1]) != count:
-            self._priced = self.prices, np.full(count, self.prices, np.float64)
-        return self._priced[1]
 
     def filter_moves(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
         """The moves of a mask that each host's experience leaves; all where none is kept."""
         if not self._learns:
             return mask
-        count, left = len(mask), np.empty_like(mask)
-        self.experience.form(_filter_hosts)(
-            self.experience.rows, *self._rows(readings, current), self._limits,
-            self._each_price(count), self._hidden, mask, np.empty(len(MOVES), np.int8), left, 0, count,
-        )  # fmt: skip
+        rows = self.experience.rows_for(READING, readings), self.experience.rows_for(ALLOCATION, current)
+        left = np.empty_like(mask)
+        self.experience.form(_filter_hosts)(self.rows, *rows, mask, np.empty(len(MOVES), np.int8), left)
         return left
 
 
@@ -184,88 +209,67 @@ def book_host(
 
 
 @law
-def observe_host(
-    memory: Any, reading: Any, allocation: Any, limit: Any, tick_seconds: float, hidden: int, learns: bool,
-    frame: Any, told: Any,
-) -> None:  # fmt: skip
-    """Write one tick's frame, and what is told of a host once it has taught its window."""
-    write_frame(reading, allocation, limit, tick_seconds, hidden, frame)
-    if learns:
-        load, ratio = book_host(memory, reading, allocation, limit, tick_seconds, hidden)
-        tell(memory, load, ratio, told)
+def show_hosts(rows: ObserverRows, newest: int, seen: Any, first: int, last: int) -> None:
+    """Write some hosts' vectors: the frames of some ticks, what is told of a host, and the price."""
+    frames, lags, told, prices = rows.frames, rows.lags, rows.told, rows.prices
+    for place in range(first, last):
+        at = 0
+        for lag in range(len(lags)):
+            then = (newest - int(lags[lag])) % len(frames)
+            for number in range(FRAME_SIZE):
+                seen[place, at + number] = frames[then, place, number]
+            at += FRAME_SIZE
+        for number in range(TOLD):
+            seen[place, at + number] = told[place, number]
+        seen[place, at + TOLD] = told_price(prices[place])
 
 
 @law
-def show_host(frames: Any, newest: int, lags: Any, told: Any, price: float, vector: Any) -> None:
-    """Write the vector: the frames of some ticks, what is told of the host, and the price."""
-    depth, place = len(frames), 0
-    for lag in range(len(lags)):
-        then = newest - int(lags[lag])
-        frame = frames[then if then >= 0 else then + depth]
-        for number in range(FRAME_SIZE):
-            vector[place + number] = frame[number]
-        place += FRAME_SIZE
-    for number in range(TOLD):
-        vector[place + number] = told[number]
-    vector[place + TOLD] = told_price(price)
-
-
-@law
-def _observe_hosts(
-    memories: Any, readings: Any, allocations: Any, limits: Any, frames: Any, newest: int, lags: Any, told: Any,
-    which: Any, begins: bool, prices: Any, tick_seconds: float, hidden: int, learns: bool, seen: Any,
-    first: int, last: int,
-) -> None:  # fmt: skip
-    for host in range(first, last):
-        if which[host]:
-            observe_host(
-                memories[host], readings[host], allocations[host], limits[host], tick_seconds, hidden, learns,
-                frames[host][newest], told[host],
-            )  # fmt: skip
-            if begins:  # before the first tick there is the first
-                for ago in range(len(frames[host])):
-                    frames[host][ago][:] = frames[host][newest]
-        show_host(frames[host], newest, lags, told[host], prices[host], seen[host])
-
-
-@law
-def filter_moves_of(
-    memory: Any, reading: Any, allocation: Any, limit: Any, price: float, hidden: int, mask: Any, levels: Any, left: Any
+def see_hosts(
+    rows: ObserverRows, readings: Any, allocations: Any, newest: int, begins: bool, seen: Any, first: int, last: int
 ) -> None:
-    """The moves of a mask that a host's experience leaves; `levels` is overwritten."""
-    quota, cpuset = float(allocation["quota_cpus"]), int(allocation["cpuset_cpus"])
-    cpus, least = int(limit["cpus"]), float(limit["min_quota_cpus"])
-    for move in range(len(levels)):
-        asked = apply_move(move, quota, cpuset, bool(allocation["frozen"]), cpus, least)
-        levels[move] = level_in_force(asked[0], asked[1], asked[2], cpus)[1]
-    load, ratio = load_and_latency(reading, hidden)
-    filter_host(memory, levels, mask, left, load, ratio, price)
+    """Have some hosts show and teach a tick, their first where it begins; what policies see is written to `seen`."""
+    memories, limits, frames, _, told, _, tick_seconds, hidden, learns = rows
+    for place in range(first, last):
+        frame = frames[newest, place]
+        write_frame(readings[place], allocations[place], limits[place], tick_seconds, hidden, frame)
+        if begins:  # before the first tick there is the first
+            for ago in range(len(frames)):
+                for number in range(FRAME_SIZE):
+                    frames[ago, place, number] = frame[number]
+    if learns:
+        for place in range(first, last):
+            load, ratio = book_host(
+                memories[place], readings[place], allocations[place], limits[place], tick_seconds, hidden
+            )
+            tell(memories[place], load, ratio, told[place])
+    show_hosts(rows, newest, seen, first, last)
 
 
 @law
-def _filter_hosts(
-    memories: Any, readings: Any, allocations: Any, limits: Any, prices: Any, hidden: int, masks: Any, levels: Any,
-    left: Any, first: int, last: int,
-) -> None:  # fmt: skip
-    for host in range(first, last):
-        filter_moves_of(
-            memories[host], readings[host], allocations[host], limits[host], prices[host], hidden,
-            masks[host], levels, left[host],
-        )  # fmt: skip
+def _filter_hosts(rows: ObserverRows, readings: Any, allocations: Any, masks: Any, levels: Any, left: Any) -> None:
+    """The moves of each host's mask that its experience leaves; `levels` is overwritten."""
+    memories, limits, _, _, _, prices, _, hidden, _ = rows
+    for place in range(len(masks)):
+        allocation, limit = allocations[place], limits[place]
+        quota, cpuset = float(allocation["quota_cpus"]), int(allocation["cpuset_cpus"])
+        cpus, least = int(limit["cpus"]), float(limit["min_quota_cpus"])
+        for move in range(len(levels)):
+            asked = apply_move(move, quota, cpuset, bool(allocation["frozen"]), cpus, least)
+            levels[move] = level_in_force(asked[0], asked[1], asked[2], cpus)[1]
+        load, ratio = load_and_latency(readings[place], hidden)
+        filter_host(memories[place], levels, masks[place], left[place], load, ratio, prices[place])
 
 
 def book(experience: SafeLevelMemory, readings: Readings, current: Allocations, tick_seconds: float) -> None:
     """Have all hosts teach a tick, see `book_host`."""
-    count = len(current.frozen)
     experience.form(_book_hosts)(
         experience.rows, experience.rows_for(READING, readings), experience.rows_for(ALLOCATION, current),
-        experience.rows_for(LIMIT, experience.limits), tick_seconds, 0, count,
+        experience.rows_for(LIMIT, experience.limits), tick_seconds,
     )  # fmt: skip
 
 
 @law
-def _book_hosts(
-    memories: Any, readings: Any, allocations: Any, limits: Any, tick_seconds: float, first: int, last: int
-) -> None:
-    for host in range(first, last):
+def _book_hosts(memories: Any, readings: Any, allocations: Any, limits: Any, tick_seconds: float) -> None:
+    for host in range(len(memories)):
         book_host(memories[host], readings[host], allocations[host], limits[host], tick_seconds, 0)

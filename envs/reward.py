@@ -14,6 +14,7 @@ import numpy as np
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.arrays import Array, Flags
+from rlctl.envs.features import latency_of
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
 from rlctl.envs.telemetry import Missing, Telemetry, number_or_nan
@@ -81,13 +82,7 @@ def reward(
 
 
 def rewards(
-    readings: Readings,
-    changed: Flags,
-    overridden: Flags,
-    *,
-    from_truth: bool = False,
-    work: float | Array = WORK,
-    first: bool = False,
+    readings: Readings, changed: Flags, overridden: Flags, *, from_truth: bool = False, work: float = WORK
 ) -> RewardTerms[Array]:
     """The rewards of a tick on many hosts.
 
@@ -95,39 +90,38 @@ def rewards(
         readings: Of the period in which the new allocations were in force.
         changed: Where the allocation is another than before, shape (n,).
         overridden: Where the shield changed what was asked for, shape (n,).
-        from_truth: Judge by what happened rather than by what the sensors say of it, late or never: for training,
-            where a lost window is no fault of the policy's and a late one only blurs which action it was.
-        work: Worth of BE's work on these hosts, or on each, in place of WORK; a violation costs 1.
-        first: As of `reward`.
+        from_truth, work: As of `pay`.
     """
-    terms = np.empty((len(RewardTerms._fields), len(changed)))
-    latency = readings.true_latency_seconds if from_truth else readings.latency_seconds
-    lost = np.zeros_like(readings.lost) if from_truth else readings.lost
-    worth = np.empty(len(changed))
-    worth[:] = work
-    compiled(_reward_each)(
-        latency, readings.target_seconds, lost, readings.be_work_rate, changed, overridden, worth, first, terms
-    )
-    return RewardTerms(*terms)
+    terms = np.empty((len(changed), len(RewardTerms._fields)))
+    compiled(_pay_each)(readings.rows, changed, overridden, work, from_truth, terms)
+    return RewardTerms(*terms.T)
 
 
 @law
-def _reward_each(
-    latency: Any,
-    target: Any,
-    lost: Any,
-    work_rate: Any,
-    changed: Any,
-    overridden: Any,
-    work: Any,
-    first: bool,
-    terms: Any,
-) -> None:
-    for host in range(len(latency)):
-        over = judge_latency(latency[host], target[host], lost[host])
-        terms[0, host], terms[1, host], terms[2, host], terms[3, host], terms[4, host] = reward_of(
-            over, work_rate[host], changed[host], overridden[host], work[host], first
-        )
+def _pay_each(readings: Any, changed: Any, overridden: Any, work: float, from_truth: bool, terms: Any) -> None:
+    for host in range(len(readings)):
+        pay(readings[host], changed[host], overridden[host], work, False, from_truth, terms[host])
+
+
+@law
+def pay(reading: Any, changed: bool, overridden: bool, work: float, first: bool, from_truth: bool, terms: Any) -> float:
+    """The reward of a tick; its terms are written in the order of `RewardTerms`.
+
+    Args:
+        reading: READING; of the period in which the new allocation was in force.
+        work: Worth of BE's work, in place of WORK; a violation costs 1.
+        first: As of `reward`.
+        from_truth: Judge by what happened rather than by what the sensors say of it, late or never: for training,
+            where a lost window is no fault of the policy's and a late one only blurs which action it was.
+    """
+    latency, lost = latency_of(reading), reading["lost"]
+    if from_truth:
+        latency, lost = reading["true_latency_seconds"], False
+    over = judge_latency(latency, reading["target_seconds"], lost)
+    found = reward_of(over, reading["be_work_rate"], changed, overridden, work, first)
+    for term in range(len(found)):
+        terms[term] = found[term]
+    return found[0] + found[1] + found[2] + found[3] + found[4]
 
 
 @law
@@ -146,7 +140,7 @@ def reward_of(
 
     Args:
         over: As `judge_latency` has it; it and `be_work_rate` may be unknown.
-        work, first: As of `rewards`.
+        work, first: As of `pay`.
     """
     reconfiguration = -RECONFIGURATION_COST if changed else 0.0
     override = -OVERRIDE_COST if overridden else 0.0

@@ -8,18 +8,20 @@ they never object.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits, apply_moves
-from rlctl.envs.arrays import Flags
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
 from rlctl.envs.rows import ALLOCATION, Row, Rows
+from rlctl.envs.sim.tick import BLOCK, SimRows, TickRows, ask, differ, pass_ticks
 from rlctl.envs.telemetry import MOST_LOAD_RATIO
 from rlctl.safety.gates import GateMemory, Strikes, gate_after, strikes_after
 from rlctl.safety.growth import Ceiling, Pace, SlackFloor, grow, pace_after
@@ -183,6 +185,45 @@ def bound_all(memories: Rows, constants: Rows, edges: Rows, current: Rows, most:
         )
 
 
+class GuardRows(NamedTuple):
+    """The guards of n hosts: MEMORY of each, CONSTANTS in one row, EDGES of each or in one row."""
+
+    memories: Rows
+    constants: Rows
+    edges: Rows
+
+
+@law
+def pass_shielded_ticks(
+    guards: GuardRows, learns: bool, known: Rows, rows: SimRows, tick: TickRows, before: Rows, moves: Any,
+    loads: Array, at: Any, number: int, newest: int, begins: bool, first: int, last: int,
+) -> None:  # fmt: skip
+    """As `pass_ticks`, under the ruling of guards.
+
+    Args:
+        learns: They have not learned from these readings yet.
+        known: READING; what is known before the tick.
+    """
+    memories, constants, edges = guards
+    limits, proposed, allocations, overridden = rows.seen.limits, tick.proposed, tick.allocations, tick.overridden
+    for begin in range(first, last, BLOCK):
+        end = min(begin + BLOCK, last)
+        for place in range(begin, end):
+            memory, now, asked, allowed = memories[place], before[place], proposed[place], allocations[place]
+            if len(moves) > 0:
+                ask(int(moves[place]), now, limits[place], asked)
+            if learns:
+                learn(memory, known[place], constants[0])
+            quota, cpuset, frozen = bound(
+                memory, constants[0], edges[place % len(edges)], now["quota_cpus"], now["cpuset_cpus"], now["frozen"]
+            )
+            allowed["quota_cpus"] = min(asked["quota_cpus"], quota)
+            allowed["cpuset_cpus"] = min(asked["cpuset_cpus"], cpuset)
+            allowed["frozen"] = asked["frozen"] or frozen
+            overridden[place] = differ(asked, allowed)
+        pass_ticks(rows, tick, before, moves[:0], loads, at, number, newest, begins, begin, end)
+
+
 class BatchShield:
     """The guards of n hosts, and what they remember.
 
@@ -214,7 +255,7 @@ class BatchShield:
     def reset(self) -> None:
         """Forget everything: all hosts begin."""
         self._latest: tuple[Readings, Allocations, Allocations] | None = None
-        self._learnt: Readings | None = None
+        self._learnt: Readings | Rows | None = None
         self.memories = np.zeros(self.count, MEMORY)
         for guard, memory in REMEMBERED.items():
             for name, value in memory._asdict().items():
@@ -236,6 +277,11 @@ class BatchShield:
             proposed.frozen | most.frozen,
         )
 
+    def loop(self, readings: Rows) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """The law by which hosts pass a tick under its ruling, see `rlctl.envs.sim.vector_env.VectorShield`."""
+        learns, self._learnt = readings is not self._learnt, readings
+        return pass_shielded_ticks, (GuardRows(self.memories, self._constants, self._edges), learns, readings)
+
     def mask(self, readings: Readings, current: Allocations) -> Flags:
         """Which moves are allowed on each host: bool, shape (n, len(MOVES))."""
         return apply_moves(current, self.limits).at_most(self._bounds(readings, current)).T
@@ -246,9 +292,12 @@ class BatchShield:
         if self._latest and self._latest[0] is readings and self._latest[1] is current:
             return self._latest[2]
         # Memory moves on before the bounds: a guard judges by what it has just seen.
-        if readings is not self._learnt:
-            self._learn(self.memories, readings.rows, self._constants)
-            self._learnt = readings
+        # Readings that stand in rows are told by these, as in `loop`.
+        rows = readings.rows
+        told = rows if rows is readings.lost.base else readings
+        if told is not self._learnt:
+            self._learn(self.memories, rows, self._constants)
+            self._learnt = told
         most = np.empty(self.count, ALLOCATION)
         self._bound(self.memories, self._constants, self._edges, current.rows, most)
         self._latest = readings, current, Allocations.of_rows(most)

@@ -19,11 +19,13 @@ from rlctl.envs.sim.link import link_rate
 from rlctl.envs.sim.physics import (
     HostOrders,
     Hosts,
+    Order,
     Shocks,
     advance_noise,
     capacity_rps,
     noisy_tail_seconds,
     offered_rps,
+    order_in,
     order_rows,
     pace_of,
     pass_link,
@@ -100,13 +102,20 @@ def foresee_all(
     for place in range(len(hosts)):
         own = place % count
         foresee(
-            hosts[place], constants[own], orders[place], found[place], shocks[place], rates_rps[own], tick, tick_seconds
+            hosts[place],
+            constants[own],
+            order_in(orders[place]),
+            found[place],
+            shocks[place],
+            rates_rps[own],
+            tick,
+            tick_seconds,
         )
 
 
 @law
 def foresee(
-    host: Row, c: Row, order: Row, found: Row, shock: float, rate_rps: float, tick: int, tick_seconds: float
+    host: Row, c: Row, order: Order, found: Row, shock: float, rate_rps: float, tick: int, tick_seconds: float
 ) -> None:
     """One case: the period as `step_host` has it, with the shocks of this case and all of BE's threads.
 
@@ -120,7 +129,7 @@ def foresee(
     offered = offered_rps(host, c, rate_rps, z.arrivals, tick_seconds)
     linked = c["link_bytes_per_second"] < math.inf
     link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
-    threads = running_threads(host, c, c["threads"], order["frozen"], tick_seconds)
+    threads = running_threads(host, c, c["threads"], order.frozen, tick_seconds)
     share, service, _ = share_cpus(host, c, order, offered, threads, link, seconds, tick_seconds)
     rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
     capacity = capacity_rps(c, share, service, be_bytes, link)
@@ -137,9 +146,9 @@ def foresee(
 
 
 @law
-def likeliest_shocks(c: Row, order: Row, rate_rps: float, shock: float, tick_seconds: float) -> Shocks:
+def likeliest_shocks(c: Row, order: Order, rate_rps: float, shock: float, tick_seconds: float) -> Shocks:
     """The noise of a case: the likeliest combination that moves the utilisation that far."""
-    pressure = 0.0 if order["frozen"] else min(order["quota_cpus"], c["threads"])
+    pressure = 0.0 if order.frozen else min(order.quota_cpus, c["threads"])
     steep = c["inflation_per_cpu"] * pressure + 2.0 * c["inflation_per_cpu2"] * pressure * pressure
     drift, rate = c["drift_cv"] * c["fresh_drift"], c["rate_cv"] * c["fresh_rate"]
     arrivals = math.sqrt(c["arrival_scv"] / max(rate_rps * tick_seconds, 1.0))

@@ -7,7 +7,7 @@ a thousand others, whatever the managers do; managers are compared on common ran
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,7 @@ def _offsets(channels: tuple[int, ...]) -> NDArray[np.uint64]:
     return np.array([(channel + 1) * _GOLDEN & _WORD for channel in channels], np.uint64)
 
 
+@lru_cache(maxsize=4096)  # episodes meet the same ticks again
 def places(tick: int, channels: tuple[int, ...]) -> NDArray[np.uint64]:
     """Where the numbers of some channels of a tick stand in everybody's sequence."""
     at: NDArray[np.uint64] = _offsets(channels) + np.array([tick * _TICK & _WORD], np.uint64)

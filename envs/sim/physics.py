@@ -48,7 +48,7 @@ HOST = np.dtype(
 """The state of one host: slow noises of unit variance, the link's credits, and the backlog."""
 
 ORDER = np.dtype([("quota_cpus", "f8"), ("cpuset_cpus", "f8"), ("frozen", "?"), ("weight_ratio", "f8")], align=True)
-
+"""As `HostOrders`, of one host."""
 
 WINDOW = np.dtype(
     [
@@ -104,6 +104,21 @@ class Window:
     def latency_seconds(self) -> Array:
         """The latency that counts, as in `Telemetry`: of the tail and the oldest request the larger one."""
         return np.maximum(self.tail_latency_seconds, self.oldest_request_seconds)
+
+
+class Order(NamedTuple):
+    """What BE may use on one host, see `HostOrders`."""
+
+    quota_cpus: float
+    cpuset_cpus: float
+    frozen: bool
+    weight_ratio: float
+
+
+@law
+def order_in(row: Row) -> Order:
+    """The order in a row of ORDER."""
+    return Order(row["quota_cpus"], row["cpuset_cpus"], row["frozen"], row["weight_ratio"])
 
 
 class Shocks(NamedTuple):
@@ -188,7 +203,7 @@ def link_rps(c: Row, be_bytes: float, rate: float) -> float:
 
 @law
 def share_cpus(
-    host: Row, c: Row, order: Row, offered: float, threads: float, link: float, seconds: float, tick_seconds: float
+    host: Row, c: Row, order: Order, offered: float, threads: float, link: float, seconds: float, tick_seconds: float
 ) -> tuple[Share, float, float]:
     """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference.
 
@@ -199,14 +214,14 @@ def share_cpus(
         seconds: Since the start of the run.
     """
     # BE's order of CPUs begins with those that the LC never runs on; only what is beyond them is shared.
-    own = min(order["cpuset_cpus"], c["own_cpus"])
-    shared = min(order["cpuset_cpus"] - own, c["shared_cpus"])
+    own = min(order.cpuset_cpus, c["own_cpus"])
+    shared = min(order.cpuset_cpus - own, c["shared_cpus"])
     free = max(own - c["client_cpus"] - c["client_cpu_seconds"] * offered, 0.0)
     spread = min(own + shared, c["threads"])
-    contest = contest_of(order["weight_ratio"], c["lc_cpus"], spread, free, shared, threads)
+    contest = contest_of(order.weight_ratio, c["lc_cpus"], spread, free, shared, threads)
     demand = offered + waiting_requests(host) / tick_seconds
     if link < math.inf:  # an LC that waits for the link leaves its CPUs to BE
-        most_be = min(order["quota_cpus"], min(own + shared, threads))
+        most_be = min(order.quota_cpus, min(own + shared, threads))
         demand = min(demand, link_rps(c, most_be * c["link_be_bytes"] * host["be_pace"], link))
     slowness = math.exp(c["drift_cv"] * host["drift"])  # by drift, and by an LC that was restarted
     if seconds >= c["restart_seconds"]:
@@ -216,7 +231,7 @@ def share_cpus(
     # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
     most = most_cpus(contest, lc_wants(demand * alone, wakes, c["lc_cpus"]), contest.fair)
     slowed = alone * (1.0 + inflation_beside(host, c, most))
-    share = share_out(contest, lc_wants(demand * slowed, wakes, c["lc_cpus"]), order["quota_cpus"])
+    share = share_out(contest, lc_wants(demand * slowed, wakes, c["lc_cpus"]), order.quota_cpus)
     inflation = inflation_beside(host, c, share.be_cpus)
     return share, alone * (1.0 + inflation), inflation
 
@@ -303,7 +318,14 @@ def pass_link(host: Row, c: Row, done: float, be_cpus: float, link: float, tick_
 
 @law
 def step_host(
-    host: Row, c: Row, order: Row, window: Row, at: NDArray[np.uint64], rate_rps: float, tick: int, tick_seconds: float
+    host: Row,
+    c: Row,
+    order: Order,
+    window: Row,
+    at: NDArray[np.uint64],
+    rate_rps: float,
+    tick: int,
+    tick_seconds: float,
 ) -> None:
     """Let one control period pass on a host; what happened is written to its window."""
     # All chance of the period depends on seed, tick and channel only: managers meet the same noise (`noise`).
@@ -316,7 +338,7 @@ def step_host(
     linked = c["link_bytes_per_second"] < math.inf
     link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
     threads = threads_between_pauses(host, c, at, seconds)
-    threads = running_threads(host, c, threads, order["frozen"], tick_seconds)
+    threads = running_threads(host, c, threads, order.frozen, tick_seconds)
     share, service, inflation = share_cpus(host, c, order, offered, threads, link, seconds, tick_seconds)
     # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
     rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
@@ -341,7 +363,7 @@ def step_host(
     carried = pass_link(host, c, done, be_cpus, link, tick_seconds) if linked else be_cpus
     # A sender whose output does not fit the link sleeps in its socket, and burns no CPU meanwhile.
     be_cpus_burned = be_cpus - c["link_wait_ratio"] * (be_cpus - carried)
-    host["was_frozen"] = order["frozen"]
+    host["was_frozen"] = order.frozen
     spike = c["spike_seconds"] if uniform(key, int(at[7])) < c["spike_chance"] else 0.0
     window["tail_latency_seconds"] = tail + waited + spike
     window["oldest_request_seconds"] = oldest + 0.5 * service  # who is in service is halfway through it on average
@@ -366,7 +388,7 @@ def step_hosts(
     """Let one control period pass on every host; there may be several states for each row of constants."""
     for place in range(len(hosts)):
         c, rate = constants[place % len(constants)], rates_rps[place % len(rates_rps)]
-        step_host(hosts[place], c, orders[place], windows[place], at, rate, tick, tick_seconds)
+        step_host(hosts[place], c, order_in(orders[place]), windows[place], at, rate, tick, tick_seconds)
 
 
 class Hosts:

@@ -25,7 +25,7 @@ that completes at t has waited since it arrived, when the rate of arrivals may h
 number of arrivals so far, at the end of each period. Of it `kept` up to `newest` count. `gone` is the number of
 completions so far."""
 
-_NEWTON_STEPS, _SMALLEST_STEP = 6, 1e-9  # the error of a step is the square of the one before
+_STEPS, _SMALLEST_STEP = 6, 1e-3  # the error of a step is the cube of the one before
 _NEARLY_EQUAL = 1e-6  # two exponentials of the same rate have a limit of their own, which this keeps away from
 
 
@@ -74,17 +74,18 @@ def sojourn_quantile(q: float, delayed: float, wait: float, service: float, cs2:
     weight_wait = delayed * wait / (wait - spread)
     weight_spread = 1.0 - weight_wait
     left = 1.0 - q
-    # Newton on ln P(T > x); where wait < spread a weight is negative and a step may pass the root. Six steps come
-    # within 1 % for all arguments tried (tests/envs/sim/test_queueing_theory.py).
-    x = spread * -math.log(left)
-    if delayed > left:
-        x += wait * math.log(delayed / left)
-    for _ in range(_NEWTON_STEPS):
+    # Halley's method on ln P(T > x), from where the slower exponential alone would lie: three steps come within 1e-9
+    # for nearly all arguments, and all within 1e-4 (tests/envs/sim/test_queueing_theory.py).
+    slowest, weight = (wait, weight_wait) if wait > spread else (spread, weight_spread)
+    x = slowest * math.log(weight / left) if weight > left else -spread * math.log(left)
+    for _ in range(_STEPS):
         slow, fast = weight_wait * math.exp(-x / wait), weight_spread * math.exp(-x / spread)
         tail = max(slow + fast, 1e-300)
-        slope = max((slow / wait + fast / spread) / tail, 1e-12)
+        slow, fast = slow / wait, fast / spread
+        slope = max((slow + fast) / tail, 1e-12)
         step = math.log(tail / left) / slope
-        x = max(x + step, 0.0)
+        bend = 1.0 - 0.5 * step * ((slow / wait + fast / spread) / (tail * slope) - slope)
+        x = max(x + (step / bend if bend > 0.5 else step), 0.0)
         if abs(step) < _SMALLEST_STEP * x:
             break
     return constant + x

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import Action, decode
+from rlctl.envs.actions import Action, index_of
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.features import latency_of
 from rlctl.envs.host_env import HostEnv
+from rlctl.envs.late_info import LateInfo
 from rlctl.envs.observation import LAGS
-from rlctl.envs.observations import VectorObserver
 from rlctl.envs.readings import Readings
-from rlctl.envs.reward import WORK, RewardTerms, judge_latency, reward_of
-from rlctl.envs.rows import ALLOCATION
+from rlctl.envs.reward import WORK, RewardTerms
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.loads_training import training_load
+from rlctl.envs.sim.physics import Window
 from rlctl.envs.sim.plant import LoadModel, SimPlant
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.seeds import EVALUATION_BIT, kind_of, training
+from rlctl.envs.sim.tick import NO_MOVES, TickLoop, TickRows
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
@@ -103,85 +104,50 @@ class SimHost(HostEnv):
         plant.set_weight(as_weight(weight))
         super().__init__(plant, lags, render_mode)
         self.plant: SimPlant = plant
-        self._many = VectorObserver(plant.limits, tick_seconds, lags)
+        self._loop = TickLoop(plant.limits, tick_seconds, lags)
 
     def step(self, action: Action) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """As `HostEnv.step`, by the laws in machine code where there are some; its telemetry is made when asked for."""
-        plant, before = self.plant, self.plant.current
-        self._apply(decode(action, before, plant.limits))
-        plant.wait()
-        # The reward is that of `HostEnv`, from a row of numbers in place of a telemetry.
-        observation, reading = self._observation(), self._readings[0]
-        over = judge_latency(latency_of(reading), reading["target_seconds"], reading["lost"])
-        work = float(reading["be_work_rate"])
-        terms = RewardTerms(*reward_of(over, work, before != plant.current, self.overridden, WORK, self._first))
-        self._first = False
-        info: dict[str, Any] = {"telemetry": None, "allocation": plant.current, "missed_deadlines": 0}
-        info |= {"reward": terms._asdict(), "cost": float(terms.missed)}
-        return observation, float(terms.total), False, False, LateInfo(info, self._tell)
+        """As `HostEnv.step`, in one loop over its laws, and with an info that is made when somebody looks at it."""
+        tick, moves = self._loop.new_tick(), NO_MOVES
+        if isinstance(action, Allocation):
+            asked = self.plant.limits.clip(action).numbers
+            tick.proposed[0] = tick.allocations[0] = asked
+        else:
+            moves = np.array([index_of(action)])
+        tick.overridden[0] = self.overridden
+        assert self._loop.latest is not None, "call reset() first"
+        self._show(self._loop.step(tick, self._loop.latest.allocations, moves))
+        return tick.observations[0], float(tick.rewards[0]), False, False, LateInfo(partial(_outcome, tick, self._tell))
 
     def filter_moves(self, mask: Flags) -> Flags:
         """The moves of a mask that what this host has taught leaves, as `HostEnv.filter_moves` has it."""
-        current = Allocations.of_rows(self._in_force)
-        left: Flags = self._many.filter_moves(mask[None], Readings.of(self._readings), current)[0]
+        assert self._loop.latest is not None, "call reset() first"
+        readings, current = Readings.of(self._loop.latest.readings), Allocations.of_rows(self._loop.latest.allocations)
+        left: Flags = self._loop.observer.filter_moves(mask[None], readings, current)[0]
         return left
 
-    def _observation(self, *, begins: bool = False) -> NDArray[np.float32]:
-        now = self.plant.current
-        self._readings, tell = self.plant.batch.read_rows()
-        self._in_force = np.array([(now.quota_cpus, now.cpuset_cpus, now.frozen)], ALLOCATION)
+    def _begin(self) -> NDArray[np.float32]:
+        tick = self._loop.begin(self.plant.batch, np.ones(1), WORK)
+        self._show(tick)
+        return tick.observations[0]
+
+    def _show(self, tick: TickRows) -> None:
+        """Have the plant and its telemetry be as after a tick."""
+        batch = self.plant.batch
+        batch.allocations = [Allocation(*tick.allocations[0].item())]
+        tell = batch.sensors.teller(Window(tick.windows), tick.readings)
         self._told = self._tell = cache(lambda: tell()[0])  # a shield knows a tick by its object
         if self._timeline is not None and self.telemetry is not None:
-            self._timeline.add(self.telemetry, now, self.plant.limits)
-        if begins:
-            self._many.forget(1)
-        seen: NDArray[np.float32] = self._many.see(self._readings, self._in_force, begins=begins)[0]
-        return seen
+            self._timeline.add(self.telemetry, self.plant.current, self.plant.limits)
 
 
-class LateInfo(dict[str, Any]):
-    """The info of a step, whose telemetry is made when somebody looks at it."""
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, known: dict[str, Any], tell: Callable[[], Telemetry]) -> None:
-        super().__init__(known)
-        self._tell = tell
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "telemetry" and super().__getitem__(name) is None:
-            self[name] = self._tell()
-        return super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self["telemetry"]
-        return super().__iter__()
-
-    def __or__(self, other: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
-        return dict(self) | other
-
-    def __reduce__(self) -> Any:
-        return dict, (dict(self),)
-
-    def __deepcopy__(self, memory: dict[int, Any]) -> LateInfo:
-        known = dict(zip(self.keys(), super().values(), strict=True))  # what is in it nobody changes
-        return LateInfo(known, self._tell)
-
-    def copy(self) -> dict[str, Any]:
-        """The same as a plain dict, with its telemetry."""
-        return dict(self)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """As `dict.get`, with its telemetry."""
-        return self[name] if name in self else default  # noqa: SIM401 - it is `get`
-
-    def items(self) -> Any:
-        """As `dict.items`, with its telemetry."""
-        return dict(self).items()
-
-    def values(self) -> Any:
-        """As `dict.values`, with its telemetry."""
-        return dict(self).values()
+def _outcome(tick: TickRows, tell: Callable[[], Telemetry]) -> dict[str, Any]:
+    """The info of a step."""
+    terms = RewardTerms(*tick.terms[0].tolist())
+    return {
+        "telemetry": tell(), "allocation": Allocation(*tick.allocations[0].item()), "missed_deadlines": 0,
+        "reward": terms._asdict(), "cost": float(terms.missed),
+    }  # fmt: skip
 
 
 class _EpisodePlant(SimPlant):

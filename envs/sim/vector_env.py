@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -13,16 +13,17 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rlctl.envs.actions import discrete_space
-from rlctl.envs.allocations import Allocations, decode_batch, useful_moves
+from rlctl.envs.allocations import Allocations, checked_moves, useful_moves
 from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host_env import require_no_options
+from rlctl.envs.late_info import LateInfo
 from rlctl.envs.observation import LAGS, MOST_PRICE
-from rlctl.envs.observations import VectorObserver
 from rlctl.envs.readings import Readings
-from rlctl.envs.reward import WORK, rewards
+from rlctl.envs.reward import WORK, RewardTerms
+from rlctl.envs.rows import Rows
 from rlctl.envs.sim.loads_training import training_load
-from rlctl.envs.sim.plant import LoadModel, SimBatch, SimHosts
+from rlctl.envs.sim.plant import LoadModel, SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.seeds import kind_of
 from rlctl.envs.sim.sim_env import (
@@ -34,6 +35,7 @@ from rlctl.envs.sim.sim_env import (
     episode_keys,
     fresh_seed,
 )
+from rlctl.envs.sim.tick import NO_MOVES, TickLoop, TickRows, pass_ticks
 from rlctl.envs.workload import Weight
 
 PRICE_STREAM = 7
@@ -46,14 +48,17 @@ class VectorShield(Protocol):
     def reset(self) -> None:
         """Forget everything: episodes begin."""
 
-    def rule(self, readings: Readings, current: Allocations, proposed: Allocations) -> Allocations:
-        """What may be written: never freer than what was proposed, and within the hosts' limits.
+    def loop(self, readings: Rows) -> tuple[Callable[..., None], tuple[Any, ...]]:
+        """The law by which hosts pass a tick under its ruling, and what it takes before what `pass_ticks` takes.
 
-        The same Readings object is the same tick.
+        What is in force is never freer than what was proposed, and within the hosts' limits.
+
+        Args:
+            readings: READING, what is known before the tick; the same array is the same tick.
         """
 
     def mask(self, readings: Readings, current: Allocations) -> Flags:
-        """Moves that `rule` lets through unchanged, shape (n, len(MOVES))."""
+        """Moves that it lets through unchanged, shape (n, len(MOVES))."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,21 +131,31 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self._hosts = partial(
             SimBatch, made, load=load, ticks=made_ticks, tick_seconds=given.tick_seconds, vary=given.vary, weight=weight
         )
-        self._observer = VectorObserver(self.limits, given.tick_seconds, given.lags, given.absent)
-        self.single_observation_space = self._observer.space
+        self._loop = TickLoop(self.limits, given.tick_seconds, given.lags, given.absent, from_truth=given.true_rewards)
+        self.single_observation_space = self._loop.observer.space
         self.single_action_space = discrete_space()
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._true_rewards, self.work, self._priced = given.true_rewards, given.work, given.priced
-        self._observer.prices = np.ones(num_envs)
-        self._safe = Allocations.same(self.limits.safe, num_envs)
+        self.work, self._priced = given.work, given.priced
         self._all = np.ones(num_envs, np.bool_)
         self._seeds: NDArray[np.uint64] | None = None
         self._episodes = np.zeros(num_envs, np.uint64)
-        self._batch: SimHosts | None = None
-        self.current = self._safe
-        self.readings: Readings | None = None
+        self._readings: tuple[TickRows | None, Readings | None] = None, None
         self._ended = False
+
+    @property
+    def current(self) -> Allocations:
+        """What is in force."""
+        return Allocations.of_rows(self._latest().allocations)
+
+    @property
+    def readings(self) -> Readings:
+        """The sensors' readings of the last period, one object of each."""
+        tick = self._latest()
+        if self._readings[0] is not tick or self._readings[1] is None:
+            self._readings = tick, Readings.of(tick.readings)
+        assert self._readings[1] is not None
+        return self._readings[1]
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -162,12 +177,12 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         require_no_options(given)
         super().reset(seed=seed if isinstance(seed, int) else None)
         self._seed(seed)
-        return self._begin(), _with_masks(self._state(), self._all)
+        return self._begin(), self._first_info()
 
     def close_extras(self, **_: Any) -> None:
         """Let go of the hosts; nothing can be stepped any more."""
         # Memory of thousands of hosts is let go at once.
-        self._batch = self.readings = None
+        self._loop.latest = None
 
     def step(
         self, actions: NDArray[np.integer] | Allocations
@@ -185,45 +200,36 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         self._require_open()
         if self._ended:
             return self._next_episodes()
-        before, readings = self.current, self._read()
-        proposed = decode_batch(actions, before, self.limits)
+        last, tick = self._latest(), self._loop.new_tick()
+        tick.overridden[:] = False
+        moves = NO_MOVES
+        if isinstance(actions, Allocations):
+            tick.proposed[:] = tick.allocations[:] = actions.clip_to(self.limits).rows
+        else:
+            moves = checked_moves(actions, self.num_envs)
         # The shield has the last word before anything is applied, as on a live host.
-        self.current = self.shield.rule(readings, before, proposed) if self.shield else proposed
-        batch = self._advance_hosts(self.current)
-        # From here on the readings are those of the period that has just passed under `after`.
-        after, readings = self.current, self._read()
-        terms = rewards(
-            readings,
-            before.differ(after),
-            overridden=proposed.differ(after),
-            from_truth=self._true_rewards,
-            work=self.work / self._observer.prices,
-            first=batch.hosts.tick == 2,
-        )
-        observation = self._observer.observe(readings, after)
-        outcome: dict[str, Any] = {"reward": terms._asdict(), "cost": np.asarray(terms.missed, np.float64)}
-        if self.shield is not None:
-            ruled = {"proposed": proposed._asdict(), "executed": after._asdict(), "overridden": proposed.differ(after)}
-            outcome |= ruled
-        ended = batch.hosts.tick - 1 >= self.max_episode_steps  # the period that a reset lets pass does not count
-        self._ended = bool(ended) and self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP
+        loop, guards = self.shield.loop(last.readings) if self.shield else (pass_ticks, ())
+        self._loop.step(tick, last.allocations, moves, loop=loop, guards=guards)
+        ended = self._loop.passed - 1 >= self.max_episode_steps  # the period that a reset lets pass does not count
+        self._ended = ended and self.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP
+        observation, about = tick.observations, partial(_step_info, tick, self._all, self.shield is not None)
         # SAME_STEP: whoever learns sees the new episode's first observation, and the last one in `final_obs`.
         if ended and not self._ended:
-            observation, info = self._autoreset(observation, outcome)
-        else:
-            info = _with_masks(self._state() | outcome, self._all)
-        return observation, terms.total, np.zeros_like(self._all), np.full_like(self._all, ended), info
+            self._episodes = self._episodes + np.uint64(1)
+            observation = self._begin()
+            about = partial(_reset_info, tick, self._latest(), self._all, self.shield is not None)
+        return observation, tick.rewards, np.zeros_like(self._all), np.full_like(self._all, ended), LateInfo(about)
 
     @property
     def prices(self) -> NDArray[np.float64]:
         """What a violation costs in the episode of each host, shape (n,); one number where all have the same."""
-        return np.asarray(self._observer.prices, np.float64)
+        return np.asarray(self._loop.observer.prices, np.float64)
 
     def action_masks(self) -> Flags:
         """As `HostEnv.action_masks`, of the moves that a shield lets through; shape (n, len(MOVES))."""
-        readings, shield = self._read(), self.shield
-        mask = useful_moves(self.current, self.limits) if shield is None else shield.mask(readings, self.current)
-        return self._observer.filter_moves(mask, readings, self.current)
+        readings, current, shield = self.readings, self.current, self.shield
+        mask = useful_moves(current, self.limits) if shield is None else shield.mask(readings, current)
+        return self._loop.observer.filter_moves(mask, readings, current)
 
     def _next_episodes(self) -> tuple[NDArray[np.float32], NDArray[np.float64], Flags, Flags, dict[str, Any]]:
         """The step after an end, in NEXT_STEP: the actions count for nothing."""
@@ -231,57 +237,30 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
             raise ConfigError("the episodes are over: call reset()")
         self._episodes = self._episodes + np.uint64(1)
         observation, nothing = self._begin(), np.zeros_like(self._all)
-        return observation, np.zeros(self.num_envs), nothing, nothing.copy(), _with_masks(self._state(), self._all)
+        return observation, np.zeros(self.num_envs), nothing, nothing.copy(), self._first_info()
 
     def _require_open(self) -> None:
         if self.closed:
             raise ConfigError("the environment is closed: make another one")
 
-    def _read(self) -> Readings:
-        if self.readings is None:
+    def _latest(self) -> TickRows:
+        if self._loop.latest is None:
             raise ConfigError("the hosts have not begun: call reset() first")
-        return self.readings
-
-    def _advance_hosts(self, current: Allocations) -> SimHosts:
-        """The hosts, after another period."""
-        assert self._batch is not None, "_read() has raised"
-        self._batch.step(current)
-        self.readings = self._batch.read()
-        return self._batch
+        return self._loop.latest
 
     def _begin(self) -> NDArray[np.float32]:
         """Begin new episodes; returns what the policies see."""
         assert self._seeds is not None
         keys, self._ended = episode_keys(self._seeds, self._episodes), False
         # BE begins each episode at the safe allocation, as a controller's start on a live host does.
-        self._batch, self.current = self._hosts(keys), self._safe
-        if self._priced:
-            self._observer.prices = prices_of(keys)
         if self.shield is not None:
             self.shield.reset()
-        # The first observation needs a window: one period passes at the safe allocation.
-        self._advance_hosts(self._safe)
-        return self._observer.begin(self._read(), self.current)
+        prices = prices_of(keys) if self._priced else np.ones(self.num_envs)
+        return self._loop.begin(self._hosts(keys), prices, self.work).observations
 
-    def _autoreset(
-        self, observation: NDArray[np.float32], outcome: dict[str, Any]
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin the next episodes; the last step's outcome goes into `final_info`."""
-        final = np.empty(self.num_envs, object)  # rows as objects, as Gymnasium's own vector environments do
-        for place, row in enumerate(observation):
-            final[place] = row
-        final_info = _with_masks(self._state() | outcome, self._all)
-        self._episodes = self._episodes + np.uint64(1)
-        observation = self._begin()
-        finals = {"final_obs": final, "_final_obs": self._all, "final_info": final_info, "_final_info": self._all}
-        return observation, _with_masks(self._state(), self._all) | _with_masks(outcome, ~self._all) | finals
-
-    def _state(self) -> dict[str, Any]:
-        """What every info holds, without masks."""
-        missed = np.zeros(self.num_envs, np.int64)
-        return {
-            "telemetry": self._read()._asdict(), "allocation": self.current._asdict(), "missed_deadlines": missed,
-        }  # fmt: skip
+    def _first_info(self) -> LateInfo:
+        tick, which = self._latest(), self._all
+        return LateInfo(lambda: _with_masks(_state(tick), which))
 
     def _seed(self, seed: int | Sequence[int | None] | None) -> None:
         """Set seeds and numbers of the episodes that begin now."""
@@ -316,6 +295,39 @@ def prices_of(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
     # A stream of its own, so that prices change no host's noise.
     share = np.array([np.random.default_rng([int(key), PRICE_STREAM]).random() for key in keys])
     return MOST_PRICE ** np.where(share < 0.5, 0.0, 4.0 * share - 3.0)
+
+
+def _state(tick: TickRows) -> dict[str, Any]:
+    """What every info holds, without masks."""
+    return {
+        "telemetry": Readings.of(tick.readings)._asdict(),
+        "allocation": Allocations.of_rows(tick.allocations)._asdict(),
+        "missed_deadlines": np.zeros(len(tick.rewards), np.int64),
+    }
+
+
+def _outcome(tick: TickRows, *, shielded: bool) -> dict[str, Any]:
+    """What the info of a step holds besides."""
+    terms = RewardTerms(*tick.terms.T)
+    outcome: dict[str, Any] = {"reward": terms._asdict(), "cost": np.asarray(terms.missed, np.float64)}
+    if not shielded:
+        return outcome
+    proposed, executed = (Allocations.of_rows(rows)._asdict() for rows in (tick.proposed, tick.allocations))
+    return outcome | {"proposed": proposed, "executed": executed, "overridden": tick.overridden}
+
+
+def _step_info(tick: TickRows, which: Flags, shielded: bool) -> dict[str, Any]:
+    return _with_masks(_state(tick) | _outcome(tick, shielded=shielded), which)
+
+
+def _reset_info(last: TickRows, first: TickRows, which: Flags, shielded: bool) -> dict[str, Any]:
+    """Of a step in which episodes end and begin: the last step's outcome is in `final_info`."""
+    final = np.empty(len(which), object)  # rows as objects, as Gymnasium's own vector environments do
+    for place, row in enumerate(last.observations):
+        final[place] = row
+    finals = {"final_obs": final, "final_info": _step_info(last, which, shielded)}
+    about = _with_masks(_state(first), which) | _with_masks(_outcome(last, shielded=shielded), ~which)
+    return about | finals | {f"_{name}": which for name in finals}
 
 
 def _autoreset_mode(given: AutoresetMode | str) -> AutoresetMode:

@@ -5,7 +5,7 @@ import pytest
 
 from rlctl.envs.actions import MOVES, decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
-from rlctl.envs.allocations import Allocations, decode_batch
+from rlctl.envs.allocations import Allocations, checked_moves
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
@@ -21,7 +21,7 @@ HOSTS = 12
 def test_allocations_are_clipped_as_limits_clip_them():
     limits = Limits(4)
     each = [Allocation(UNLIMITED, 9), Allocation(99.0, 2, frozen=True), Allocation(1e-6, 1), Allocation(0.5, 4)]
-    clipped = decode_batch(Allocations.of(each), Allocations.same(limits.safe, 4), limits)
+    clipped = Allocations.of(each).clip_to(limits)
     assert [clipped.host(i) for i in range(4)] == [limits.clip(one) for one in each]
 
 
@@ -35,9 +35,8 @@ def test_allocations_are_clipped_as_limits_clip_them():
     ],
 )
 def test_an_action_outside_the_space_names_its_host(actions, said):
-    limits = Limits(4)
     with pytest.raises(PolicyError, match=said):
-        decode_batch(actions, Allocations.same(limits.full, 2), limits)
+        checked_moves(actions, 2)
 
 
 def _profile(delay_ticks):

@@ -12,13 +12,17 @@ from rlctl.envs.features import FRAME_SIZE, write_frame
 from rlctl.envs.law import compiled
 from rlctl.envs.level_counts import (
     BINS,
+    ENOUGH,
     HOST_MEMORY,
     TOP,
+    UNKNOWN,
     add_held,
     add_missed,
     age_counts,
     bin_of,
+    known_levels,
     level_of,
+    look,
     write_anew,
 )
 from rlctl.envs.observation import told_price
@@ -139,7 +143,11 @@ def test_sums_are_those_of_counts(windows, pauses):
             compiled(one) if fast else one for one in (add_held, add_missed, age_counts, write_anew)
         )
         for held, place, level, badly, apart in windows:
+            look(row, place)  # an answer that is kept must be the one that would be given
             hold(row, place, level) if held else miss(row, place, level, badly, apart)
+            for other in range(BINS):
+                if row["known"][other] != UNKNOWN:
+                    assert (row["known"][other], row["bearable"][other]) == known_levels(row, other, ENOUGH)
         for pause in pauses:
             age(row, pause)
         sums = [np.array(row[name]) for name in SUMS]

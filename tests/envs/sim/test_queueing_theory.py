@@ -184,9 +184,10 @@ def test_host_alone_is_mg1_as_formulas_have_it(scv: float) -> None:
     wait_ratio=st.floats(0.0, 100.0),
     scv=st.floats(0.0, 4.0),
 )
-def test_newton_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
+def test_quantile_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
     # It is farthest off where just as many wait as the quantile leaves, and a wait is many times the service.
     once = sojourn_quantile(q, delayed, wait_ratio, 1.0, scv)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queueing, "_NEWTON_STEPS", 30)
-        assert sojourn_quantile(q, delayed, wait_ratio, 1.0, scv) == pytest.approx(once, rel=1e-2)
+        patch.setattr(queueing, "_STEPS", 60)
+        patch.setattr(queueing, "_SMALLEST_STEP", 1e-12)
+        assert sojourn_quantile(q, delayed, wait_ratio, 1.0, scv) == pytest.approx(once, rel=1e-4)

@@ -13,12 +13,14 @@ import rlctl.envs  # noqa: F401 - registers the ids
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.law import law
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.sim import seeds
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.sim.sim_env import SimHost
+from rlctl.envs.sim.tick import ask, copy_allocation, differ, pass_ticks
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
 from rlctl.envs.workload import Weight
 
@@ -47,13 +49,23 @@ class Frugal:
     def reset(self):
         self.begun += 1
 
-    def rule(self, readings, current, proposed):
-        self.ruled_at.append(readings.time_seconds.tolist())
-        frozen = proposed.frozen | (readings.load_ratio > 0.5)
-        return proposed._replace(frozen=frozen)
+    def loop(self, readings):
+        self.ruled_at.append(readings["time_seconds"].tolist())
+        return pass_frugal, (readings,)
 
     def mask(self, readings, current):
         return np.repeat(readings.load_ratio[:, None] <= 0.5, len(MOVES), axis=1)
+
+
+@law
+def pass_frugal(known, rows, tick, before, moves, loads, at, number, newest, begins, first, last):
+    for place in range(first, last):
+        asked, allowed = tick.proposed[place], tick.allocations[place]
+        ask(int(moves[place]), before[place], rows.seen.limits[place], asked)
+        copy_allocation(asked, allowed)
+        allowed["frozen"] = asked["frozen"] or known[place]["load_ratio"] > 0.5
+        tick.overridden[place] = differ(asked, allowed)
+    pass_ticks(rows, tick, before, moves[:0], loads, at, number, newest, begins, first, last)
 
 
 def test_gymnasium_accepts_the_single_one_without_a_warning():
