@@ -1,6 +1,6 @@
 """A tick of simulated hosts in one loop: what is asked for, physics, sensors, reward, memory, and what policies see.
 
-A few hosts pass their whole tick before the next ones begin: their rows are still in the processor's cache from one law
+A few hosts pass their whole tick before the next ones begin. Their rows are still in the processor's cache from one law
 to the next, and so is the code of a law from one host to the next. The loop is a law, too: it runs as machine code
 where Numba is there, and then in a thread for each core where there are many hosts.
 """
