@@ -68,6 +68,8 @@ def make(
     if hasattr(recipe, "clip_range"):
         arguments["clip_range"] = _schedule(recipe.clip_range)
     learner: Any = classes[algorithm]
+    # Torch would search every batch for NaN, for an eighth of the learner's time; sampling from one fails anyway.
+    torch.distributions.Distribution.set_default_validate_args(False)
     try:
         model = learner(recipe.policy, env, policy_kwargs=network_of(recipe), device="cpu", **arguments)
     except (ValueError, AssertionError, TypeError) as error:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.batch_learned import BatchLearned, Logits
-from rlctl.agents.batch_runner import BatchPolicyRunner
+from rlctl.agents.batch_runner import BatchPolicy, BatchPolicyRunner
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array
@@ -91,11 +91,17 @@ def score(
         absent: What it does not see, as in `VectorObserver`.
         masked: It chooses among the moves that the shield lets through, as a bundle does; without a shield among all.
     """
+    limits = VectorLimits([course.host.limits(course.weight)] * len(seeds))
+    policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
+    return score_policy(course, policy, seeds)
+
+
+def score_policy(course: Course, policy: BatchPolicy, seeds: Sequence[int]) -> Trial:
+    """Run a policy of as many hosts as there are seeds on a course."""
     limits, count = VectorLimits([course.host.limits(course.weight)] * len(seeds)), len(seeds)
     hosts = SimBatch(
         course.host, seeds, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
     )
-    policy = BatchLearned(logits, lags, limits, course.tick_seconds, masked=masked, absent=absent)
     runner = BatchPolicyRunner([policy], course.safety, limits, course.tick_seconds)
     windows = Windows.none(course.ticks, count)
     returns, current = np.zeros(count), runner.begin()
@@ -106,7 +112,7 @@ def score(
         windows.see(tick, hosts.truth())
         # A learner's reward of a window takes in what the decision before it cost.
         returns += rewards(readings, changed, overridden, from_truth=True).total
-        decided = runner.decide(readings, current)
+        decided = runner.decide(readings, current, hosts.telemetry)
         changed, overridden = decided.allocations.differ(current), decided.overridden
         windows.overridden[tick] = overridden
         current = decided.allocations

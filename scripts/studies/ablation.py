@@ -14,9 +14,6 @@ FULL = "full"
 SHIPPED = "ppo"
 """Who learns what ships as `ppo`."""
 
-TEACHER = "feedforward"
-"""Whom the warm start imitates."""
-
 
 @dataclass(frozen=True, slots=True)
 class Variant:
@@ -26,7 +23,7 @@ class Variant:
         name: Of its folder and its row.
         told: What is different about it.
         algorithm, recipe, hosts: What it is trained by and on.
-        teacher: Manager that it begins like; empty for none.
+        warm: Whether it begins like `oracle-model`, see `scripts.studies.warm_start`.
     """
 
     name: str
@@ -34,7 +31,7 @@ class Variant:
     algorithm: str
     recipe: OnPolicy
     hosts: Hosts
-    teacher: str = ""
+    warm: bool = False
 
 
 def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
@@ -52,7 +49,7 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
         Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
         Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
         Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),
-        Variant("warm-start", f"begins like {TEACHER} (behaviour cloning)", SHIPPED, recipe, hosts, TEACHER),
+        Variant("warm-start", "begins like oracle-model (imitation)", SHIPPED, recipe, hosts, warm=True),
         Variant(
             "one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", SHIPPED, recipe, one_work(hosts)
         ),

@@ -1,10 +1,15 @@
-"""A model to begin with that acts like a manager: behaviour cloning of the manager on the training hosts.
+"""A model to begin with that does what an upper bound would do: for `rlctl train --init`.
 
-The manager asks for an allocation, the network has moves: the hosts follow the nearest one (`nearest_move`), so the
-pairs are of states that the network will get into.
+The teacher is `oracle-model`, which knows the simulated host and the load: its answer hangs on the host, not on what it
+did before. A model that sees what sensors say can only learn what most hosts that look alike allow (learning by
+cheating: Chen et al., CoRL 2019). A manager as the teacher taught its own habits: to stay where it stood.
 
-PPO learns them by cross-entropy on its logits. DQN and QR-DQN learn by the large margin of DQfD (Hester et al., AAAI
-2018, eq. 2) on their values: the teacher's move shall be worth MARGIN more than any other; their scale stays that of
+The first round is driven by the teacher, the later ones by the model, while the teacher says what it would do there
+(DAgger: Ross et al., AISTATS 2011). The hosts are the learner's own, behind their shields; the answer is the allowed
+move nearest to the bound's.
+
+PPO learns by cross-entropy on its logits. DQN and QR-DQN learn by the large margin of DQfD (Hester et al., AAAI 2018,
+eq. 2) on their values: the teacher's move shall be worth MARGIN more than any other; their scale stays that of
 rewards.
 """
 
@@ -21,76 +26,99 @@ from stable_baselines3 import DQN
 from stable_baselines3.common.utils import set_random_seed
 from torch.nn.functional import cross_entropy
 
-from rlctl.agents import catalogue
-from rlctl.agents.policy_runner import PolicyRunner
-from rlctl.agents.training.algorithms import make, save, tensor_logits
-from rlctl.agents.training.host_kinds import Hosts, Kind, build, first_seed, present, readings_without
-from rlctl.agents.training.nearest_move import InMoves
+from rlctl.agents.bounds.oracle_model import OracleModel
+from rlctl.agents.training.algorithms import logits_of, make, save, tensor_logits
+from rlctl.agents.training.host_kinds import Hosts, build
 from rlctl.agents.training.recipe import Recipe
+from rlctl.agents.training.sb3_vec_env import SimVecEnv
+from rlctl.envs.allocation import Limits
+from rlctl.envs.allocations import Allocations, apply_moves
+from rlctl.envs.arrays import Flags
 from rlctl.envs.reward import WORK
-from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.safety.shield import Shield
+from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
-HOSTS, TICKS = 24, 300
-"""Hosts that the manager drives at a time, and for how long."""
+HOSTS, ROUNDS, TICKS = 224, 3, 300
+"""Hosts that are driven at a time, how often, and for how long."""
+
+EVERY = 3
+"""Ticks from one pair to the next: neighbours in time say much the same."""
 
 MARGIN = WORK / 2.0
-SAMPLES, EPOCHS = 20_000, 4
-"""Pairs of an observation and its move, and passes over them."""
+EPOCHS = 8
+"""Passes over the pairs after each round; twice as many after the last."""
 
-BATCH, LEARNING_RATE = 256, 1e-3
+BATCH, LEARNING_RATE = 256, 2e-3
 SEEDS = 1 << 19
-"""Run seed whose hosts the manager drives; runs of that seed and it share hosts."""
+"""Run seed of the first round's hosts; runs of that seed and those after it share hosts."""
 
 
 class Pairs(NamedTuple):
-    """What the manager did: observations, float32, shape (n, size), and moves, indices into MOVES, shape (n,)."""
+    """What was seen, float32, shape (n, size), and what the teacher would do, indices into MOVES, shape (n,)."""
 
     observations: NDArray[np.float32]
     moves: NDArray[np.int64]
 
 
-def save_like(manager: str, algorithm: str, recipe: Recipe, hosts: Hosts, seed: int, file: Path) -> float:
-    """Write a model that does what a manager would do; returns the share in which it then does the same."""
+def save_like_oracle(algorithm: str, recipe: Recipe, hosts: Hosts, seed: int, file: Path) -> float:
+    """Write a model that does what the teacher would do; returns the share of pairs in which it does."""
     set_random_seed(seed)
-    model = make(algorithm, recipe, build(hosts, 8, seed, recipe.lags), lambda: 1.0)
-    agreed = clone(model, pairs_of(hosts, manager, SAMPLES, seed, recipe.lags), EPOCHS)
+    model: Any = None
+    rounds: list[Pairs] = []
+    agreed = 0.0
+    for number in range(ROUNDS):
+        env = build(hosts, HOSTS, SEEDS + (seed * ROUNDS + number) % SEEDS, recipe.lags)
+        if model is None:
+            model = make(algorithm, recipe, env, lambda: 1.0)
+        rounds.append(driven(env, model if number else None))
+        env.close()
+        pairs = Pairs(*(np.concatenate(parts) for parts in zip(*rounds, strict=True)))
+        agreed = clone(model, pairs, 2 * EPOCHS if number == ROUNDS - 1 else EPOCHS)
     save(model, file)
     return agreed
 
 
-def pairs_of(hosts: Hosts, manager: str, samples: int, seed: int, lags: tuple[int, ...]) -> Pairs:
-    """Drive hosts of all kinds with a manager; PolicyError where there is none such, or it does not fit a host."""
-    rounds = -(-samples // (HOSTS * TICKS))
-    driven = [
-        _driven(kind, count, manager, first_seed(SEEDS + seed % SEEDS, HOSTS, number), lags)
-        for number in range(rounds)
-        for kind, count in present(hosts, HOSTS)
-    ]
-    return Pairs(*(np.concatenate(parts) for parts in zip(*driven, strict=True)))
+def driven(env: SimVecEnv, model: Any) -> Pairs:
+    """Pairs of hosts that the model drives, or with None the teacher."""
+    logits, teachers = logits_of(model) if model else None, [Teacher(group) for group in env.groups]
+    seen, rounds = env.reset(), []
+    for tick in range(TICKS if logits else TICKS // EVERY):
+        masks = np.array(env.env_method("action_masks"))
+        if not logits or tick % EVERY == 0:
+            ends = np.cumsum([group.num_envs for group in env.groups])
+            each = zip(teachers, np.split(masks, ends[:-1]), strict=True)
+            moves = np.concatenate([teacher.moves(mask) for teacher, mask in each])
+            rounds.append(Pairs(seen, moves))
+        seen = env.step(np.where(masks, logits(seen), -np.inf).argmax(axis=1) if logits else moves)[0]
+    return Pairs(*(np.concatenate(parts) for parts in zip(*rounds, strict=True)))
 
 
-def _driven(kind: Kind, count: int, manager: str, seed: int, lags: tuple[int, ...]) -> Pairs:
-    """One kind's hosts under the manager for one run."""
-    batch = SimBatch(kind.host(), range(seed, seed + count), training_load, TICKS, vary=True, weight=kind.weight)
-    policies, profile = [InMoves(catalogue.build(manager)) for _ in range(count)], kind.shield()
-    shields = [Shield(profile, batch.limits) if profile else None for _ in policies]
-    runners = [
-        PolicyRunner(one, shield, batch.limits, 1.0, strict=True, lags=lags, learns=True)
-        for one, shield in zip(policies, shields, strict=True)
-    ]
-    for runner in runners:
-        runner.start()
-    absent = readings_without(kind.absent)
-    seen, moves = [], []
-    for _ in range(TICKS):
-        batch.step()
-        each = zip(runners, [one.but(**absent) for one in batch.telemetry()], batch.allocations, strict=True)
-        batch.apply([runner.decide(telemetry, current).verdict.allocation for runner, telemetry, current in each])
-        seen += [one.observation.vector for one in policies]
-        moves += [one.chosen for one in policies]
-    return Pairs(np.array(seen, np.float32), np.array(moves, np.int64))
+class Teacher:
+    """The bound on the hosts of one environment, episode after episode."""
+
+    def __init__(self, group: SimHostVectorEnv) -> None:
+        self._group = group
+        self._bound: tuple[SimBatch, OracleModel] | None = None
+
+    def moves(self, masks: Flags) -> NDArray[np.int64]:
+        """The allowed moves nearest to what the bound would give BE in the next window."""
+        batch = self._group._batch
+        assert isinstance(batch, SimBatch), "the environment has begun"
+        if self._bound is None or self._bound[0] is not batch:  # an episode has its own hosts
+            self._bound = batch, OracleModel(batch)
+        wanted = Allocations.of(self._bound[1].act_all())
+        return nearest_moves(wanted, self._group.current, self._group.limits, masks)
+
+
+def nearest_moves(wanted: Allocations, current: Allocations, limits: Limits, masks: Flags) -> NDArray[np.int64]:
+    """The allowed moves, shape (n,), that come nearest: in the freezer, then in usable CPUs, then in the quota."""
+    done = apply_moves(current, limits)
+    usable = [np.where(one.frozen, 0.0, np.minimum(one.quota_cpus, one.cpuset_cpus)) for one in (done, wanted)]
+    quota = [np.minimum(one.quota_cpus, limits.cpus) for one in (done, wanted)]
+    # Differences in CPUs stay far below a thousand, so that no sum of the lesser ones makes up for a greater one.
+    apart = 1e6 * (done.frozen != wanted.frozen) + 1e3 * abs(usable[0] - usable[1]).round(4) + abs(quota[0] - quota[1])
+    found: NDArray[np.int64] = np.where(masks.T, apart, np.inf).argmin(axis=0)
+    return found
 
 
 def clone(model: Any, pairs: Pairs, epochs: int) -> float:

@@ -38,7 +38,7 @@ def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
     pairs = zip(one.hosts.kinds, full.hosts.kinds, strict=True)
     assert set().union(*(changed(mine, theirs) for mine, theirs in pairs)) == in_kinds
     assert (one.algorithm != full.algorithm) == (name == "masked")
-    assert bool(one.teacher) == (name == "warm-start")
+    assert one.warm == (name == "warm-start")
 
 
 def test_without_shield_there_is_none_on_any_host(found):

@@ -22,7 +22,7 @@ SPACE = load_space("ppo", RECIPE)
         (["recipe:", "  gamma: {uniform: [0.8, 0.9], choice: [0.9]}"], 3, "give one of"),
         (["recipe:", "  gamma: {unform: [0.8, 0.9]}"], 3, "did you mean 'uniform'?"),
         (["recipe:", "  n_epochs: {choice: [4, 0]}"], 3, "n_epochs is 0"),
-        (["recipe:", "  n_epochs: {choice: [1, 2]}"], 1, "n_epochs: 4, as the first trial has it, is outside"),
+        (["recipe:", "  n_epochs: {choice: [1, 4]}"], 1, "n_epochs: 2, as the first trial has it, is outside"),
         (["recipe:", "  n_timesteps: {choice: [4]}"], 3, "follows from the budget"),
         (["shield:", "  profile: responsive"], 2, "shield: its margins are not searched any more"),
     ],
