@@ -63,6 +63,7 @@ class Pairs(NamedTuple):
 def save_like_oracle(algorithm: str, recipe: Recipe, hosts: Hosts, seed: int, file: Path) -> float:
     """Write a model that does what the teacher would do; returns the share of pairs in which it does."""
     set_random_seed(seed)
+    torch.set_num_threads(1)  # a small network is no faster on more
     model: Any = None
     rounds: list[Pairs] = []
     agreed = 0.0
