@@ -419,6 +419,10 @@ class SafeLevelMemory:
         age_counts(self.rows[0], seconds)
         lose_track(self.rows[0])
 
+    def expect_backlog(self, now_seconds: float) -> None:
+        """What the first host misses now is the backlog of something else, until it holds or goes on for long."""
+        self.rows[0]["missing_since"] = now_seconds
+
     def rescale_load(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.
 

@@ -210,6 +210,7 @@ class Observer:
         """Go by what is known of another rein, which is older by the time in which it was not in hand."""
         self._left_seconds[self._rein], self._rein = now_seconds, rein
         self.experience.age(max(now_seconds - self._left_seconds.pop(rein, now_seconds), 0.0))
+        self.experience.expect_backlog(now_seconds)
 
     def observe(
         self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None, *, cut: bool = False

@@ -22,7 +22,7 @@ class Rein(StrEnum):
 
 
 LINK_SENT = "link_sent_ratio"
-"""The counter with what the interface sent, by the most that it was ever seen to send."""
+"""The counter with what the interface sent, by the most that it was seen to send before."""
 
 USE = {Rein.LINK: "be_link_ratio", Rein.DISK: "be_disk_ratio"}
 """Counters with BE's use of a rein: its level on the link as far as it used that, and of the disks by BE's own most."""
@@ -49,8 +49,11 @@ MEMORY_SECONDS = 600.0
 KEEP_SECONDS = 30.0
 """For so long a rein that was taken is kept: what queued behind the other one is gone by then."""
 
+MORE_RATIO = 1.3
+"""So much more than usual is sent beside a BE that sends, as long as nobody counts its part."""
+
 USUAL = 0.1
-"""Weight of a window that held in what the LC usually waits for, which is nobody's doing."""
+"""Weight of a window that held beside a frozen BE in what the LC usually waits for, which is nobody's doing."""
 
 
 def waits_of(telemetry: Telemetry) -> dict[str, float]:
@@ -121,15 +124,17 @@ class ReinLaw:
             level: What BE had in the window, or until it was cut.
             ran_ratio: Share of the window in which BE had that.
         """
-        # 1. What the LC waits for while its target is held is its own affair.
-        if telemetry.missed is False:
-            for what, share in waits_of(telemetry).items():
+        # 1. What the LC waits for alone, while its target is held, is its own affair.
+        if telemetry.missed is False and level.at_most(limits.safe):
+            sent = _counter(telemetry, LINK_SENT)
+            for what, share in (waits_of(telemetry) | ({LINK_SENT: sent} if sent is not None else {})).items():
                 self._usual[what] = (1.0 - USUAL) * self._usual.get(what, share) + USUAL * share
-        # 2. Only a miss beside a BE that ran says anything.
-        if telemetry.missed is not True or level.frozen or level.at_most(limits.minimum):
+        # 2. Only a miss beside a BE that ran says anything; of the CPUs one beside more than the least level.
+        if telemetry.missed is not True or level.frozen:
             return self.in_hand
         ran_ratio, now = max(ran_ratio, LITTLE_RATIO), telemetry.time_seconds
-        used = [rein for rein in Rein if rein in self._reins and _is_used(telemetry, rein, ran_ratio)]
+        reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
+        used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
         suspect = self._find_suspect(telemetry, used, ran_ratio)
         if suspect is None:
             return self.in_hand
@@ -144,10 +149,11 @@ class ReinLaw:
 
     def _find_suspect(self, telemetry: Telemetry, used: Sequence[Rein], ran_ratio: float) -> Rein | None:
         """The rein that BE uses of what the LC waited for; None where it waited for nothing that is known."""
-        waits = waits_of(telemetry)
-        longer = {rein: waits.get(what, 0.0) - self._usual.get(what, 0.0) for rein, what in WAITS.items()}
+        longer = self._longer_waits(telemetry)
         if used and longer[most := max(used, key=lambda rein: longer[rein])] >= WORTH_RATIO * ran_ratio:
             return most
+        if max(longer.values()) >= WORTH_RATIO:  # behind others than BE
+            return None
         # Late without a wait that the host can see: what is late then waits outside it, behind a full link.
         full = (_counter(telemetry, LINK_SENT) or 0.0) >= NEAR_RATIO * ran_ratio
         if full and Rein.LINK in used:
@@ -155,13 +161,20 @@ class ReinLaw:
         # To hold BE by what it does not use is no hold at all: the CPUs reach everything that it computes.
         return Rein.CPU if self.in_hand not in used else None
 
+    def _longer_waits(self, telemetry: Telemetry) -> dict[Rein, float]:
+        """How much longer than alone the LC waited, of each rein."""
+        waits = waits_of(telemetry)
+        return {rein: waits.get(what, 0.0) - self._usual.get(what, 0.0) for rein, what in WAITS.items()}
 
-def _is_used(telemetry: Telemetry, rein: Rein, ran_ratio: float) -> bool:
-    if rein is Rein.CPU:
-        return (number(telemetry.be_cpus) or 0.0) >= LITTLE_CPUS * ran_ratio
-    if rein is Rein.LINK and USE[rein] not in telemetry.counters:
-        return LINK_SENT in telemetry.counters  # nobody counts BE's part yet
-    return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
+    def _is_used(self, telemetry: Telemetry, rein: Rein, ran_ratio: float) -> bool:
+        if rein is Rein.CPU:
+            return (number(telemetry.be_cpus) or 0.0) >= LITTLE_CPUS * ran_ratio
+        if rein is Rein.LINK and USE[rein] not in telemetry.counters:
+            # Nobody counts BE's part yet: the LC waits there more than alone, or more is sent.
+            sent, usual = _counter(telemetry, LINK_SENT), self._usual.get(LINK_SENT, 1.0)
+            more = sent is not None and sent >= usual * (1.0 + (MORE_RATIO - 1.0) * ran_ratio)
+            return more or (sent is not None and self._longer_waits(telemetry)[rein] >= WORTH_RATIO * ran_ratio)
+        return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
 
 
 def _counter(telemetry: Telemetry, name: str) -> float | None:

@@ -11,7 +11,7 @@ HELP: Mapping[str, str] = {
     "a CPU": "`be.cpus` without the LC's CPUs, or `be.weight: idle`, keeps BE off them",
     "its disk": "`resources.be_io_weight` or `be_disk_write_bytes_per_second` bounds what BE takes of it",
     "memory": "`resources.lc_memory_low_bytes` keeps the LC's, `be_memory_high_bytes` bounds BE's",
-    "its link": "a class for the LC (`tc`, HTB) protects it where the link's rate is known",
+    "its link": "`be.reins` with link, and `be.link` where the interface is not found, hold BE there",
 }
 """What an LC can wait for, and the setting for that."""
 

@@ -45,11 +45,19 @@ def test_least_weight_frees_the_cpus_alone():
 
 
 def test_what_rests_grows_older():
-    fresh, old = (watch(Observer(LIMITS, 1.0), *(window(at, Rein.LINK) for at in range(5))) for _ in range(2))
-    for observer, gone in ((fresh, 1), (old, 5_000_000)):
-        watch(observer, window(5), window(5 + gone), window(6 + gone, Rein.LINK))
+    fresh, old = (watch(Observer(LIMITS, 1.0), *(window(at, Rein.LINK) for at in range(9))) for _ in range(2))
+    for observer, gone in ((fresh, 1), (old, 150_000)):
+        watch(observer, window(9), window(9 + gone), window(10 + gone, Rein.LINK))
     counts = [observer.experience.plain()["cells"][0][2] for observer in (fresh, old)]
     assert counts[1] < 0.5 * counts[0]
+
+
+def test_backlog_of_one_rein_is_not_blamed_on_another():
+    observer = watch(
+        Observer(LIMITS, 1.0), window(0), window(1), *(window(at, Rein.LINK, missed=True) for at in (2, 3))
+    )
+    watch(observer, *(window(at, Rein.LINK) for at in range(4, 9)))
+    assert observer.experience.plain()["cells"][0][3] == 0.0
 
 
 def test_vector_shows_the_use_of_the_rein():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.reins import EVIDENCE, KEEP_SECONDS, LINK_SENT, MEMORY_SECONDS, USE, Rein, ReinLaw, level_ratio, on_cpus
-from rlctl.envs.telemetry import Quantile, Telemetry, Value
+from rlctl.envs.telemetry import LC_LINK, Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4)
 SOME = Allocation(2.0, 4)
@@ -50,8 +50,15 @@ def test_one_miss_moves_no_rein():
 
 
 def test_held_be_is_no_evidence():
-    for held in (LIMITS.safe, LIMITS.minimum):
-        assert choose(*(window(at, ON_DISK) for at in range(9)), level=held) is Rein.CPU
+    assert choose(*(window(at, ON_DISK) for at in range(9)), level=LIMITS.safe) is Rein.CPU
+    on_disk = ReinLaw(tuple(Rein))
+    choose(window(0, ON_DISK), window(1, ON_DISK), choice=on_disk)
+    assert choose(*(window(99 + at, ON_CPU) for at in range(9)), choice=on_disk, level=LIMITS.minimum) is Rein.DISK
+
+
+def test_least_level_holds_no_copier():
+    """Whoever needs no CPU is not held by a quota of next to nothing."""
+    assert choose(*(window(at, ON_DISK, be_cpus=Value(0.0)) for at in range(9)), level=LIMITS.minimum) is Rein.DISK
 
 
 def test_held_targets_are_no_evidence():
@@ -66,8 +73,10 @@ def test_be_that_uses_nothing_is_not_blamed():
 
 
 def test_usual_waits_are_nobodys_doing():
-    usual = [window(at, ON_DISK | ON_LINK, missed=False) for at in range(30)]
-    assert choose(*usual, *(window(30 + at, ON_DISK | ON_LINK) for at in range(EVIDENCE))) is Rein.LINK
+    choice = ReinLaw(tuple(Rein))
+    choose(*(window(at, ON_DISK | ON_LINK, missed=False) for at in range(30)), choice=choice, level=LIMITS.safe)
+    both = [window(30 + at, ON_DISK | ON_LINK) for at in range(EVIDENCE)]
+    assert choose(*both, choice=choice) is Rein.LINK
 
 
 def test_missing_rein_is_never_taken():
@@ -89,11 +98,22 @@ def test_taken_rein_is_kept_for_a_while():
 
 
 def test_link_is_tried_before_be_is_counted_there():
-    choice, full = ReinLaw(tuple(Rein)), {LINK_SENT: Value(0.95)}
+    full, late = {LINK_SENT: Value(0.95)}, {LINK_SENT: Value(0.95), LC_LINK: Value(0.8)}
+    alone, choice, other = ReinLaw(tuple(Rein)), ReinLaw(tuple(Rein)), ReinLaw(tuple(Rein))
+    for law, sent in ((alone, 0.9), (choice, 0.4), (other, 0.9)):
+        usual = [window(at - 30, {LINK_SENT: Value(sent)}, missed=False) for at in range(30)]
+        choose(*usual, choice=law, level=LIMITS.safe)
+    assert choose(window(0, full), window(1, full), choice=alone) is Rein.CPU, "the LC sends as much by itself"
+    assert choose(window(0, late), window(1, late), choice=other) is Rein.LINK
     assert choose(window(0, full), window(1, full), choice=choice) is Rein.LINK
     innocent = full | {USE[Rein.LINK]: Value(0.0)}
     assert choose(window(2, innocent), window(3, innocent), choice=choice) is Rein.CPU, "at once"
     assert choose(window(4, innocent), window(5, innocent), choice=choice) is Rein.CPU
+
+
+def test_waits_behind_others_blame_nobody():
+    others = ON_LINK | ON_CPU
+    assert choose(*(window(at, others, be_cpus=Value(0.0)) for at in range(9))) is Rein.CPU
 
 
 def test_cut_window_shows_less_of_all():

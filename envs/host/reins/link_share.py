@@ -30,9 +30,10 @@ class HeldLink(Protocol):
 
 
 class LinkShare:
-    """Holds BE to what the others leave of a share of that most, which two windows in a row must show.
+    """Holds BE to what the others leave of a share of that most, which is the mean of two windows in a row.
 
-    In one alone a queue that was empty takes more than the link carries, and drops the rest.
+    In one alone a queue that was empty takes more than the link carries, and drops the rest. But BE is cut when that
+    makes the LC late, so that there is seldom a second one.
 
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
@@ -65,7 +66,7 @@ class LinkShare:
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """What was sent by that most, and BE's level as far as it used it; nothing at the first call.
 
-        BE may send what the others leave of its level. Where they leave next to nothing, and it sent, it used it all.
+        BE may send what the others leave of its level. Where they leave next to nothing it has used all of that.
         """
         sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
@@ -73,11 +74,12 @@ class LinkShare:
         if not passed > 0.0:
             return {}
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
-        self.most, self._last_total = max(self.most, min(total, self._last_total)), total
-        readings = {LINK_SENT: min(total / self.most, 1.0)}
+        readings = {LINK_SENT: total / self.most}
+        self.most, self._last_total = max(self.most, 0.5 * (total + self._last_total)), total
         if self._link:
             left = self._ratio - (total - be) / self.most
-            used = min(be / self.most / left, 1.0) if left > LITTLE_RATIO else float(be > 0.0)
+            nothing_left = 1.0 if be or self._ratio < 1.0 else 0.0
+            used = min(be / self.most / left, 1.0) if left > LITTLE_RATIO else nothing_left
             readings[USE[Rein.LINK]] = self._ratio * used
         return readings
 

@@ -232,23 +232,24 @@ def test_link_is_shared_by_the_most_it_sent():
     share = LinkShare(lambda: link, lambda: link.sent[0])
     seen = iterate(link, share)
     assert next(seen) == {}
-    assert seen.send((250_000, 0)) == {LINK_SENT: 1.0}, "nobody counts BE's part before it is told apart"
+    assert seen.send((250_000, 0)) == {LINK_SENT: 2.0}, "nobody counts BE's part before it is told apart"
     share.hold(0.5)
     assert link.held is None
     share.prepare()
     assert seen.send((0, 0)) == {}
-    assert seen.send((20_000_000, 0))[LINK_SENT] == 1.0
-    assert share.most == 250_000, "one window alone fills a queue"
+    seen.send((19_750_000, 0))
+    assert share.most == 10_000_000, "one window alone fills a queue"
+    seen.send((10_000_000, 6_000_000))
+    share.most = 10_000_000
     assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
-    assert share.most == 10_000_000
     assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7)}
     share.hold(0.5)
     assert link.held == 5e6
     assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == 0.5, "all of its level"
-    assert seen.send((5_000_000, 10))[USE[Rein.LINK]] == 0.5, "and where next to nothing is left"
-    assert seen.send((5_000_000, 0))[USE[Rein.LINK]] == 0.0, "unless it asks for none"
+    assert seen.send((5_000_000, 0))[USE[Rein.LINK]] == 0.5, "and where nothing is left"
     share.hold(None)
     assert link.held is None
+    assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
 
 
 def iterate(link, share):
@@ -267,7 +268,7 @@ def test_what_was_known_of_reins_comes_back():
     for second in range(3):
         link.sent = 10_000_000 * second, 0
         readings = reins.read(float(second))
-    assert readings[LINK_SENT] == Value(1.0)
+    assert readings[LINK_SENT] == Value(2.0)
     again.restore_state({**reins.state_dict(), "in_hand": "link"})
     again.moves = True
     again.apply(SOME)
