@@ -52,7 +52,7 @@ def test_what_rests_grows_older():
     assert counts[1] < 0.5 * counts[0]
 
 
-def test_backlog_of_one_rein_is_not_blamed_on_another():
+def test_backlog_is_not_blamed_on_another_rein():
     observer = watch(
         Observer(LIMITS, 1.0), window(0), window(1), *(window(at, Rein.LINK, missed=True) for at in (2, 3))
     )
