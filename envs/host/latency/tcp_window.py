@@ -8,10 +8,14 @@ are seen to answer. Both are added, made monotone (pool adjacent violators) and 
 
 Requests of which only the least and the most is known that they took are spread between the two as all others are, in
 turns (Turnbull 1976).
+
+While every connection is busy, further requests wait in the client, and come when the others are done. They are taken
+to have come as fast as ever, so to have waited for any time up to that one; as many short ones count less.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from collections.abc import Iterable
@@ -28,6 +32,13 @@ MOST_JIFFIES = 8192
 
 HALF_A_REQUEST = 0.5
 """So many of a window are taken to be beyond the slowest that was seen, where the quantile lies behind it."""
+
+LEAST_CONNECTIONS, CLOSED_LOOP_RATIO = 4, 0.9
+"""With fewer connections that are all busy, or with all of them busy nearly always, a client takes turns with the LC:
+it waits with no further request."""
+
+ARRIVALS = 64
+"""So many of the requests that were done meanwhile stand for all of them."""
 
 TURNS = 10
 """Of spreading; thirty move no tail by a tenth of a millisecond."""
@@ -148,7 +159,7 @@ class TcpWindow:
         least, most, weights = (
             np.concatenate([getattr(look, name) for look in looks]) for name in ("at_least", "at_most", "weights")
         )
-        counts = _spread(self._jiffies(least), self._jiffies(most), weights)
+        counts = self._queue(_spread(self._jiffies(least), self._jiffies(most), weights))
         passing = np.concatenate([look.passing for look in looks])
         if passing.size:
             mean_interval = float(np.mean([look.interval_seconds for look in looks]))
@@ -163,8 +174,35 @@ class TcpWindow:
             return _monotone(late)
         return _from_above(counts)
 
+    def _queue(self, counts: Array) -> Array:
+        """Requests by what they took, with the time that they waited in the client while all connections were busy."""
+        if self.saturated_ratio > CLOSED_LOOP_RATIO:
+            return counts
+        before = list(itertools.takewhile(_is_full, reversed(self._older)))[::-1]  # the queue may be older
+        looks, begin = [*before, *self._looks], self._looks[0].at_seconds - self._looks[0].interval_seconds
+        rate = sum(look.requests for look in looks) / sum(look.interval_seconds for look in looks)
+        for full, row in itertools.groupby(looks, _is_full):
+            first, *others = row
+            done = np.cumsum([0.0, 0.0, *(look.requests for look in others)])
+            if not full or not done[-1]:
+                continue
+            began = first.at_seconds - float(first.ages.min())
+            number = done[-1] * (np.arange(ARRIVALS) + 0.5) / ARRIVALS
+            ends = np.interp(number, done, [began, first.at_seconds, *(look.at_seconds for look in others)])
+            waits = np.maximum(ends - began - number / rate, 0.0)[ends > begin]
+            each = done[-1] / ARRIVALS
+            counts = np.diff(np.maximum(np.cumsum(counts) - each * len(waits), 0.0), prepend=0.0)
+            late = each * np.bincount(self._jiffies(waits), minlength=len(counts))
+            counts = np.pad(counts, (0, len(late) - len(counts))) + late
+        return counts
+
     def _jiffies(self, seconds: Array) -> Jiffies:
         return np.clip(np.floor(seconds / self._jiffy_seconds + 0.5), 0, MOST_JIFFIES).astype(np.int64)
+
+
+def _is_full(look: TcpLook) -> bool:
+    """Whether a request waits on every connection, of which there are not just a few."""
+    return LEAST_CONNECTIONS <= look.connections <= look.ages.size
 
 
 def _spread(least: Jiffies, most: Jiffies, weights: Array) -> Array:

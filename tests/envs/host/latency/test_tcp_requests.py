@@ -196,6 +196,22 @@ def test_one_late_request_of_forty_is_none() -> None:
     assert one_late_in(40) < 0.010
 
 
+@pytest.mark.parametrize(("connections", "least", "most"), [(8, 0.05, 0.1), (2, 0.0, 0.008)])
+def test_a_queue_in_the_client_counts(connections: int, least: float, most: float) -> None:
+    """Of 1000 requests a second none is done for 100 ms; two connections are a client that takes turns."""
+    window, nothing = TcpWindow(1.0, 0.95, JIFFY), np.empty(0)
+    for k in range(50):
+        stalled, drains = 30 <= k < 35, 35 <= k < 38
+        done = 0 if stalled else 54 if drains else 20
+        waiting = np.full(connections, 0.02 * (k - 29) if stalled else 0.001) if stalled or drains else nothing
+        took = np.full(1, 0.001) if done else nothing
+        weights = np.full(len(took), float(done))
+        window.add(TcpLook(0.02 * k, 0.02 * (k > 0), took, took, weights, done, waiting, nothing, connections, 0))
+    tail = window.figures().tail_seconds
+    assert isinstance(tail, float)
+    assert least <= tail <= most
+
+
 @pytest.mark.parametrize("kind", ["lognormal", "bimodal", "stalls"])
 @pytest.mark.parametrize("every_seconds", [0.02, 0.1])
 def test_the_tail_is_near_the_truth(kind: str, every_seconds: float) -> None:
