@@ -9,8 +9,8 @@ and how many segments did. In a protocol in which request and reply take turns:
   the count decides, where requests and replies are one segment each;
 - a reply that is late on the link: its request waits until the reply is acknowledged.
 
-Of some requests only the least and the most that they took is known: those that came and ended between two looks, and
-one that waited at a look and had another behind it at the next. A guess between both would make all tails long.
+Of some requests only the least and the most that they took is known. Those came and ended between two looks, or waited
+at a look and had another behind them at the next. A guess between both would make all tails long.
 """
 
 from __future__ import annotations
