@@ -24,6 +24,9 @@ class Rein(StrEnum):
 LINK_SENT = "link_sent_ratio"
 """The counter with what the interface sent, by the most that it was seen to send before."""
 
+OTHERS = "others_link_ratio"
+"""The counter with what all but BE sent, by that most."""
+
 USE = {Rein.LINK: "be_link_ratio", Rein.DISK: "be_disk_ratio"}
 """Counters with BE's use of a rein: its level on the link as far as it used that, and of the disks by BE's own most."""
 
@@ -35,6 +38,9 @@ WORTH_RATIO = 0.1
 
 LITTLE_CPUS, LITTLE_RATIO = 0.05, 0.05
 """BE that uses less, of the CPUs or of another rein, is not what the LC waits behind."""
+
+BUSY_RATIO = 0.5
+"""An LC that is short of CPUs runs, or waits for one, for so much of the time at least."""
 
 NEAR_RATIO = 0.5
 """So much of the most that it ever sent is near it. BE at a CPU quota sends in bursts, which fill a link for half of
@@ -135,7 +141,7 @@ class ReinLaw:
         ran_ratio, now = max(ran_ratio, LITTLE_RATIO), telemetry.time_seconds
         reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
         used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
-        suspect = self._find_suspect(telemetry, used, ran_ratio)
+        suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
         if suspect is None:
             return self.in_hand
         # 3. Some windows must say the same, and what was taken is kept for a while: it does not go to and fro.
@@ -147,9 +153,13 @@ class ReinLaw:
             self.in_hand, self._taken_seconds = suspect, now
         return self.in_hand
 
-    def _find_suspect(self, telemetry: Telemetry, used: Sequence[Rein], ran_ratio: float) -> Rein | None:
+    def _find_suspect(
+        self, telemetry: Telemetry, used: Sequence[Rein], lc_cpus: float, ran_ratio: float
+    ) -> Rein | None:
         """The rein that BE uses of what the LC waited for; None where it waited for nothing that is known."""
         longer = self._longer_waits(telemetry)
+        if _sleeps(telemetry, lc_cpus):
+            longer[Rein.CPU] = 0.0
         if used and longer[most := max(used, key=lambda rein: longer[rein])] >= WORTH_RATIO * ran_ratio:
             return most
         if max(longer.values()) >= WORTH_RATIO:  # behind others than BE
@@ -175,6 +185,15 @@ class ReinLaw:
             more = sent is not None and sent >= usual * (1.0 + (MORE_RATIO - 1.0) * ran_ratio)
             return more or (sent is not None and self._longer_waits(telemetry)[rein] >= WORTH_RATIO * ran_ratio)
         return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
+
+
+def _sleeps(telemetry: Telemetry, lc_cpus: float) -> bool:
+    """Whether the LC neither ran nor waited for a CPU for half of the time: no work was there that lacked one.
+
+    On a busy machine any service waits now and then, which makes no request late by a tenth of a second.
+    """
+    ran = number(telemetry.lc_cpus)
+    return ran is not None and ran / lc_cpus + waits_of(telemetry).get("a CPU", 0.0) < BUSY_RATIO
 
 
 def _counter(telemetry: Telemetry, name: str) -> float | None:

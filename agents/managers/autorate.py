@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from rlctl.agents.managers.manager import Manager, slack_of
 from rlctl.agents.managers.options import Positive, PositiveShare
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.reins import used_cpus
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.reins import OTHERS, Rein, used_cpus
+from rlctl.envs.telemetry import Telemetry, Value, number
 
 HIGH_LOAD_RATIO = 0.75
 """high_load_thr: BE that uses less of its level has nothing to gain from more."""
@@ -22,6 +22,8 @@ MOST_UP, MOST_DOWN, LEAST_DOWN = 1.04, 0.75, 0.99
 
 TO_BASE = 0.99
 """shaper_rate_adjust_down_load_low; up it is 1.01: a step towards the base where there is little load."""
+
+_NONE = Value(0.0)
 
 FULL_UP, FULL_DOWN = 10.0 / 30.0, 60.0 / 30.0
 """Delays with the largest step up and down, by the one that counts as too long: 10, 30 and 60 ms there."""
@@ -55,11 +57,13 @@ class Autorate(Manager):
             self._ratio = self.least_ratio
             return self._level(), "latency unknown: the least"
         delay = (1.0 - slack) / self.delay_ratio
+        # On a link the shaper's rate is that of all together, as the program has it, and its load too.
+        others = number(telemetry.counters.get(OTHERS, _NONE)) or 0.0 if telemetry.rein == Rein.LINK else 0.0
         used = used_cpus(telemetry, self.limits.cpus)
-        loaded = used is None or used >= HIGH_LOAD_RATIO * self._ratio * self.limits.cpus
+        loaded = used is None or used / self.limits.cpus + others >= HIGH_LOAD_RATIO * self._ratio
         step, why = self._step(delay, loaded=loaded)
         self._ratio = min(max(self._ratio * step, self.least_ratio), 1.0)
-        return self._level(), f"{why}: x {step:.3f}"
+        return self._level(others), f"{why}: x {step:.3f}"
 
     def _step(self, delay: float, *, loaded: bool) -> tuple[float, str]:
         # 1. Too long: down by 1 to 25 %, the more the longer.
@@ -72,8 +76,9 @@ class Autorate(Manager):
         towards = TO_BASE if self._ratio > self.base_ratio else 2.0 - TO_BASE
         return (towards if self._ratio != self.base_ratio else 1.0), "little load"
 
-    def _level(self) -> Allocation:
-        return Allocation(max(self._ratio * self.limits.cpus, self.limits.min_quota_cpus), self.limits.cpus)
+    def _level(self, others: float = 0.0) -> Allocation:
+        quota_cpus = (self._ratio - others) * self.limits.cpus
+        return Allocation(max(quota_cpus, self.limits.min_quota_cpus), self.limits.cpus)
 
     @property
     def remarks(self) -> tuple[str, ...]:

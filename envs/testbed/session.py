@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import TestbedError
@@ -21,8 +21,12 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.poller import LcSources, Poller
+from rlctl.envs.host.reins.link import LinkRein
+from rlctl.envs.host.reins.link_share import LinkShare
+from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.topology import exclusive_cpus, require_online
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
@@ -97,6 +101,22 @@ class TestbedSpec:
         """Check that the CPUs are on this host; ConfigError: one is not."""
         for field, cpus in (("lc.cpus", self.lc_cpus), ("be.cpus", self.be_cpus)):
             require_online(field, cpus)
+
+
+class ReinsInUse:
+    """Reads the use of the reins that a plant has now: they come and go with who may move them."""
+
+    name, provides = Reins.name, Reins.provides
+
+    def __init__(self, reins: Callable[[], Reins]) -> None:
+        self._reins = reins
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """As `Reins.read`, of the plant that there is now."""
+        return self._reins().read(now_seconds)
+
+    def close(self) -> None:
+        """They belong to the testbed."""
 
 
 class DrivenHost(LiveHost):
@@ -267,6 +287,34 @@ class Testbed:
             link.unite()
 
     @contextlib.contextmanager
+    def reins(self, memory: Mapping[str, Any]) -> Iterator[Reins]:
+        """Let BE's level be moved by the link or the disk too, where there is one, for as long as the context lasts.
+
+        Args:
+            memory: What is known of them, see `Reins.state_dict`.
+
+        Raises:
+            HostError: The kernel lacks a part of one.
+        """
+        others: dict[Rein, SharedRein] = {}
+        with contextlib.ExitStack() as opened:
+            if self._link is not None:
+                link = LinkRein.open("host", (), [self.be_group], None, self._link.host.pid)
+                others[Rein.LINK] = LinkShare.of(opened.enter_context(link))
+            if self._disk is not None:
+                others[Rein.DISK] = self._disk.rein(self.be_group)
+                opened.callback(others[Rein.DISK].close)
+            reins = Reins(self._actuator, others)
+            reins.moves = True
+            if memory:
+                reins.restore_state(memory)
+            self.plant.reins = reins
+            try:
+                yield reins
+            finally:
+                self.plant.reins = Reins(self._actuator)
+
+    @contextlib.contextmanager
     def between(self, period_seconds: float, act: Callable[[], None]) -> Iterator[None]:
         """Do something so often between the ticks, or as often as a watch looks, for as long as the context lasts."""
         self._loop, self._due_seconds = (period_seconds, act), time.monotonic() + period_seconds
@@ -392,7 +440,8 @@ class Testbed:
             peek=lambda: self._generator.peek(timeout_seconds=0.02),
         )
         of_link = [LinkUse(self._link)] if self._link else []
-        watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link])
+        of_reins = ReinsInUse(lambda: self.plant.reins)
+        watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link, of_reins])
         watch = Poller({watched.name: LcSources(self.slo, watched.sensors)}, None, self._sleep)
         parts = LiveParts(watch=watch)
         self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, lambda: None, parts)

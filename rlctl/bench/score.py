@@ -28,6 +28,7 @@ class LiveRun:
         header: Of its tick log; empty where nothing is known of the host.
         experience: What the host had taught until its end on each rein, see `SafeLevelMemory.state_dict`, by its name.
         guards: What the shield's guards remembered at its end, see `Shield.state`.
+        reins: What was known of the link and the disks at its end, see `Reins.state_dict`.
     """
 
     manager: str
@@ -37,6 +38,7 @@ class LiveRun:
     header: Mapping[str, object] = field(default_factory=dict)
     experience: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     guards: Mapping[str, object] = field(default_factory=dict)
+    reins: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def request_cpu_seconds(self) -> float:

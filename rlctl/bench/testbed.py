@@ -136,6 +136,11 @@ class EarlierRun:
     before: LiveRun | None = None
     remark: str = ""
 
+    @property
+    def reins(self) -> Mapping[str, object]:
+        """What levels of the link and the disks were shares of."""
+        return self.before.reins if self.before else {}
+
     def go_on(self, experience: SafeLevelMemory, shield: Shield | None) -> None:
         """Give policy and guards what they remembered."""
         if (run := self.before) is None:
@@ -273,7 +278,8 @@ def run_once(
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder(header_of(plant, policy, shield))
     bed.settle(scenario.trace)
-    with divide_resource(policy.name, scenario, bed):
+    reined = bed.reins(service.reins) if policy.moves_reins else contextlib.nullcontext()
+    with divide_resource(policy.name, scenario, bed), reined as reins:
         bed.start_be()
         bed.follow(scenario.trace, scenario.duration_seconds)
         cpu_seconds, begun = time.process_time(), time.monotonic()
@@ -283,9 +289,11 @@ def run_once(
         used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
         work = bed.stop_be()
         experience = {one.name: one.state_dict() for one in controller.runner.observer.experiences}
+        known = reins.state_dict() if reins else {}
     guards = shield.state if shield else {}
     done_ratio = work.share_of(alone) if alone else math.nan
-    return LiveRun(policy.name, tuple(recorder.ticks), done_ratio, used_ratio, recorder.header, experience, guards)
+    ticks = tuple(recorder.ticks)
+    return LiveRun(policy.name, ticks, done_ratio, used_ratio, recorder.header, experience, guards, known)
 
 
 def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

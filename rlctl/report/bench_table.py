@@ -76,16 +76,20 @@ def tables(outcome: LiveOutcome) -> str:
 def round_tables(results: Sequence[LiveRounds], against: str = "") -> Iterator[str]:
     """A table for each live host, what to read beside it, and one of all hosts where there are several.
 
+    One round has no interval, and so no differences.
+
     Raises:
         ConfigError: Nobody of that name was measured.
     """
     for one in results:
         if against and against not in one.managers:
             raise ConfigError(f"--against {against}: was not measured on {one.scenario}")
-        yield f"{one.scenario}\n{render(round_rows(one, one.baselines(against)))}"
+        baselines = one.baselines(against) if len(one.rounds) > 1 else ()
+        yield f"{one.scenario}\n{render(round_rows(one, baselines))}"
         if note := _marked_note(one):
             yield note
-    yield ROUNDS_LEGEND
+    if any(len(one.rounds) > 1 for one in results):
+        yield ROUNDS_LEGEND
     if len(results) > 1:
         yield render(live_hosts_rows(results))
 

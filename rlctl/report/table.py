@@ -192,14 +192,15 @@ def round_rows(result: LiveRounds, baselines: Sequence[str]) -> Rows:
     """
     pairs = {baseline: result.pairs(baseline) for baseline in baselines}
     columns = [f"{what} less {baseline}" for baseline in baselines for what in ("QoS", "BE")]
-    rows: Rows = [("manager", "rounds", "QoS %", "worst round", "BE %", *columns)]
+    many = len(result.rounds) > 1
+    rows: Rows = [("manager", "QoS %", *(("worst round",) if many else ()), "BE %", *columns)]
     for name in result.managers:
         own = [one.qos_percent[name] for one in result.rounds if name in one.qos_percent]
         if own:
             qos, be = result.mean(name)
             cells = [_pair_cells(paired.get(name)) for paired in pairs.values()]
-            worst = percent(min(own), 1)
-            rows.append((label(name), str(len(own)), percent(qos, 1), worst, f"{be:.1f}", *sum(cells, ())))
+            worst = (percent(min(own), 1),) if many else ()
+            rows.append((label(name), percent(qos, 1), *worst, f"{be:.1f}", *sum(cells, ())))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from rlctl.agents.training.live.bounded import Bounds
@@ -41,6 +42,10 @@ class Bed:
     def stop_be(self) -> None:
         """Note that BE was ended."""
         self.diary.append("stop BE")
+
+    def reins(self, memory: Any) -> AbstractContextManager[None]:
+        """It has the CPUs' alone."""
+        return nullcontext()
 
     def follow(self, trace: Any, again_seconds: float = 0.0) -> None:
         """Let the load begin."""

@@ -72,6 +72,13 @@ def test_be_that_uses_nothing_is_not_blamed():
     assert choose(*(window(at, alone) for at in range(9))) is Rein.CPU, "the LC fills its link by itself"
 
 
+def test_lc_that_sleeps_lacks_no_cpu():
+    """It waits for one now and then on a busy machine, which is not why its requests are late."""
+    both = ON_CPU | ON_LINK
+    assert choose(*(window(at, both, lc_cpus=Value(0.05)) for at in range(EVIDENCE))) is Rein.LINK
+    assert choose(*(window(at, both, lc_cpus=Value(0.5)) for at in range(EVIDENCE))) is Rein.CPU
+
+
 def test_usual_waits_are_nobodys_doing():
     choice = ReinLaw(tuple(Rein))
     choose(*(window(at, ON_DISK | ON_LINK, missed=False) for at in range(30)), choice=choice, level=LIMITS.safe)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -44,26 +44,30 @@ class DiskRein:
     """Holds BE on every disk that it uses. Use `open`.
 
     Attributes:
+        groups: Whose use it is, and whom it holds.
         most: By disk, the most that BE was ever seen to do in a second; may be set to what is known of this host.
     """
 
-    def __init__(self, knobs: Knobs) -> None:
-        self._knobs = knobs
+    def __init__(self, knobs: Knobs, disks: Collection[str] | None = None) -> None:
+        self._knobs, self._disks = knobs, disks
         self.most: dict[str, Four] = {}
-        self._groups: tuple[Group, ...] = ()
+        self.groups: tuple[Group, ...] = ()
         self._own: dict[Path, dict[str, Four]] = {}
         self._before: dict[Path, dict[str, Four]] = {}
         self._before_seconds = math.nan
         self._held: set[Path] = set()
 
     @classmethod
-    def open(cls, be_groups: Sequence[Group], knobs: Knobs) -> Self:
+    def open(cls, be_groups: Sequence[Group], knobs: Knobs, disks: Collection[str] | None = None) -> Self:
         """A rein that is free.
+
+        Args:
+            disks: Only these, by their numbers, `MAJOR:MINOR`; None for all that BE uses.
 
         Raises:
             CgroupError: A group has no I/O controller; the way out.
         """
-        rein = cls(knobs)
+        rein = cls(knobs, disks)
         for group in be_groups:
             mount, folder = group.part(CgroupController.IO)
             if mount.version == 2 and not (folder / "io.max").exists():
@@ -77,7 +81,7 @@ class DiskRein:
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on; those that are new are held at the next `hold`."""
-        self._groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)
+        self.groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)
         here = set(self._folders())
         self._own = {folder: own for folder, own in self._own.items() if folder in here}
         self._held &= here
@@ -87,7 +91,7 @@ class DiskRein:
 
         Nothing at the first call.
         """
-        counted = {folder: _counts(self._knobs, folder) for folder in self._folders()}
+        counted = {folder: self._counts(folder) for folder in self._folders()}
         before, self._before = self._before, counted
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         if not passed > 0.0:
@@ -136,9 +140,13 @@ class DiskRein:
 
     def _folders(self) -> Iterator[Path]:
         """Groups that are held each by itself: in v1 those below BE's too, which a limit of theirs does not reach."""
-        for group in self._groups:
+        for group in self.groups:
             folder = group.paths[CgroupController.IO]
             yield from [folder] if _is_v2(folder) else tree(self._knobs.kernel, folder)
+
+    def _counts(self, folder: Path) -> dict[str, Four]:
+        counts = _counts(self._knobs, folder)
+        return counts if self._disks is None else {disk: counts[disk] for disk in self._disks if disk in counts}
 
     def _limit(self, folder: Path, disk: str, wanted: Four) -> None:
         """Write a folder's limits of a disk where they are others, never above those that it had of its own."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, USE, Rein
+from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
@@ -30,10 +30,14 @@ class HeldLink(Protocol):
 
 
 class LinkShare:
-    """Holds BE to what the others leave of a share of that most, which is the mean of two windows in a row.
+    """Holds BE to a share of that most, which is the mean of two windows in a row.
 
     In one alone a queue that was empty takes more than the link carries, and drops the rest. But BE is cut when that
     makes the LC late, so that there is seldom a second one.
+
+    A level of BE is its own use here as on the CPUs, so what a policy knows of levels and loads holds. What the others
+    sent in the window before, and that share, are the rate of all together. Where the others send more at once, BE has
+    less, packet by packet.
 
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
@@ -49,7 +53,7 @@ class LinkShare:
         self._link: HeldLink | None = None
         self.most = LEAST_BYTES
         self._before, self._before_seconds, self._last_total = (0, 0), math.nan, 0.0
-        self._ratio = 1.0  # in force
+        self._ratio, self._others_ratio, self._all_ratio = 1.0, 0.0, 1.0  # the level in force, and what it was made of
 
     @classmethod
     def of(cls, link: HeldLink) -> LinkShare:
@@ -66,7 +70,7 @@ class LinkShare:
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """What was sent by that most, and BE's level as far as it used it; nothing at the first call.
 
-        BE may send what the others leave of its level. Where they leave next to nothing it has used all of that.
+        BE may send what the others leave. Where they leave next to nothing it has used all of its level.
         """
         sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
@@ -76,18 +80,21 @@ class LinkShare:
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
         readings = {LINK_SENT: total / self.most}
         self.most, self._last_total = max(self.most, 0.5 * (total + self._last_total)), total
+        self._others_ratio = min((total - be) / self.most, 1.0)
         if self._link:
-            left = self._ratio - (total - be) / self.most
+            readings[OTHERS] = self._others_ratio
+            left = self._all_ratio - self._others_ratio
             nothing_left = 1.0 if be or self._ratio < 1.0 else 0.0
             used = min(be / self.most / left, 1.0) if left > LITTLE_RATIO else nothing_left
             readings[USE[Rein.LINK]] = self._ratio * used
         return readings
 
     def hold(self, ratio: float | None) -> None:
-        """Hold all together to that share, of which BE has what the others leave."""
+        """Hold BE to that share beside what the others sent last."""
         if self._link is not None:
-            self._link.hold(None if ratio is None else ratio * self.most)
-            self._ratio = 1.0 if ratio is None else ratio
+            all_ratio = 1.0 if ratio is None else self._others_ratio + ratio
+            self._link.hold(None if ratio is None else all_ratio * self.most)
+            self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""

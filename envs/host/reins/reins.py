@@ -11,7 +11,7 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
-from rlctl.envs.reins import LINK_SENT, USE, Rein, ReinLaw, level_ratio, on_cpus
+from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
 from rlctl.envs.telemetry import MOST, Missing, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class Reins:
     """
 
     name = "reins"
-    provides = (LINK_SENT, *USE.values())
+    provides = (LINK_SENT, OTHERS, *USE.values())
 
     def __init__(
         self, cpu: CpuRein, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None

@@ -19,7 +19,7 @@ import errno
 import fcntl
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +27,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
+from rlctl.envs.host.reins.disk import DiskRein
 from rlctl.envs.host.resources.blockio import Disk, limit_io
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace, require_tools
@@ -143,8 +144,22 @@ class ProvisionedDisk:
         """Take BE's own cap back."""
         self._limit(self.volume, MOST_MEGABYTES)
 
+    def rein(self, be_group: Group) -> DiskRein:
+        """What holds BE on its volume; on v1 by the group that it shares with the LC, which has another disk."""
+        groups = [be_group] if self._joined is None else [self._group]
+        return VolumeRein.open(groups, self._knobs, [self.volume.device])
+
     def _limit(self, disk: Disk, megabytes: float) -> None:
         limit_io(self._group, self._knobs, disk, "write", round(megabytes * 1e6))
+
+
+class VolumeRein(DiskRein):
+    """A disks' rein that stays with its groups: BE's I/O is in them, whatever groups BE has."""
+
+    def follow(self, be_groups: Sequence[Group]) -> None:
+        """Changes nothing after the first call."""
+        if not self.groups:
+            super().follow(be_groups)
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rlctl.agents.managers.autorate import Autorate
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.reins import OTHERS, USE, Rein
 from rlctl.envs.telemetry import Telemetry, Value
 
 Drive = Callable[..., list[Allocation]]
@@ -46,6 +47,15 @@ def test_little_load_leads_back_to_the_base(drive: Drive, tell: Tell) -> None:
     assert steps(drive, tell, idle, base_ratio=0.5) == [0.5]
     assert steps(drive, tell, {"slack": GOOD}, idle, base_ratio=0.5) == [0.52, 0.5148]
     assert steps(drive, tell, {"slack": LATE}, idle, base_ratio=0.5) == [0.375, 0.3788]
+
+
+def test_link_is_shaped_as_a_whole(tell: Tell) -> None:
+    policy = Autorate(base_ratio=0.5)
+    policy.start(HOST)
+    shared = tell(0.0, slack=GOOD).but(rein="link", counters={OTHERS: Value(0.3), USE[Rein.LINK]: Value(0.2)})
+    allocation, why = policy.decide(shared)
+    assert allocation.quota_cpus / HOST.cpus == pytest.approx(0.52 - 0.3)
+    assert "under load" in why
 
 
 def test_without_a_latency_the_least(drive: Drive, tell: Tell) -> None:

@@ -11,7 +11,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
 from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
-from rlctl.envs.reins import LINK_SENT, USE, Rein, level_ratio
+from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Telemetry, Value
 
 LIMITS = Limits(cpus=4)
@@ -241,12 +241,13 @@ def test_link_is_shared_by_the_most_it_sent():
     assert share.most == 10_000_000, "one window alone fills a queue"
     seen.send((10_000_000, 6_000_000))
     share.most = 10_000_000
-    assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0}
-    assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7)}
+    assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0, OTHERS: 0.4}
+    assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7), OTHERS: 0.3}
     share.hold(0.5)
-    assert link.held == 5e6
-    assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == 0.5, "all of its level"
-    assert seen.send((5_000_000, 0))[USE[Rein.LINK]] == 0.5, "and where nothing is left"
+    assert link.held == pytest.approx(8e6), "BE's level beside what the others sent"
+    assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == pytest.approx(0.2)
+    assert seen.send((8_000_000, 4_000_000))[USE[Rein.LINK]] == pytest.approx(0.5), "all that the others left of it"
+    assert seen.send((8_000_000, 0))[USE[Rein.LINK]] == 0.5, "and where that was nothing"
     share.hold(None)
     assert link.held is None
     assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
