@@ -103,8 +103,7 @@ class Teacher:
 
     def moves(self, masks: Flags) -> NDArray[np.int64]:
         """The allowed moves nearest to what the bound would give BE in the next window."""
-        batch = self._group._batch
-        assert isinstance(batch, SimBatch), "the environment has begun"
+        batch = self._group._loop._batch
         if self._bound is None or self._bound[0] is not batch:  # an episode has its own hosts
             self._bound = batch, OracleModel(batch)
         wanted = Allocations.of(self._bound[1].act_all())
