@@ -98,7 +98,9 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def compare(name: str, seconds: int, slo: SLO, cpu_ratio: float) -> tuple[list[Second], str]:
+def compare(
+    name: str, rates: Sequence[float], seconds: int, slo: SLO, cpu_ratio: float = 0.05
+) -> tuple[list[Second], str]:
     """Every second of every rate, alone and beside its neighbour, and what looking cost in words."""
     found = []
     with contextlib.ExitStack() as stack:
@@ -106,7 +108,7 @@ def compare(name: str, seconds: int, slo: SLO, cpu_ratio: float) -> tuple[list[S
         service, aimed, neighbour = stack.enter_context(running(name, folder))
         client = stack.enter_context(LoadGenerator(aimed))
         source = stack.enter_context(contextlib.closing(TcpSource(slo, service.pids, cpu_ratio=cpu_ratio)))
-        for rate in RATES[name]:
+        for rate in rates:
             for beside in (False, True):
                 client.set_rate(rate)
                 with neighbour() if beside else contextlib.nullcontext():
@@ -186,7 +188,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     slo, figures = SLO(args.target / 1e3, 0.95, math.inf), dict[str, object]()
     rows: list[list[str]] = []
     for name in args.services.split(";"):
-        found, cost = compare(name, args.seconds, slo, args.cpu_percent / 100.0)
+        found, cost = compare(name, RATES[name], args.seconds, slo, args.cpu_percent / 100.0)
         figures[name] = told = summary(found, slo.target_seconds)
         rows.append([name, *(f"{value:.3g}" for value in told.values())])
         print(f"{name}: {cost}")
