@@ -66,6 +66,7 @@ class LinkShare:
         """Have BE's class on the interface; RlctlError: it cannot be put there, and why."""
         if self._link is None:
             self._link, self._before_seconds = self._open_link(), math.nan
+            self._others_ratio = 0.0  # BE's own bytes were among theirs
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """What was sent by that most, and BE's level as far as it used it; nothing at the first call.
@@ -92,7 +93,8 @@ class LinkShare:
     def hold(self, ratio: float | None) -> None:
         """Hold BE to that share beside what the others sent last."""
         if self._link is not None:
-            all_ratio = 1.0 if ratio is None else self._others_ratio + ratio
+            # No more than that most: what is beyond waits behind the host, in a queue that the LC shares.
+            all_ratio = 1.0 if ratio is None else min(self._others_ratio + ratio, 1.0)
             self._link.hold(None if ratio is None else all_ratio * self.most)
             self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
 

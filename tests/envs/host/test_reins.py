@@ -236,6 +236,9 @@ def test_link_is_shared_by_the_most_it_sent():
     share.hold(0.5)
     assert link.held is None
     share.prepare()
+    share.hold(0.5)
+    assert link.held == share.most / 2, "BE's own bytes were among the others' until now"
+    share.hold(None)
     assert seen.send((0, 0)) == {}
     seen.send((19_750_000, 0))
     assert share.most == 10_000_000, "one window alone fills a queue"
@@ -248,6 +251,8 @@ def test_link_is_shared_by_the_most_it_sent():
     assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == pytest.approx(0.2)
     assert seen.send((8_000_000, 4_000_000))[USE[Rein.LINK]] == pytest.approx(0.5), "all that the others left of it"
     assert seen.send((8_000_000, 0))[USE[Rein.LINK]] == 0.5, "and where that was nothing"
+    share.hold(0.9)
+    assert link.held == pytest.approx(10e6), "never more than that most, behind which the LC would wait"
     share.hold(None)
     assert link.held is None
     assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
