@@ -1,10 +1,13 @@
 """Laws in machine code say what the interpreted ones say, to the bit, whatever a sensor or a policy gives them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rlctl
 from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.experience import TOLD, begin_host, book_window, filter_host, log_calm, periods_of, tell
@@ -28,6 +31,12 @@ from rlctl.envs.level_counts import (
 from rlctl.envs.observation import told_price
 from rlctl.envs.reward import judge_latency, reward_of
 from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
+from rlctl.envs.sim.noise import key_of, normal_pair, places, uniform
+from rlctl.envs.sim.physics import CHANNELS, ORDER, WINDOW, Hosts, step_hosts
+from rlctl.envs.sim.profile import Constants, load_profile
+from rlctl.envs.sim.queueing import conditional_wait, delay_probability, sojourn_quantile
+from rlctl.envs.sim.sensing import Sensors, measure, read_sensor
+from rlctl.envs.sim.sharing import contest_of, duty_of, fair_share, lc_wants, most_cpus, share_out
 
 pytest.importorskip("numba")
 
@@ -156,3 +165,66 @@ def test_sums_are_those_of_counts(windows, pauses):
         for name, one, each in zip(SUMS, sums, worth, strict=True):
             np.testing.assert_allclose(one * each, row[name], rtol=1e-5, atol=1e-5)
     require_same_rows(rows)
+
+
+PLANTS = sorted(path.stem for path in (Path(rlctl.__file__).parent / "configs" / "plants").glob("*.yaml"))
+LOADED = st.floats(0.0, 3.0) | st.sampled_from([0.0, 1e-300, 1e12])
+ORDERS = st.tuples(st.floats(1e-9, 64.0) | st.sampled_from([np.inf, 1e-300, 1e300]), st.integers(1, 64), FLAG)
+WEIGHTS = st.sampled_from([1.0, 0.002])
+NUMBERS = st.floats(0.0, 1e3) | st.sampled_from([0.0, 1e-300, 1e300])
+"""What an allocation, a load and a profile may say of a host: nothing of it is below 0 or no number."""
+
+
+@pytest.mark.parametrize("name", PLANTS)
+@given(st.integers(0, 2**62), st.lists(st.tuples(LOADED, ORDERS, WEIGHTS), min_size=1, max_size=8))
+def test_hosts_of_every_profile(name, seed, periods):
+    """Queue, backlog, sharing, link, noise and sensors, period by period: the same rows from both forms."""
+    constants = Constants.drawn(load_profile(name), np.array([seed], np.uint64))
+    both = [Hosts(constants, np.array([seed], np.uint64)) for _ in range(2)]
+    sensors = [Sensors(one.constant_rows, 1.0) for one in both]
+    for number, (load, order, weight) in enumerate(periods):
+        rows = []
+        for one, sensor, form in zip(both, sensors, (lambda law: law, compiled), strict=True):
+            window, reading, c = np.zeros(1, WINDOW), np.zeros(1, READING), one.constant_rows[0]
+            orders = np.array([(*order, weight)], ORDER)
+            at, rates = places(number, CHANNELS), np.array([load * float(constants.max_load_rps[0])])
+            with np.errstate(all="ignore"):  # machine code says nothing of an overflow
+                form(step_hosts)(one.rows, one.constant_rows, orders, window, at, rates, number, 1.0)
+                form(measure)(sensor.rows[0], c, window[0], 1.0)
+                form(read_sensor)(sensor.rows[0], c, window[0], reading[0], number + 1.0, 1.0)
+            rows.append((one.rows, window, sensor.rows, reading))
+        for one, other in zip(*rows, strict=True):
+            for field in one.dtype.names:
+                np.testing.assert_array_equal(one[field], other[field], field)
+
+
+@given(st.integers(1, 200), st.floats(0.0, 2.0) | NUMBERS, NUMBERS, st.floats(0.0, 10.0), st.floats(0.0, 10.0))
+def test_queues(servers, rho, service, ca2, cs2):
+    require_same(delay_probability, float(servers), rho)
+    require_same(conditional_wait, float(servers), rho, service, ca2, cs2)
+
+
+@given(st.floats(0.01, 0.9999), SHARE, NUMBERS, st.floats(1e-9, 1e6), st.floats(0.0, 10.0))
+def test_quantiles_of_waits(q, delayed, wait, service, cs2):
+    require_same(sojourn_quantile, q, delayed, wait, service, cs2)
+
+
+@given(NUMBERS, st.floats(1e-3, 1e3), NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
+def test_shares_of_cpus(weight, lc_cpus, spread, own, shared, threads, quota):
+    require_same(fair_share, weight, lc_cpus, spread)
+    require_same(lc_wants, own, shared, lc_cpus)
+    require_same(duty_of, quota, spread)
+    contests = [form(contest_of)(weight, lc_cpus, spread, own, shared, threads) for form in (lambda law: law, compiled)]
+    np.testing.assert_array_equal(*contests)
+    for contest in contests:
+        require_same(most_cpus, contest, own, contest.fair)
+    if contests[0].fair_equal < 1.0:
+        require_same(share_out, contests[0], own, quota)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 10**6), st.floats(2.0**-53, 1.0 - 2.0**-53), st.floats(0.0, 1.0))
+def test_noise(seed, tick, one, other):
+    at = places(tick, CHANNELS)[0]
+    assert key_of(seed) == compiled(key_of)(np.uint64(seed))
+    assert uniform(seed, int(at)) == compiled(uniform)(np.uint64(seed), at)
+    require_same(normal_pair, one, other)

@@ -2,15 +2,19 @@
 
 `one` is `gymnasium.make` of one host, `dummy 8` is Stable-Baselines3's DummyVecEnv of eight, a number is `make_vec` of
 so many hosts, `shielded` behind the shield. Moves are random; episodes begin anew as they end. Rounds take turns, each
-checkout in a process of its own. A figure is the median over rounds, in host-ticks a second of CPU time.
+checkout in a process of its own. A figure is the median over rounds, in host-ticks a second of CPU time. Below stand
+what a host-tick costs by the number of hosts, and what the first step waits for machine code: with an empty cache, and
+with what that left.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +27,16 @@ import numpy as np
 
 Step = Callable[[], object]
 
-WIDTHS = (8, 1024, 32768)
+WIDTHS = (8, 128, 1024, 8192, 32768)
+
+START = """
+import time, gymnasium, rlctl.envs
+wall, cpu = time.perf_counter(), time.process_time()
+env = gymnasium.make_vec("rlctl/SimHost-v0", 8)
+env.reset(seed=0)
+env.step([0] * 8)
+print(time.perf_counter() - wall, time.process_time() - cpu)
+"""
 
 
 def declare(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +111,16 @@ def _measured_by(checkout: Path | None, seconds: float) -> dict[str, float]:
     return found
 
 
+def time_starts(checkout: Path | None) -> list[tuple[float, float]]:
+    """Seconds, and seconds of CPU time, until the first step is done: with an empty cache, and with a full one."""
+    with tempfile.TemporaryDirectory() as cache:
+        command, around = [sys.executable, "-W", "ignore", "-c", START], os.environ | {"XDG_CACHE_HOME": cache}
+        where = checkout or Path(__file__).parents[3]
+        told = [subprocess.run(command, cwd=where, env=around, check=True, capture_output=True) for _ in range(2)]
+    wall, cpu = zip(*(map(float, one.stdout.split()) for one in told), strict=True)
+    return list(zip(wall, cpu, strict=True))
+
+
 def run(asked: argparse.Namespace) -> tuple[Any, int]:
     """Medians over rounds, each of which measures everything once, so that all meet the same machine."""
     from rlctl.report.page import render
@@ -108,6 +131,7 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
         for name, checkout in checkouts.items():
             seen[name].append(_measured_by(checkout, asked.seconds))
     rows: list[dict[str, float]] = []
+    starts: dict[str, list[tuple[float, float]]] = {}
     shown: list[tuple[str, ...]] = [("environment", *checkouts, *(("ratio",) if asked.before else ()))]
     for env in seen["now"][0]:
         rates = {name: float(np.median([one[env] for one in found])) for name, found in seen.items()}
@@ -116,4 +140,12 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
         shown.append((env, *(f"{rate:,.0f}" for rate in rates.values()), *ratio))
     print(render(shown))
     print(f"host-ticks a second of CPU time, thesis-host, medians of {asked.rounds} rounds")
-    return {"rows": dict(zip(seen["now"][0], rows, strict=True)), "rounds": asked.rounds}, 0
+    for name, checkout in checkouts.items():
+        costs = [(width, 1e9 / np.median([one[str(width)] for one in seen[name]])) for width in WIDTHS]
+        print(f"{name}: a host-tick by hosts: " + ", ".join(f"{cost:,.0f} ns of {width:,}" for width, cost in costs))
+        (first, first_cpu), (cached, cached_cpu) = starts[name] = time_starts(checkout)
+        print(
+            f"{name}: first step after {first:.1f} s ({first_cpu:.1f} s of CPU time) with an empty cache of laws, "
+            f"{cached:.2f} s ({cached_cpu:.2f}) with a full one"
+        )
+    return {"starts": starts, "rows": dict(zip(seen["now"][0], rows, strict=True)), "rounds": asked.rounds}, 0
