@@ -29,7 +29,9 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.host
 
-RATE = 5e6
+SCALE = 0.1 if os.environ.get("RLCTL_GUEST") else 1.0
+RATE = 5e6 * SCALE
+LC_MBIT = 16.0 * SCALE
 PLAIN = "noqueue 0: root"
 """What the kernel gives a veth."""
 
@@ -92,17 +94,17 @@ def rates(rein: LinkRein, seconds: float = 2.0) -> tuple[float, float]:
 @pytest.mark.parametrize("kind", ["tcp", "udp", "sendfile"])
 def test_be_gets_what_others_leave(side, be, rein, kind):
     rein.hold(RATE)
-    with side.sending("tcp", LC_PORT, 16.0), side.sending(kind, BE_PORT, 0.0, be.directories):
+    with side.sending("tcp", LC_PORT, LC_MBIT), side.sending(kind, BE_PORT, 0.0, be.directories):
         others, held = rates(rein)
-    assert others == pytest.approx(2e6, rel=0.15)
+    assert others == pytest.approx(0.4 * RATE, rel=0.15)
     assert others + held == pytest.approx(RATE, rel=0.1)
 
 
 def test_others_are_never_held(side, be, rein):
     rein.hold(RATE)
-    with side.sending("tcp", LC_PORT, 80.0), side.sending("tcp", BE_PORT, 0.0, be.directories):
+    with side.sending("tcp", LC_PORT, 5.0 * LC_MBIT), side.sending("tcp", BE_PORT, 0.0, be.directories):
         others, held = rates(rein)
-    assert others == pytest.approx(10e6, rel=0.15)
+    assert others == pytest.approx(2.0 * RATE, rel=0.15)
     assert held < 0.02 * RATE
 
 
@@ -110,7 +112,7 @@ def test_be_does_not_pay_for_past_load(side, be, rein):
     """The kernel would hold BE at nothing for as long again as the LC sent twice the rate."""
     rein.hold(RATE)
     with side.sending("tcp", BE_PORT, 0.0, be.directories):
-        with side.sending("tcp", LC_PORT, 160.0):
+        with side.sending("tcp", LC_PORT, 10.0 * LC_MBIT):
             rates(rein, 2.0)
         rein.sent_bytes()
         time.sleep(0.5)
@@ -130,8 +132,7 @@ def test_free_be_is_not_held(side, be, rein):
 def test_socket_opened_elsewhere_is_not_held(side, be, rein):
     """A socket belongs to the group in which it was made: who wants it held starts BE in its group."""
     rein.hold(RATE)
-    with side.sending("tcp", BE_PORT, 200.0) as pid:
-        time.sleep(0.5)
+    with side.sending("tcp", BE_PORT, 12.5 * LC_MBIT) as pid:
         be.attach(pid)
         others, held = rates(rein, 1.0)
     assert held < 0.02 * RATE
@@ -308,9 +309,9 @@ def test_pod_is_held_by_its_address(side, be, monkeypatch, late):
         if late:
             be.attach(pod.here.pid)
             rein.sent_bytes()
-        with side.sending("tcp", LC_PORT, 16.0), pod.sending("tcp", BE_PORT, 0.0, be.directories):
+        with side.sending("tcp", LC_PORT, LC_MBIT), pod.sending("tcp", BE_PORT, 0.0, be.directories):
             others, held = rates(rein)
-    assert others == pytest.approx(2e6, rel=0.15)
+    assert others == pytest.approx(0.4 * RATE, rel=0.15)
     assert others + held == pytest.approx(RATE, rel=0.1)
 
 

@@ -29,12 +29,12 @@ class Wire:
     def run(self, command: str) -> str:
         """Run a command on this side; what it prints."""
         inside = ["nsenter", f"--net=/proc/{self.here.pid}/ns/net", *command.split()]
-        env = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+        env = {**os.environ, "PATH": f"/usr/sbin:/usr/bin:{os.environ['PATH']}"}  # before busybox, which has less
         return subprocess.run(inside, check=True, capture_output=True, text=True, env=env).stdout
 
     @contextlib.contextmanager
     def sending(self, kind: str, port: int, mbit: float, groups: Iterable[Path] = ()) -> Iterator[int]:
-        """Somebody on this side who sends: `tcp`, `udp` or `sendfile`, at most so much; its process."""
+        """Somebody on this side who sends: `tcp`, `udp` or `sendfile`, at most so much; its process, once it does."""
 
         def enter() -> None:
             for group in groups:
@@ -49,12 +49,13 @@ class Wire:
             str(port),
             str(mbit),
         ]
-        sender = subprocess.Popen(inside, preexec_fn=enter)
-        try:
-            yield sender.pid
-        finally:
-            sender.kill()
-            sender.wait()
+        with subprocess.Popen(inside, preexec_fn=enter, stdout=subprocess.PIPE) as sender:
+            try:
+                assert sender.stdout is not None
+                sender.stdout.readline()
+                yield sender.pid
+            finally:
+                sender.kill()
 
     @contextlib.contextmanager
     def pod(self, groups: Iterable[Path]) -> Iterator[Wire]:
@@ -135,6 +136,7 @@ def send(kind: str, port: int, mbit: float) -> None:
     way = socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM
     connection = socket.socket(socket.AF_INET, way)
     connection.connect((THERE, port))
+    print("sends", flush=True)
     data, began, sent = bytes(1400 if kind == "udp" else 1 << 16), time.monotonic(), 0
     file = os.memfd_create("data")
     os.truncate(file, 1 << 20)
