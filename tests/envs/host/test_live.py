@@ -18,6 +18,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import UTILISATION, MaxLoad
+from rlctl.envs.host.reins.reins import Reins
+from rlctl.envs.reins import EVIDENCE, USE, Rein
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO, Weight
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -267,3 +269,63 @@ def test_learned_maximum_stands_in_the_counters(be):
     most = telemetry.counters["max_load_rps"].value
     assert telemetry.load_ratio.value == pytest.approx(70.0 / most)
     assert most == pytest.approx(UTILISATION / (0.1 / 70.0))
+
+
+class HeldDisk:
+    """A rein beside the CPUs, as far as a host needs one."""
+
+    most = None
+
+    def __init__(self):
+        self.ratio = None
+
+    def hold(self, ratio):
+        self.ratio = ratio
+
+    def read_use(self, now_seconds):
+        return {USE[Rein.DISK]: 0.9}
+
+    def prepare(self): ...
+
+    def follow(self, be_groups): ...
+
+    def close(self): ...
+
+
+def on_disk(be, **options):
+    """A host whose LC waited for its disk beside BE, in as many windows as it takes."""
+    group, knobs, _ = be
+    actuator, disk = BeActuator([group], (1, 0), LIMITS, knobs), HeldDisk()
+    reins = Reins(actuator, {Rein.DISK: disk})
+    late = Fixed(tail_latency_seconds=Quantile(0.02, samples=50), lc_io_pressure_ratio=Value(0.6), be_cpus=Value(0.0))
+    lcs = [Lc("web", SLO(0.01, max_load_rps=100.0), (late, reins))]
+    plant = LiveHost(lcs, actuator, 0.001, lambda: None, LiveParts(reins=reins, **options))
+    reins.moves = True
+    for _ in range(EVIDENCE + 1):
+        plant.apply(Allocation(1.0, 2))
+        telemetry = plant.read()
+    return plant, disk, telemetry
+
+
+def test_level_moves_what_the_lc_waits_for(be):
+    plant, disk, telemetry = on_disk(be)
+    assert (telemetry.rein, disk.ratio, plant.current) == (Rein.DISK, 0.5, Allocation(1.0, 2))
+    assert plant.reins.cpus == LIMITS.full
+    assert telemetry.counters["be_allowed_cpus"].value == 2.0, "what BE may use of the CPUs is not its level"
+    plant.close()
+
+
+def test_cut_between_ticks_freezes_under_any_rein(be):
+    plant, disk, _ = on_disk(be)
+    plant.apply(Allocation(1.0, 2))
+    plant.apply(LIMITS.safe)
+    assert plant.current == plant.reins.cpus == LIMITS.safe
+    assert disk.ratio == pytest.approx(0.005)
+    assert plant.read().rein == Rein.DISK
+    plant.close()
+
+
+def test_applications_divide_what_cpus_there_are(be):
+    plant, _, _ = on_disk(be, sharing=Divider())
+    assert plant.sharing.budgets[-1] == LIMITS.full, "BE is held by its disk, and not a second time by its CPUs"
+    plant.close()

@@ -335,3 +335,14 @@ def test_an_alarm_and_events_are_told_in_words():
         "; false: the target was met all the same"
     ) in lines
     assert "         foreign-write: be: quota" in lines
+
+
+def test_rein_is_a_word_of_the_log(tmp_path):
+    path = tmp_path / "ticks.jsonl"
+    telemetry = a_tick().telemetry
+    write_ticks(path, [a_tick(), a_tick(1, telemetry.but(rein="disk"))])
+    assert [one.tick.telemetry.rein for one in read_log([path], pytest.fail)] == ["cpu", "disk"]
+    assert "rein" not in path.read_text().partition("\n")[0], "logs of before have none"
+    path.write_text(path.read_text().replace('"disk"', '"tape"'))
+    damages = []
+    assert len(list(read_log([path], damages.append))) == len(damages) == 1

@@ -7,7 +7,7 @@ import pytest
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.telemetry import Telemetry
 from rlctl.log.record import Tick
-from rlctl.log.sentences import REASONS, change_sentence, decision_sentence
+from rlctl.log.sentences import REASONS, change_sentence, decision_sentence, on_rein
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
 FULL, LESS = Allocation(UNLIMITED, 2), Allocation(0.5, 1)
@@ -55,3 +55,7 @@ def test_a_change_is_named_by_its_direction(before, applied, sentence):
 
 def test_every_reason_has_its_sentence():
     assert REASONS.keys() == set(Reason) - {Reason.OWN}
+
+
+def test_rein_is_told_unless_it_is_the_cpu():
+    assert [on_rein(Telemetry(0.0, 0.01, rein=rein)) for rein in ("cpu", "link")] == ["", " on its link"]
