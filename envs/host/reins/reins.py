@@ -114,7 +114,7 @@ class Reins:
         if new_tick:
             self._take(self._law.in_hand if self.moves else Rein.CPU)
         on = on_cpus(wanted, self.in_hand, self._cpu.limits)
-        if on.at_most(self.cpus):
+        if on.frozen or on.at_most(self.cpus):
             # The CPUs are held, or BE is stopped. Should that fail the rein in hand may be held more, and no less.
             try:
                 self.cpus = self._cpu.apply(on, new_tick=new_tick)
