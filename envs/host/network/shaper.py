@@ -171,7 +171,8 @@ class Shaper:
         rates = []
         for rate in (own, ceiling):
             rates += [0, _ETHERNET, 0, 0, 0, min(int(rate), 0xFFFF_FFFF)]
-        ticks = [_ticks(rate) for rate in (own, ceiling)]
+        # BE's own bucket is next to nothing, or its first packets would be beyond C.
+        ticks = [1 if own == LEAST else _ticks(own), _ticks(ceiling)]
         parameters = _PARMS.pack(*rates, *ticks, _QUANTUM_BYTES, 0, int(handle == BE))
         options = nest(
             _OPTIONS,
