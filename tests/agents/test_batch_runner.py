@@ -73,7 +73,7 @@ def test_every_host_is_decided_on_alone(names, always, hosts):
             for host in range(0, HOSTS, 2):
                 alone[host], before = OneHost(names[1], hosts.limits.each[host], always), alone[host]
                 alone[host].shield = before.shield  # the guards remember what they saw under the first policy
-                alone[host].observer.experience = before.observer.experience  # and so does what books the windows
+                alone[host].observer.go_on(before.observer)  # and so does what books the windows
         hosts.step(current)
         decided = runners.decide(hosts.read(), current, hosts.telemetry)
         for host, telemetry in enumerate(hosts.telemetry()):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,9 +39,8 @@ def bed_that(at=10**9, what=lambda: None):
 def quick(tmp_path):
     """live-nginx with short measurements."""
     path = tmp_path / "quick.yaml"
-    path.write_text(
-        (scenarios_folder() / "live-nginx.yaml").read_text().replace("duration_seconds: 60", "duration_seconds: 5")
-    )
+    shipped = (scenarios_folder() / "live-nginx.yaml").read_text()
+    path.write_text(re.sub("(?m)^duration_seconds: .*", "duration_seconds: 5", shipped))
     return path
 
 
