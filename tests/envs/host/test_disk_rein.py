@@ -229,5 +229,6 @@ def test_real_writer_is_held_to_its_share(where, tmp_path):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             writer.wait()
-            assert restore(tmp_path, force=True).ok
+            report = restore(tmp_path, force=True)
             Group.open(layout, name, knobs).remove()
+            assert report.ok, str(report)
