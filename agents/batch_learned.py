@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from rlctl.agents.batch_runner import BatchAnswer, BatchObservation
 from rlctl.agents.served.learned import ENDS
 from rlctl.envs.allocations import Allocations, VectorLimits, chosen
-from rlctl.envs.arrays import Flags
 from rlctl.envs.features import FEATURES, FRAME_SIZE
 from rlctl.envs.observations import VectorObserver
 
@@ -54,18 +53,18 @@ class BatchLearned:
         self._observer.prices = price
         history = FRAME_SIZE * len(lags)
         self._newest = slice(history - FRAME_SIZE, history)
-        self._fresh = np.ones(len(limits.each), np.bool_)
+        self._fresh = True
 
-    def begin(self, which: Flags) -> Allocations:
-        """Forget the history and, unless the next tick tells it, what was learned; BE begins at the safe allocation."""
-        self._fresh = self._fresh | which
+    def begin(self) -> Allocations:
+        """Forget the history and what was learned; BE begins at the safe allocation."""
+        self._fresh = True
         return self._limits.safe
 
     def act(self, seen: BatchObservation) -> BatchAnswer:
         """The best allowed move on each host."""
         observations = self._observe(seen)
         logits = self._logits(observations)
-        failed: Flags = np.logical_not(np.isfinite(logits).all(axis=1))
+        failed: NDArray[np.bool_] = np.logical_not(np.isfinite(logits).all(axis=1))
         if self.masked:
             mask = np.ones(logits.shape, np.bool_) if seen.mask is None else seen.mask
             logits = np.where(
@@ -78,9 +77,6 @@ class BatchLearned:
         return BatchAnswer(self._limits.safe.where(failed, proposed) if failed.any() else proposed, failed, strange)
 
     def _observe(self, seen: BatchObservation) -> NDArray[np.float32]:
-        """What the network sees; on hosts where it begins anew the history is the present alone."""
-        fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
-        if fresh.all():
-            return self._observer.begin(seen.readings, seen.current, taught=seen.taught)
-        observations = self._observer.observe(seen.readings, seen.current)
-        return self._observer.begin(seen.readings, seen.current, fresh, seen.taught) if fresh.any() else observations
+        """What the network sees; where it begins the history is the present alone."""
+        fresh, self._fresh = self._fresh, False
+        return (self._observer.begin if fresh else self._observer.observe)(seen.readings, seen.current)

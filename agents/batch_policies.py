@@ -6,8 +6,6 @@ policy of one host does; `tests/agents/test_batch_policies.py` holds the two tog
 
 from __future__ import annotations
 
-import numpy as np
-
 from rlctl.agents import catalogue
 from rlctl.agents.batch_learned import BatchLearned
 from rlctl.agents.batch_runner import BatchAnswer, BatchObservation, BatchPolicy
@@ -17,7 +15,6 @@ from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.allocations import Allocations, VectorLimits
-from rlctl.envs.arrays import Flags
 from rlctl.envs.observation import Observer
 from rlctl.safety.verdict import Verdict
 
@@ -53,7 +50,7 @@ class Constant:
         self.shielded, self.masked, self.remarks = policy.shielded, policy.masked, policy.remarks
         self._proposed = Allocations.of([policy.start(host) for host in limits.each])
 
-    def begin(self, which: Flags) -> Allocations:  # noqa: ARG002
+    def begin(self) -> Allocations:
         """The allocations that it always asks for."""
         return self._proposed
 
@@ -68,34 +65,26 @@ class EachHost:
     def __init__(self, policies: list[Policy], limits: VectorLimits, tick_seconds: float) -> None:
         self.shielded, self.masked = policies[0].shielded, policies[0].masked
         self._policies, self._limits = policies, limits
-        self._learns, self._fresh = policies[0].learns, np.zeros(len(policies), np.bool_)
         self._asked: list[Allocation | None] = [None] * len(policies)
-        self._observers = [Observer(host, tick_seconds, learns=self._learns) for host in limits.each]
-        # All decide from the first tick on, also while their hosts are under another policy.
-        self.begin(np.ones(len(policies), np.bool_))
+        self._observers = [Observer(host, tick_seconds, learns=policies[0].learns) for host in limits.each]
+        self.begin()
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader of the policy's results must know."""
         return self._policies[0].remarks
 
-    def begin(self, which: Flags) -> Allocations:
-        """Where BE begins on the hosts in `which`; their policies and histories begin anew."""
-        self._fresh = self._fresh | which
-        starts = [self._limits.safe.host(index) for index in range(len(which))]
-        for index in np.flatnonzero(which):
-            self._observers[index].reset()
-            self._asked[index] = None
-            starts[index] = self._policies[index].start(self._limits.each[index])
-        return Allocations.of(starts)
+    def begin(self) -> Allocations:
+        """Where BE begins on each host; policies and histories begin anew."""
+        for observer in self._observers:
+            observer.reset()
+        self._asked = [None] * len(self._policies)
+        starts = zip(self._policies, self._limits.each, strict=True)
+        return Allocations.of([policy.start(limits) for policy, limits in starts])
 
     def act(self, seen: BatchObservation) -> BatchAnswer:
         """Each policy's answer to its own host's telemetry."""
         proposed: list[Allocation] = []
-        fresh, self._fresh = self._fresh, np.zeros_like(self._fresh)
-        if self._learns and seen.taught is not None:
-            for index in np.flatnonzero(fresh).tolist():
-                self._observers[index].experience.copy_hosts(seen.taught, 0, index)
         for index, telemetry in enumerate(seen.telemetry()):
             current, limits = seen.current.host(index), self._limits.each[index]
             mask = None if seen.mask is None else seen.mask[index]

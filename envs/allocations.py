@@ -54,10 +54,6 @@ class Allocations(NamedTuple):
         """The allocation of one host."""
         return Allocation(float(self.quota_cpus[index]), int(self.cpuset_cpus[index]), bool(self.frozen[index]))
 
-    def take(self, places: NDArray[np.int64]) -> Allocations:
-        """Those of some hosts, in that order."""
-        return Allocations(self.quota_cpus[places], self.cpuset_cpus[places], self.frozen[places])
-
     def where(self, which: Flags, other: Allocations) -> Allocations:
         """These on the hosts in `which`, the other ones elsewhere."""
         return Allocations(*(np.where(which, mine, theirs) for mine, theirs in zip(self, other, strict=True)))

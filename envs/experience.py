@@ -399,21 +399,6 @@ class SafeLevelMemory:
         """All about the hosts in `which`, shape (n,): others stand there now."""
         self.form(_forget_each)(self.rows, which)
 
-    def copy_hosts(self, other: SafeLevelMemory, mine: Flags | int, theirs: Flags | int) -> None:
-        """Go on with what another one knows of hosts; by flags of shape (n,), or one host by its number.
-
-        Args:
-            mine: Hosts here of which it is, whatever was known of them.
-            theirs: The same hosts there.
-        """
-        if isinstance(self.rows, np.ndarray) and isinstance(other.rows, np.ndarray):
-            self.rows[mine] = other.rows[theirs]
-            return
-        places = zip(np.arange(len(self.rows))[mine].flat, np.arange(len(other.rows))[theirs].flat, strict=True)
-        for here, there in places:
-            for name in HOST_MEMORY.names or ():
-                self.rows[here][name] = plain_field(HOST_MEMORY[name], other.rows[there][name])
-
     def age(self, seconds: float) -> None:
         """Nobody has looked for so long: what is known of the first host is so much older, whatever clock goes on."""
         age_counts(self.rows[0], seconds)

@@ -121,46 +121,21 @@ class VectorObserver:
             np.full(count, self._prices, np.float64), self.tick_seconds, self._hidden, self._learns,
         )  # fmt: skip
 
-    def begin(
-        self,
-        readings: Readings,
-        current: Allocations,
-        which: Flags | None = None,
-        taught: SafeLevelMemory | None = None,
-    ) -> NDArray[np.float32]:
-        """Begin the history on the hosts in `which`, or all, with this tick; what all see, shape (n, size).
-
-        Args:
-            taught: What these hosts have taught before this tick; None where others stand there now.
-        """
-        count = len(current.frozen)
-        here = np.ones(count, np.bool_) if which is None else which
-        if here.all():
-            self.forget(count)
-        else:
-            self.experience.forget(here)
-        if taught is not None:
-            self.experience.copy_hosts(taught, here, here)
-        begun = np.flatnonzero(here).tolist()
-        parts = [(0, count)] if len(begun) == count else [(place, place + 1) for place in begun]
-        return self._see(readings, current, parts, begins=True)
+    def begin(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
+        """Begin the history of all hosts, which may be others, with this tick; what they see, shape (n, size)."""
+        self.forget(len(current.frozen))
+        return self._see(readings, current, begins=True)
 
     def observe(self, readings: Readings, current: Allocations) -> NDArray[np.float32]:
         """Add one tick to the history of every host; float32, shape (n, size), each entry in [-1, 1]."""
         self.newest = (self.newest + 1) % self.depth
-        return self._see(readings, current, [(0, len(current.frozen))], begins=False)
+        return self._see(readings, current, begins=False)
 
-    def _see(
-        self, readings: Readings, current: Allocations, parts: Sequence[tuple[int, int]], *, begins: bool
-    ) -> NDArray[np.float32]:
-        """What all see, where hosts from one place to another one show and teach a tick."""
-        count, form = len(current.frozen), self.experience.form
+    def _see(self, readings: Readings, current: Allocations, *, begins: bool) -> NDArray[np.float32]:
+        count = len(current.frozen)
         seen = np.empty((count, *(self.space.shape or ())), np.float32)
         rows = self.experience.rows_for(READING, readings), self.experience.rows_for(ALLOCATION, current)
-        for part in parts:
-            form(see_hosts)(self.rows, *rows, self.newest, begins, seen, *part)
-        if parts != [(0, count)]:
-            form(show_hosts)(self.rows, self.newest, seen, 0, count)
+        self.experience.form(see_hosts)(self.rows, *rows, self.newest, begins, seen, 0, count)
         return seen
 
     def filter_moves(self, mask: Flags, readings: Readings, current: Allocations) -> Flags:
@@ -259,17 +234,3 @@ def _filter_hosts(rows: ObserverRows, readings: Any, allocations: Any, masks: An
             levels[move] = level_in_force(asked[0], asked[1], asked[2], cpus)[1]
         load, ratio = load_and_latency(readings[place], hidden)
         filter_host(memories[place], levels, masks[place], left[place], load, ratio, prices[place])
-
-
-def book(experience: SafeLevelMemory, readings: Readings, current: Allocations, tick_seconds: float) -> None:
-    """Have all hosts teach a tick, see `book_host`."""
-    experience.form(_book_hosts)(
-        experience.rows, experience.rows_for(READING, readings), experience.rows_for(ALLOCATION, current),
-        experience.rows_for(LIMIT, experience.limits), tick_seconds,
-    )  # fmt: skip
-
-
-@law
-def _book_hosts(memories: Any, readings: Any, allocations: Any, limits: Any, tick_seconds: float) -> None:
-    for host in range(len(memories)):
-        book_host(memories[host], readings[host], allocations[host], limits[host], tick_seconds, 0)

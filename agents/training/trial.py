@@ -102,7 +102,7 @@ def score_policy(course: Course, policy: BatchPolicy, seeds: Sequence[int]) -> T
     hosts = SimBatch(
         course.host, seeds, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
     )
-    runner = BatchPolicyRunner([policy], course.safety, limits, course.tick_seconds)
+    runner = BatchPolicyRunner(policy, course.safety, limits)
     windows = Windows.none(course.ticks, count)
     returns, current = np.zeros(count), runner.begin()
     changed = overridden = np.zeros(count, np.bool_)

@@ -162,9 +162,7 @@ def _lived(watched: AdviceData, constants: Constants, name: str, shield: Profile
     weight = max(catalogue.build(name).weight, Weight.MINIMUM, key=list(Weight).index)
     hosts = _Again(constants, gaps_filled(watched.load_ratio)[ticks], weight, record.tick_seconds)
     limits = VectorLimits([replace(record.limits, least_weight=weight.is_least)] * hosts.count)
-    runner = BatchPolicyRunner(
-        [batch_policy(name, limits, record.tick_seconds)], shield, limits, record.tick_seconds, always=True
-    )
+    runner = BatchPolicyRunner(batch_policy(name, limits, record.tick_seconds), shield, limits, always=True)
     missed, work, used = np.zeros((len(ticks), hosts.count)), np.zeros(hosts.count), np.zeros(hosts.count)
     current = runner.begin()
     for place, counts in enumerate(counted):

@@ -100,7 +100,7 @@ def surface(bundle: Bundle, host: Host, shield: Profile) -> Surface:
     tick_seconds, lags = bundle.card.tick_seconds, bundle.card.lags
     hosts = VectorLimits([limits] * len(load))
     policy = BatchLearned(bundle.logits, lags, hosts, tick_seconds)
-    runner = BatchPolicyRunner([policy], shield, hosts, tick_seconds)
+    runner = BatchPolicyRunner(policy, shield, hosts)
     current = runner.begin()
     shares: list[Array] = []
     changed = 0

@@ -127,26 +127,6 @@ def test_no_number_leaves_the_vectors_space():
         assert observer.space.contains(observer.begin(spoilt, Allocations.same(batch.limits.full, 3))[1])
 
 
-def test_lags_reach_as_far_back_over_partial_beginning():
-    """The ring of frames turns; a host that began anew must not see what it was before."""
-    batch, limits = SimBatch(_profile(0), [1, 2], training_load, 30), load_profile("thesis-host").limits()
-    together, single = VectorObserver(limits, 1.0), [Observer(limits, 1.0) for _ in range(2)]
-    current, before = Allocations.same(limits.safe, 2), np.empty(0)
-    for tick in range(30):
-        batch.step()
-        readings = batch.read()
-        anew = np.array([tick == 0, tick in {0, 21}])
-        seen = together.begin(readings, current, anew) if anew.any() else together.observe(readings, current)
-        for host, telemetry in enumerate(batch.telemetry()):
-            if anew[host]:
-                single[host].reset()
-            if tick != 21 or anew[host]:
-                assert np.array_equal(seen[host], single[host].observe(telemetry, limits.safe).vector)
-            else:  # the others' history stands still, as it does in a partial reset
-                assert np.array_equal(seen[host], before[host])
-        before = seen
-
-
 @pytest.mark.parametrize(("options", "said"), [
     ({"absent": {"quota"}}, "absent: quota: no optional feature"),
     ({"absent": {"latncy"}}, "there are slack, latency"),

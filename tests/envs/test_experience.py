@@ -199,19 +199,6 @@ def test_the_level_that_an_allocation_has_reached(allocation, level):
         assert allocation_at(level, LIMITS).at_most(allocation)
 
 
-def test_taught_is_taken_over_under_new_control():
-    knows, learns = (
-        lived((0.5, HOLDS, 12), (0.5, MISSES, 16), (0.5, HOLDS, 4)),
-        SafeLevelMemory(VectorLimits([LIMITS] * 2)),
-    )
-    learns.copy_hosts(knows, 1, 0)
-    assert learns.plain(1) == knows.plain()
-    assert learns.plain(0)["cells"] == []
-    told = learns.features(0.5, HOLDS, host=1)
-    assert told == knows.features(0.5, HOLDS)
-    assert told != learns.features(0.5, HOLDS)
-
-
 def test_known_goes_along_with_another_maximum_load():
     """What held at half of a first estimate of 140 requests a second is a twentieth of 1400."""
     experience = SafeLevelMemory(LIMITS)
