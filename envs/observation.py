@@ -188,8 +188,10 @@ class Observer:
     def experience_on(self, rein: str) -> SafeLevelMemory:
         """What the host has taught on a rein: a level of one says nothing of the same level of another."""
         if rein not in self._experiences:
-            # Beside the CPUs BE's least CPU weight is worth nothing: no level is free there before it was tried.
-            limits = self.limits if rein == Rein.CPU else replace(self.limits, least_weight=False)
+            # On the link the LC's packets go first, as its threads do at BE's least weight: everything is free there
+            # until it missed. Disks have no such order.
+            first = rein == Rein.LINK or (rein == Rein.CPU and self.limits.least_weight)
+            limits = replace(self.limits, least_weight=first)
             self._experiences[rein] = experience = SafeLevelMemory(limits)
             experience.name += "" if rein == Rein.CPU else f" on the {rein}"
         return self._experiences[rein]

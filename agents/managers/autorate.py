@@ -57,10 +57,11 @@ class Autorate(Manager):
             self._ratio = self.least_ratio
             return self._level(), "latency unknown: the least"
         delay = (1.0 - slack) / self.delay_ratio
-        # On a link the shaper's rate is that of all together, as the program has it, and its load too.
+        # On a link the shaper's rate is that of all together, as the program has it, and its load too; a level of BE is
+        # a share of what the others leave.
         others = number(telemetry.counters.get(OTHERS, _NONE)) or 0.0 if telemetry.rein == Rein.LINK else 0.0
         used = used_cpus(telemetry, self.limits.cpus)
-        loaded = used is None or used / self.limits.cpus + others >= HIGH_LOAD_RATIO * self._ratio
+        loaded = used is None or others + (1.0 - others) * used / self.limits.cpus >= HIGH_LOAD_RATIO * self._ratio
         step, why = self._step(delay, loaded=loaded)
         self._ratio = min(max(self._ratio * step, self.least_ratio), 1.0)
         return self._level(others), f"{why}: x {step:.3f}"
@@ -77,8 +78,8 @@ class Autorate(Manager):
         return (towards if self._ratio != self.base_ratio else 1.0), "little load"
 
     def _level(self, others: float = 0.0) -> Allocation:
-        quota_cpus = (self._ratio - others) * self.limits.cpus
-        return Allocation(max(quota_cpus, self.limits.min_quota_cpus), self.limits.cpus)
+        quota_cpus = (self._ratio - others) / max(1.0 - others, 1e-9) * self.limits.cpus
+        return Allocation(min(max(quota_cpus, self.limits.min_quota_cpus), self.limits.cpus), self.limits.cpus)
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -115,6 +115,8 @@ class DiskRein:
         Raises:
             CgroupError, PermissionMissing: The kernel does not take it; the other groups were tried.
         """
+        if ratio is not None and ratio >= 1.0:
+            ratio = None  # a bound at the most that it ever did would keep it from ever doing more
         if ratio is None and not self._held:
             return
         folders, errors = list(self._folders()), list[CgroupError]()

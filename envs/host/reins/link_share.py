@@ -9,6 +9,10 @@ from typing import Protocol
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein
 
+CARRIED_RATIO = 0.88
+"""Of that most, what all together may send. A full link drops what is sent again, and that counts twice (6 % on the
+testbed); and a class must be narrower than the link, or the queue forms there, where the LC waits in it (tc-htb(8))."""
+
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
 
@@ -35,9 +39,9 @@ class LinkShare:
     In one alone a queue that was empty takes more than the link carries, and drops the rest. But BE is cut when that
     makes the LC late, so that there is seldom a second one.
 
-    A level of BE is its own use here as on the CPUs, so what a policy knows of levels and loads holds. What the others
-    sent in the window before, and that share, are the rate of all together. Where the others send more at once, BE has
-    less, packet by packet.
+    A level of BE is its share of what the others leave, by what they sent in the window before. So one level holds at
+    any load, and everything is what the LC does not feel. Where the others send more at once, BE has less, packet by
+    packet.
 
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
@@ -91,10 +95,10 @@ class LinkShare:
         return readings
 
     def hold(self, ratio: float | None) -> None:
-        """Hold BE to that share beside what the others sent last."""
+        """Hold BE to that share of what the others left last."""
         if self._link is not None:
-            # No more than that most: what is beyond waits behind the host, in a queue that the LC shares.
-            all_ratio = 1.0 if ratio is None else min(self._others_ratio + ratio, 1.0)
+            left = max(CARRIED_RATIO - self._others_ratio, 0.0)
+            all_ratio = 1.0 if ratio is None else min(self._others_ratio + ratio * left, CARRIED_RATIO)
             self._link.hold(None if ratio is None else all_ratio * self.most)
             self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
 

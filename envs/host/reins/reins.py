@@ -48,7 +48,10 @@ class SharedRein(Protocol):
         """Counters of the window since the last call, by name, see `rlctl.envs.reins`."""
 
     def hold(self, ratio: float | None) -> None:
-        """Hold BE to a share in (0, 1); None: it is free. RlctlError: the kernel does not take it."""
+        """Hold BE to a share in (0, 1], where 1 is everything that the LC does not feel; None: it is free.
+
+        RlctlError: The kernel does not take it.
+        """
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""
@@ -193,8 +196,7 @@ class Reins:
         """Have the rein in hand carry a level, or raise; the CPUs carry theirs by themselves."""
         if self.in_hand is Rein.CPU:
             return
-        ratio = level_ratio(wanted, self._cpu.limits.cpus)
-        self._write(self.in_hand, ratio if ratio < 1.0 else None)
+        self._write(self.in_hand, level_ratio(wanted, self._cpu.limits.cpus))
         self._carried = wanted
 
     def _free(self) -> None:

@@ -54,7 +54,7 @@ def test_link_is_shaped_as_a_whole(tell: Tell) -> None:
     policy.start(HOST)
     shared = tell(0.0, slack=GOOD).but(rein="link", counters={OTHERS: Value(0.3), USE[Rein.LINK]: Value(0.2)})
     allocation, why = policy.decide(shared)
-    assert allocation.quota_cpus / HOST.cpus == pytest.approx(0.52 - 0.3)
+    assert allocation.quota_cpus / HOST.cpus == pytest.approx((0.52 - 0.3) / 0.7)
     assert "under load" in why
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
-from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
+from rlctl.envs.host.reins.link_share import CARRIED_RATIO, LEAST_BYTES, LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
 from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Telemetry, Value
@@ -237,7 +237,7 @@ def test_link_is_shared_by_the_most_it_sent():
     assert link.held is None
     share.prepare()
     share.hold(0.5)
-    assert link.held == share.most / 2, "BE's own bytes were among the others' until now"
+    assert link.held == 0.5 * CARRIED_RATIO * share.most, "BE's own bytes were among the others' until now"
     share.hold(None)
     assert seen.send((0, 0)) == {}
     seen.send((19_750_000, 0))
@@ -247,12 +247,12 @@ def test_link_is_shared_by_the_most_it_sent():
     assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0, OTHERS: 0.4}
     assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7), OTHERS: 0.3}
     share.hold(0.5)
-    assert link.held == pytest.approx(8e6), "BE's level beside what the others sent"
-    assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == pytest.approx(0.2)
+    assert link.held == pytest.approx(5.9e6), "half of what the others leave"
+    assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == pytest.approx(0.5 * 0.2 / 0.29)
     assert seen.send((8_000_000, 4_000_000))[USE[Rein.LINK]] == pytest.approx(0.5), "all that the others left of it"
     assert seen.send((8_000_000, 0))[USE[Rein.LINK]] == 0.5, "and where that was nothing"
-    share.hold(0.9)
-    assert link.held == pytest.approx(10e6), "never more than that most, behind which the LC would wait"
+    share.hold(1.0)
+    assert link.held == pytest.approx(8.8e6), "everything is what the link carries without a queue"
     share.hold(None)
     assert link.held is None
     assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
@@ -278,7 +278,7 @@ def test_what_was_known_of_reins_comes_back():
     again.restore_state({**reins.state_dict(), "in_hand": "link"})
     again.moves = True
     again.apply(SOME)
-    assert link.held == 2.5e6
+    assert link.held == pytest.approx(CARRIED_RATIO * 2.5e6)
     assert Reins(Host()).state_dict() == {}
     for damaged in ({"in_hand": "tape", "most": {}}, {"in_hand": "cpu", "most": {"link": -1.0}}):
         with pytest.raises(ValueError, match="is not a"):
