@@ -26,6 +26,8 @@ _SCALE = 2.0**-52  # of 52 bits and a half, which a float holds exactly: never 0
 @law
 def mix_bits(bits: Any) -> Any:
     """SplitMix64's hash of a word of 64 bits, as a whole number or an array of them."""
+    # A counter, hashed, is a sequence of which any member can be had without those before it: so all managers meet the
+    # same chance at a tick, whatever they did before.
     bits = ((bits ^ (bits >> 30)) * _MIX_1) & _WORD
     bits = ((bits ^ (bits >> 27)) * _MIX_2) & _WORD
     return bits ^ (bits >> 31)
@@ -40,6 +42,7 @@ def key_of(seed: Any) -> Any:
 @law
 def uniform(key: Any, place: Any) -> Any:
     """A uniform number in (0, 1), from a host's key and one of `places`."""
+    # 52 bits and a half, so that neither end is ever met: a logarithm is taken of it.
     return ((mix_bits((key + place) & _WORD) >> 12) + 0.5) * _SCALE
 
 

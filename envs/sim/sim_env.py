@@ -49,6 +49,7 @@ def episode_keys(seeds: NDArray[np.uint64], episodes: NDArray[np.uint64]) -> NDA
 
 def fresh_seed() -> int:
     """A training seed from the operating system, for those who give none."""
+    # Never one of evaluation: nobody shall learn on what results are scored by.
     return training(int(np.random.default_rng().integers(EVALUATION_BIT // 2)))  # half: others are counted up from it
 
 
