@@ -10,8 +10,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein
 
 CARRIED_RATIO = 0.88
-"""Of that most, what all together may send. A full link drops what is sent again, and that counts twice (6 % on the
-testbed); and a class must be narrower than the link, or the queue forms there, where the LC waits in it (tc-htb(8))."""
+"""Of that most, what all together may send. A full link drops what is sent again and counts twice, 6 % on the testbed.
+And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
