@@ -115,6 +115,7 @@ def live(rows: SimRows, tick: TickRows, loads: Array, at: Any, number: int, firs
         order = Order(now["quota_cpus"], float(now["cpuset_cpus"]), now["frozen"], weights[place])
         step_host(hosts[place], c, order, windows[place], at, loads[place] * c["max_load_rps"], number, tick_seconds)
     for place in range(first, last):
+        # Sensors are read at the end of the period, so that what they tell is already as old as their delay has it.
         measure(sensors[place], constants[place], windows[place], tick_seconds)
         time_seconds = (number + 1) * tick_seconds
         read_sensor(sensors[place], constants[place], windows[place], readings[place], time_seconds, tick_seconds)
