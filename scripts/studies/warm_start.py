@@ -90,7 +90,8 @@ def driven(env: SimVecEnv, model: Any) -> Pairs:
             each = zip(teachers, np.split(masks, ends[:-1]), strict=True)
             moves = np.concatenate([teacher.moves(mask) for teacher, mask in each])
             rounds.append(Pairs(seen, moves))
-        seen = env.step(np.where(masks, logits(seen), -np.inf).argmax(axis=1) if logits else moves)[0]
+        chosen = np.where(masks, logits(seen), -np.inf).argmax(axis=1) if logits else moves
+        seen = np.asarray(env.step(chosen)[0], np.float32)
     return Pairs(*(np.concatenate(parts) for parts in zip(*rounds, strict=True)))
 
 
