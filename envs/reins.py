@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import LC_LINK, Telemetry, number
+from rlctl.envs.telemetry import LC_LINK, MOST, Telemetry, number
 
 
 class Rein(StrEnum):
@@ -199,3 +199,10 @@ def _sleeps(telemetry: Telemetry, lc_cpus: float) -> bool:
 def _counter(telemetry: Telemetry, name: str) -> float | None:
     reading = telemetry.counters.get(name)
     return None if reading is None else number(reading)
+
+
+def rate_of(plain: object) -> float:
+    """A rate from a file of state. Raises ValueError where it is none."""
+    if isinstance(plain, bool) or not isinstance(plain, (int, float)) or not 0.0 <= plain <= MOST:
+        raise ValueError(f"{plain!r} is not a rate")
+    return float(plain)

@@ -149,8 +149,7 @@ def pass_ticks(
         begins: An episode begins with it.
     """
     limits, proposed, allocations = rows.seen.limits, tick.proposed, tick.allocations
-    # A block passes one step after the other: its rows stay in the cache, and each step's machine code too. All steps
-    # of one host before those of the next took 1.3 times as long.
+    # A block passes one step after the other: its rows stay in the cache, and each step's machine code too.
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
         # 1. What the moves ask for is in force at once, where nobody rules on it.

@@ -30,8 +30,8 @@ LOW_TAIL_RATIO, LOW_TAIL_SECONDS = 0.02, 60.0
 """A tail below so much of the target, for so long, measures something else than what the target is about."""
 
 AHEAD = -10
-"""The niceness of a daemon that is asked for none. A policy's answer of 5 ms else takes 300 beside 17 others on two
-CPUs, and comes too late."""
+"""The niceness of a daemon that is asked for none: on a full host a policy's answer else waits for a CPU, and comes too
+late."""
 
 ROOM_BYTES = 128 << 20
 

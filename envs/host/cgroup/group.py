@@ -182,6 +182,14 @@ class Group:
             raise CgroupError(f"{self.name} has no group in the {controller} hierarchy at {mount.path}")
         return mount, path
 
+    def shared_part(self, controller: CgroupController, file: str) -> tuple[Mount, Path]:
+        """The same where its parent shares the controller: in cgroup v2 the group then has that file."""
+        mount, path = self.part(controller)
+        if mount.version == 2 and not (path / file).exists():
+            way_out = f"write +{controller} to {path.parent / 'cgroup.subtree_control'}"
+            raise CgroupError(f"{path}: its parent shares no {controller} controller ({way_out})")
+        return mount, path
+
     @property
     def usage_file(self) -> Path | None:
         """`cpuacct.usage` or `cpu.stat`, for sensors."""

@@ -12,8 +12,8 @@ from typing import Self, TypeVar
 
 from rlctl.envs.errors import PermissionMissing, SensorError
 from rlctl.envs.host.decode import text_of
+from rlctl.envs.host.process import PROC
 
-PROC = Path("/proc")
 _NAMED = Path("/run/netns")  # where ip-netns(8) keeps those that need no process
 _INITIAL_GROUPS = 0xEFFF_FFFB  # PROC_CGROUP_INIT_INO in linux/proc_ns.h
 _CAP_SYS_PTRACE = 19  # linux/capability.h

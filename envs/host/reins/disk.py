@@ -14,13 +14,13 @@ import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.reins import USE, Rein
+from rlctl.envs.reins import USE, Rein, rate_of
 
 Four = tuple[float, float, float, float]
 """Bytes read, bytes written, reads, writes: counted, or a second."""
@@ -69,10 +69,7 @@ class DiskRein:
         """
         rein = cls(knobs, disks)
         for group in be_groups:
-            mount, folder = group.part(CgroupController.IO)
-            if mount.version == 2 and not (folder / "io.max").exists():
-                way_out = f"write +io to {folder.parent / 'cgroup.subtree_control'}"
-                raise CgroupError(f"{folder}: its parent shares no io controller ({way_out})")
+            group.shared_part(CgroupController.IO, "io.max")
         rein.follow(be_groups)
         return rein
 
@@ -134,6 +131,11 @@ class DiskRein:
                 self._held.discard(folder)
         if errors:
             raise errors[0]
+
+    def restore_state(self, most: Mapping[str, Any]) -> None:
+        """Go on with the `most` of an earlier run; ValueError: it is none."""
+        for disk, (read, written, reads, writes) in most.items():
+            self.most[str(disk)] = rate_of(read), rate_of(written), rate_of(reads), rate_of(writes)
 
     def close(self) -> None:
         """Put every group's own limits back, as far as it is there."""

@@ -23,11 +23,12 @@ from rlctl.envs.host.cgroup.journal import Entry, Journal
 from rlctl.envs.host.latency.inet_diag import InetDiag
 from rlctl.envs.host.latency.lc_sockets import NotTcp, find_ports
 from rlctl.envs.host.network.interface import Interface, journal_path
-from rlctl.envs.host.network.namespace import PROC, NetworkNamespace, sees_all_groups
+from rlctl.envs.host.network.namespace import NetworkNamespace, sees_all_groups
 from rlctl.envs.host.network.netlink import Netlink
 from rlctl.envs.host.network.packet_rules import SocketGroup
 from rlctl.envs.host.network.routes import Address, count_bytes, interface_towards, read_addresses
 from rlctl.envs.host.network.shaper import BURST_BYTES, UNLIMITED, ForeignQdisc, Sent
+from rlctl.envs.host.process import PROC
 
 DEBT_SECONDS = 0.1
 """The longest time for which BE sends nothing to make up for what others sent beyond C before."""
@@ -104,11 +105,6 @@ class LinkRein:
             found.close()
             raise
         return rein
-
-    @property
-    def interface_index(self) -> int:
-        """The kernel's number of the interface."""
-        return self._interface.key[1]
 
     def sent_bytes(self) -> tuple[int, int]:
         """Bytes that the interface has sent since `open`, and BE's of them; call it in every tick."""
@@ -250,8 +246,8 @@ def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid:
     with NetworkNamespace.of_host(namespace_pid) as namespace:
         found = _find(namespace, interface, lc_pids)
         try:
-            if found.shaper.foreign() and not found.shaper.is_ours():
-                raise HostError(_foreign(found.name, found.shaper.foreign()))
+            if (there := found.shaper.foreign()) and not found.shaper.is_ours():
+                raise HostError(_foreign(found.name, there))
             return found.name
         finally:
             found.close()

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein
+from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein, rate_of
 
 CARRIED_RATIO = 0.88
-"""Of that most, what all together may send. A full link drops what is sent again and counts twice, 6 % on the testbed.
-And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
+"""Of that most, what all together may send. A full link drops what is sent again, and so counts twice. And a class must
+be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
@@ -101,6 +101,10 @@ class LinkShare:
             all_ratio = 1.0 if ratio is None else min(self._others_ratio + ratio * left, CARRIED_RATIO)
             self._link.hold(None if ratio is None else all_ratio * self.most)
             self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
+
+    def restore_state(self, most: object) -> None:
+        """Go on with the `most` of an earlier run; ValueError: it is none."""
+        self.most = max(self.most, rate_of(most))
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""

@@ -12,7 +12,7 @@ from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
 from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
-from rlctl.envs.telemetry import MOST, Missing, Reading, Telemetry, Value, Why
+from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ class SharedRein(Protocol):
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""
+
+    def restore_state(self, most: Any) -> None:
+        """Go on with a `most` of an earlier run; ValueError: it is none."""
 
     def close(self) -> None:
         """Put everything back that was touched; BE is free then."""
@@ -165,13 +168,8 @@ class Reins:
         """Go on with that; ValueError: it is none."""
         in_hand, mosts = Rein(memory["in_hand"]), dict(memory["most"])
         for rein, other in self._others.items():
-            if rein not in mosts:
-                continue
-            known = mosts[rein]
-            if rein is Rein.LINK:
-                other.most = max(other.most, _rate(known))
-            else:
-                other.most = {str(disk): tuple(map(_rate, rates)) for disk, rates in known.items()}
+            if rein in mosts:
+                other.restore_state(mosts[rein])
         if in_hand in self.all:
             self._law.in_hand = in_hand
 
@@ -231,9 +229,3 @@ class Reins:
         if (groups := self._cpu.groups) != self._followed.get(rein):
             self._others[rein].follow(groups)
             self._followed[rein] = groups
-
-
-def _rate(plain: object) -> float:
-    if isinstance(plain, bool) or not isinstance(plain, (int, float)) or not 0.0 <= plain <= MOST:
-        raise ValueError(f"{plain!r} is not a rate")
-    return float(plain)

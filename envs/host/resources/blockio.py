@@ -63,11 +63,8 @@ def set_io_weight(group: Group, knobs: Knobs, weight: int, sys: Path = Path("/sy
     Raises:
         CgroupError: No disk of this host heeds a weight; why, and the way out. Besides it, what `Knobs` raises.
     """
-    mount, folder = group.part(CgroupController.IO)
+    mount, folder = group.shared_part(CgroupController.IO, "io.max")
     first, qos = mount.version == 1, mount.path / "io.cost.qos"
-    if not first and not (folder / "io.max").exists():
-        way_out = f"write +io to {folder.parent / 'cgroup.subtree_control'}"
-        raise CgroupError(f"{folder}: its parent shares no io controller ({way_out})")
     wanted = {}
     bfq = folder / ("blkio.bfq.weight" if first else "io.bfq.weight")
     if bfq.exists() and any(disk.scheduler == "bfq" for disk in disks(sys)):

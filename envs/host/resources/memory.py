@@ -55,9 +55,7 @@ def set_memory(group: Group, knobs: Knobs, setting: Setting, wanted_bytes: int |
         return
     if not folder.is_dir():
         raise CgroupGone(f"{folder}: is gone")
-    if mount.version == 2 and not (folder / "memory.current").exists():
-        way_out = f"write +memory to {folder.parent / 'cgroup.subtree_control'}"
-        raise CgroupError(f"{folder}: its parent shares no memory controller ({way_out})")
+    group.shared_part(CgroupController.MEMORY, "memory.current")
     own = (knobs.read(file) if original is None else original).strip()
     own_bytes, protects = _bytes(own, file), setting in ("min", "low")
     if protects:  # where an LC keeps all it has, those above would keep all of theirs: raised for what is asked alone

@@ -257,7 +257,7 @@ def test_deleted_rules_come_back(side, be, rein):
     rein.hold(RATE)
     side.run("nft flush ruleset")
     rein.sent_bytes()
-    assert table_name(rein.interface_index) in side.run("nft list ruleset")
+    assert table_name(rein._interface.key[1]) in side.run("nft list ruleset")
 
 
 def test_interface_is_found_by_lcs_route(side, be):
