@@ -49,7 +49,7 @@ def _entry(function: Any) -> Any:
 @cache
 def _callee(function: Any) -> Any:
     # Only other laws call it: what Python would call it by need not be made.
-    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "forceinline": True}
     return _numba().njit(_bound(function), nogil=True, error_model="numpy", **wrappers)
 
 

@@ -21,7 +21,8 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
 from rlctl.envs.rows import ALLOCATION, Row, Rows
-from rlctl.envs.sim.tick import BLOCK, SimRows, TickRows, ask, differ, pass_ticks
+from rlctl.envs.sim.physics import BLOCK
+from rlctl.envs.sim.tick import SimRows, TickRows, ask, differ, pass_ticks
 from rlctl.envs.telemetry import MOST_LOAD_RATIO
 from rlctl.safety.gates import GateMemory, Strikes, gate_after, strikes_after
 from rlctl.safety.growth import Ceiling, Pace, SlackFloor, grow, pace_after

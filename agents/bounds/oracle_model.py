@@ -17,12 +17,14 @@ from rlctl.envs.law import compiled, law
 from rlctl.envs.rows import Row, Rows
 from rlctl.envs.sim.link import link_rate
 from rlctl.envs.sim.physics import (
+    STEADIEST,
     HostOrders,
     Hosts,
     Order,
     Shocks,
     advance_noise,
     capacity_rps,
+    link_wait,
     noisy_tail_seconds,
     offered_rps,
     order_in,
@@ -31,10 +33,11 @@ from rlctl.envs.sim.physics import (
     pass_link,
     running_threads,
     share_cpus,
+    slowness_of,
     tail_seconds,
 )
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.envs.sim.queueing import pass_backlog, waiting_requests
+from rlctl.envs.sim.queueing import delay_probability, pass_backlog, waiting_requests
 
 RISK_RATIO = 5e-4
 """Probability of missing a window that BE-frozen holds; half of what 99.9 % of the windows leave."""
@@ -117,7 +120,7 @@ def foresee_all(
 def foresee(
     host: Row, c: Row, order: Order, found: Row, shock: float, rate_rps: float, tick: int, tick_seconds: float
 ) -> None:
-    """One case: the period as `step_host` has it, with the shocks of this case and all of BE's threads.
+    """One case: the period as `step_block` has it, with the shocks of this case and all of BE's threads.
 
     Nobody foresees BE's pauses. A case with more utilisation is one in which BE sends more.
     """
@@ -130,11 +133,13 @@ def foresee(
     linked = c["link_bytes_per_second"] < math.inf
     link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
     threads = running_threads(host, c, c["threads"], order.frozen, tick_seconds)
-    share, service, _ = share_cpus(host, c, order, offered, threads, link, seconds, tick_seconds)
+    slowness = slowness_of(host, c, seconds)
+    share, service, _ = share_cpus(host, c, order, offered, slowness, threads, link, tick_seconds)
     rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
     capacity = capacity_rps(c, share, service, be_bytes, link)
     waited, oldest = pass_backlog(host, c["quantile_ratio"], offered, capacity, tick_seconds)
-    tail = tail_seconds(c, offered, rho, service, share, be_bytes, link)
+    delayed = delay_probability(c["servers"], min(rho, STEADIEST))
+    tail = tail_seconds(c, rho, service, share, delayed, link_wait(c, offered, share.be_cpus, be_bytes, link))
     median = noisy_tail_seconds(c, tail, offered, 0.0, tick_seconds) - c["base_seconds"]
     upper = noisy_tail_seconds(c, tail, offered, 1.0, tick_seconds) - c["base_seconds"]
     # P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal.

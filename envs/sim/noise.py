@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.law import law
+from rlctl.envs.sim.elementary import cosine_and_sine, logarithm
 
 # SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014).
 _GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -50,8 +51,8 @@ def uniform(key: Any, place: Any) -> Any:
 def normal_pair(one: float, other: float) -> tuple[float, float]:
     """Two standard normal numbers from two uniform ones."""
     # Box and Muller 1958, A note on the generation of random normal deviates.
-    radius, angle = math.sqrt(-2.0 * math.log(one)), 2.0 * math.pi * other
-    return radius * math.cos(angle), radius * math.sin(angle)
+    radius, (cosine, sine) = math.sqrt(-2.0 * logarithm(one)), cosine_and_sine(other)
+    return radius * cosine, radius * sine
 
 
 @law

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.law import compiled, law
 from rlctl.envs.rows import Row, Rows
+from rlctl.envs.sim.elementary import exponential, logarithm, power
 from rlctl.envs.sim.link import be_cpus_carried, credits_after, lc_room, link_rate, queue_seconds
 from rlctl.envs.sim.noise import key_of, key_of_stretch, normal_pair, normals, places, uniform
 from rlctl.envs.sim.profile import Constants
@@ -165,7 +166,7 @@ def offered_rps(host: Row, c: Row, rate_rps: float, z: float, tick_seconds: floa
 def pace_of(c: Row, z: float) -> float:
     """BE's bytes per CPU second by their mean: lognormal, with mean 1."""
     cv = c["link_be_cv"]
-    return math.exp(cv * z - 0.5 * cv * cv)
+    return exponential(cv * z - 0.5 * cv * cv)
 
 
 @law
@@ -196,6 +197,13 @@ def inflation_beside(host: Row, c: Row, be_cpus: float) -> float:
 
 
 @law
+def slowness_of(host: Row, c: Row, seconds: float) -> float:
+    """Growth of the LC's service time by drift, and by a restart of the LC, so many seconds after the start."""
+    slowness = exponential(c["drift_cv"] * host["drift"])
+    return slowness * c["restart_ratio"] if seconds >= c["restart_seconds"] else slowness
+
+
+@law
 def link_rps(c: Row, be_bytes: float, rate: float) -> float:
     """Requests per second that the link carries beside so many bytes per second of BE."""
     return lc_room(c, be_bytes, rate) / max(c["link_batch_ratio"] * c["link_lc_bytes"], 1e-9)
@@ -203,15 +211,15 @@ def link_rps(c: Row, be_bytes: float, rate: float) -> float:
 
 @law
 def share_cpus(
-    host: Row, c: Row, order: Order, offered: float, threads: float, link: float, seconds: float, tick_seconds: float
+    host: Row, c: Row, order: Order, offered: float, slowness: float, threads: float, link: float, tick_seconds: float
 ) -> tuple[Share, float, float]:
     """CPU shares, the LC's service time in seconds beside this BE, and its growth by BE's interference.
 
     Args:
         offered: Arrivals per second.
+        slowness: Growth of its service time without BE, from `slowness_of`.
         threads: BE threads that run.
         link: Bytes per second that the shared link takes; infinite where there is none.
-        seconds: Since the start of the run.
     """
     # BE's order of CPUs begins with those that the LC never runs on; only what is beyond them is shared.
     own = min(order.cpuset_cpus, c["own_cpus"])
@@ -223,9 +231,6 @@ def share_cpus(
     if link < math.inf:  # an LC that waits for the link leaves its CPUs to BE
         most_be = min(order.quota_cpus, min(own + shared, threads))
         demand = min(demand, link_rps(c, most_be * c["link_be_bytes"] * host["be_pace"], link))
-    slowness = math.exp(c["drift_cv"] * host["drift"])  # by drift, and by an LC that was restarted
-    if seconds >= c["restart_seconds"]:
-        slowness *= c["restart_ratio"]
     alone, wakes = c["service_seconds"] * slowness, demand * c["wake_seconds"]
     # BE slows the LC, which then wants more CPUs and leaves BE less: two rounds come within 2 % of the balance on
     # thesis-host. The first is without a quota, so that no quota leaves BE more than a larger one.
@@ -246,35 +251,31 @@ def slices_seconds(c: Row, rho: float, share: Share) -> float:
     """
     common, left = min(c["shared_cpus"] / c["lc_cpus"], 1.0), 1.0 - c["quantile_ratio"]
     met = share.burst_ratio * common
-    if met <= left:
-        return 0.0
-    often = math.log(met / left) / -math.log(left)  # 1 where all requests meet BE
-    press = (2.0 * (1.0 - share.fair)) ** c["slice_weight_exponent"]  # 1 at equal weights on one CPU
-    crowd = (rho / (1.0 - rho)) ** c["crowd_exponent"]  # 1 at half of what the LC can get
+    often = logarithm(max(met, left) / left) / -logarithm(left)  # 1 where all requests meet BE
+    press = power(2.0 * (1.0 - share.fair), c["slice_weight_exponent"])  # 1 at equal weights on one CPU
+    crowd = power(rho / (1.0 - rho), c["crowd_exponent"])  # 1 at half of what the LC can get
     burst = c["period_burst"]  # 1 at a quota's period of 10 ms
     # A BE that its quota stopped comes back with the next period as if owed a slice, whatever its weight: so
     # at the least weight a quota costs the LC what no quota does not (docs/measured/simulator.md). Who comes in
     # such a slice waits for what is left of it, uniformly from nothing to all.
-    owed = 0.0
-    if 0.0 < share.contended_ratio < 1.0:
-        spread = share.be_cpus / max(c["own_cpus"] + c["shared_cpus"], 1e-9)
-        owed = min(spread, c["slice_seconds"] / c["period_seconds"]) * common
+    spread = share.be_cpus / max(c["own_cpus"] + c["shared_cpus"], 1e-9)
+    comes_back = 0.0 < share.contended_ratio < 1.0
+    owed = min(spread, c["slice_seconds"] / c["period_seconds"]) * common if comes_back else 0.0
     rest = 1.0 - min(left / max(owed, left), 1.0)
-    return c["slice_seconds"] * (often * press * crowd * burst + share.yields * (1.0 - press) * rest)
+    slices = c["slice_seconds"] * (often * press * crowd * burst + share.yields * (1.0 - press) * rest)
+    return slices if met > left else 0.0
 
 
 @law
-def tail_seconds(
-    c: Row, offered: float, rho: float, service: float, share: Share, be_bytes: float, link: float
-) -> float:
-    """The tail latency in steady state: queue, service, wake-up, and what a competing BE's slices add.
+def tail_seconds(c: Row, rho: float, service: float, share: Share, delayed: float, link_seconds: float) -> float:
+    """The tail latency in steady state: queue, service, wake-up, link, and what a competing BE's slices add.
 
     Args:
-        be_bytes: What a second of BE's CPU time puts on the link, whose rate is `link`.
+        delayed: Share of the requests that wait for a server, from `delay_probability`.
+        link_seconds: Wait for the link, from `link_wait`.
     """
     steady, q = min(rho, STEADIEST), c["quantile_ratio"]
     slowed = service * c["lc_cpus"] / share.lc_capacity_cpus
-    delayed = delay_probability(c["servers"], steady)
     wait = conditional_wait(c["servers"], steady, slowed, c["arrival_scv"], c["service_scv"])
     # A request that finds its server idle wakes it, which delays it and those that queue behind it. In the M/G/1
     # queue with such a set-up time I (Welch 1964, Operations Research 12, 736-752; Harchol-Balter 2013,
@@ -283,10 +284,15 @@ def tail_seconds(
     # wake-up is paid once, whatever BE's quota makes of the service. For an exponential I, taken here, that mean
     # is E[I] at any rate of arrivals.
     tail = sojourn_quantile(q, delayed, wait, slowed + c["wake_seconds"], c["service_scv"])
-    tail += slices_seconds(c, steady, share)
-    if link < math.inf:
-        tail += queue_seconds(q, c, offered * c["link_lc_bytes"], share.be_cpus * be_bytes, link)
-    return tail
+    return tail + slices_seconds(c, steady, share) + link_seconds
+
+
+@law
+def link_wait(c: Row, offered: float, be_cpus: float, be_bytes: float, link: float) -> float:
+    """What the tail waits for a link of this rate; `be_bytes` is what a second of BE's CPU time puts on it."""
+    if link == math.inf:
+        return 0.0
+    return queue_seconds(c["quantile_ratio"], c, offered * c["link_lc_bytes"], be_cpus * be_bytes, link)
 
 
 @law
@@ -295,7 +301,7 @@ def noisy_tail_seconds(c: Row, tail: float, offered: float, z: float, tick_secon
     # A quantile of n samples has a relative error of 1.45 / sqrt(n) for the p95 of an exponential tail
     # (asymptotic variance q (1 - q) / (n f^2) of a sample quantile); 2.1 is its square, for a p99 it would be 4.7.
     cv = math.sqrt(c["tail_cv"] * c["tail_cv"] + 2.1 / max(offered * tick_seconds, 1.0))
-    return c["base_seconds"] + tail * math.exp(cv * z - 0.5 * cv * cv)
+    return c["base_seconds"] + tail * exponential(cv * z - 0.5 * cv * cv)
 
 
 @law
@@ -316,36 +322,88 @@ def pass_link(host: Row, c: Row, done: float, be_cpus: float, link: float, tick_
     return carried
 
 
+PERIOD = np.dtype(
+    [
+        *((name, "f8") for name in (
+            "offered_rps", "slowness", "tail_shock", "cpi_shock", "spike_seconds", *Share._fields, "service_seconds",
+            "inflation", "utilisation_ratio", "delayed_ratio", "link_rate", "link_seconds", "tail_seconds", "missing",
+        )),
+    ]
+)  # fmt: skip
+"""What the steps of a host's period hand on, from one to the next."""
+
+BLOCK = 64
+"""Hosts that pass a step together: their rows stay in the processor's cache."""
+
+
 @law
-def step_host(
-    host: Row,
-    c: Row,
-    order: Order,
-    window: Row,
-    at: NDArray[np.uint64],
-    rate_rps: float,
-    tick: int,
-    tick_seconds: float,
+def meet_chance(
+    host: Row, c: Row, period: Row, at: NDArray[np.uint64], rate_rps: float, seconds: float, tick_seconds: float
 ) -> None:
-    """Let one control period pass on a host; what happened is written to its window."""
+    """The period's noise, and what is offered under it."""
     # All chance of the period depends on seed, tick and channel only: managers meet the same noise (`noise`).
-    key, seconds = key_of(int(host["seed"])), tick * tick_seconds
+    key = key_of(int(host["seed"]))
     z = shocks_of(key, at)
     advance_noise(host, c, z)
+    period["offered_rps"] = offered_rps(host, c, rate_rps, z.arrivals, tick_seconds)
+    period["slowness"] = slowness_of(host, c, seconds)
+    period["tail_shock"], period["cpi_shock"] = z.tail, z.cpi
+    period["spike_seconds"] = c["spike_seconds"] if uniform(key, int(at[7])) < c["spike_chance"] else 0.0
+    period["missing"] = 1.0 if uniform(key, int(at[6])) < c["missing_ratio"] else 0.0
+
+
+@law
+def divide_cpus(
+    host: Row, c: Row, order: Order, period: Row, at: NDArray[np.uint64], seconds: float, tick_seconds: float
+) -> None:
+    """Who gets which CPU, and what it makes of the LC's service."""
     if c["link_be_cv"] > 0.0:
+        key = key_of(int(host["seed"]))
         host["be_pace"] = pace_of(c, normal_pair(uniform(key, int(at[8])), uniform(key, int(at[9])))[0])
-    offered = offered_rps(host, c, rate_rps, z.arrivals, tick_seconds)
-    linked = c["link_bytes_per_second"] < math.inf
-    link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
+    offered, link = period["offered_rps"], math.inf
+    if c["link_bytes_per_second"] < math.inf:
+        link = link_rate(c, seconds, tick_seconds, host["credit_bytes"])
     threads = threads_between_pauses(host, c, at, seconds)
     threads = running_threads(host, c, threads, order.frozen, tick_seconds)
-    share, service, inflation = share_cpus(host, c, order, offered, threads, link, seconds, tick_seconds)
+    share, service, inflation = share_cpus(host, c, order, offered, period["slowness"], threads, link, tick_seconds)
     # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
     rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
+    period["be_cpus"], period["lc_capacity_cpus"] = share.be_cpus, share.lc_capacity_cpus
+    period["contended_ratio"], period["burst_ratio"] = share.contended_ratio, share.burst_ratio
+    period["fair"], period["yields"] = share.fair, share.yields
+    period["service_seconds"], period["inflation"], period["utilisation_ratio"] = service, inflation, rho
+    period["delayed_ratio"] = delay_probability(c["servers"], min(rho, STEADIEST))
+    period["link_rate"] = link
+    period["link_seconds"] = link_wait(c, offered, share.be_cpus, c["link_be_bytes"] * host["be_pace"], link)
+
+
+@law
+def share_in(period: Row) -> Share:
+    """What came of the allocation in a period."""
+    return Share(
+        period["be_cpus"], period["lc_capacity_cpus"], period["contended_ratio"], period["burst_ratio"],
+        period["fair"], period["yields"],
+    )  # fmt: skip
+
+
+@law
+def keep_waiting(c: Row, period: Row, tick_seconds: float) -> None:
+    """The tail latency of the period, as its requests show it."""
+    steady = tail_seconds(
+        c, period["utilisation_ratio"], period["service_seconds"], share_in(period), period["delayed_ratio"],
+        period["link_seconds"],
+    )  # fmt: skip
+    offered, shock = period["offered_rps"], period["tail_shock"]
+    period["tail_seconds"] = noisy_tail_seconds(c, steady, offered, shock, tick_seconds)
+
+
+@law
+def end_period(host: Row, c: Row, frozen: bool, period: Row, window: Row, tick_seconds: float) -> None:
+    """The backlog, and what the period's window shows."""
+    share, offered, link = share_in(period), period["offered_rps"], period["link_rate"]
+    service, rho = period["service_seconds"], period["utilisation_ratio"]
     # Two parts make the latency: the steady state below capacity, and the wait in the backlog beyond it.
     be_bytes = c["link_be_bytes"] * host["be_pace"]
-    steady = tail_seconds(c, offered, rho, service, share, be_bytes, link)
-    tail = noisy_tail_seconds(c, steady, offered, z.tail, tick_seconds)
     before, capacity = waiting_requests(host), capacity_rps(c, share, service, be_bytes, link)
     waited, oldest = pass_backlog(host, c["quantile_ratio"], offered, capacity, tick_seconds)
     # Requests are conserved: what arrived and is not in the backlog was answered.
@@ -359,13 +417,12 @@ def step_host(
     be_cpus = min(share.be_cpus, c["lc_cpus"] + max(c["own_cpus"] - client, 0.0) - lc_cpus)
     # CPI grows with the LC's own use of its caches, and with BE's interference.
     use = min(lc_cpus / c["lc_cpus"], 1.0)
-    cpi = c["cpi"] * (1.0 + c["cpi_load_ratio"] * use + c["cpi_interference_ratio"] * inflation)
-    carried = pass_link(host, c, done, be_cpus, link, tick_seconds) if linked else be_cpus
+    cpi = c["cpi"] * (1.0 + c["cpi_load_ratio"] * use + c["cpi_interference_ratio"] * period["inflation"])
+    carried = pass_link(host, c, done, be_cpus, link, tick_seconds) if link < math.inf else be_cpus
     # A sender whose output does not fit the link sleeps in its socket, and burns no CPU meanwhile.
     be_cpus_burned = be_cpus - c["link_wait_ratio"] * (be_cpus - carried)
-    host["was_frozen"] = order.frozen
-    spike = c["spike_seconds"] if uniform(key, int(at[7])) < c["spike_chance"] else 0.0
-    window["tail_latency_seconds"] = tail + waited + spike
+    host["was_frozen"] = frozen
+    window["tail_latency_seconds"] = period["tail_seconds"] + waited + period["spike_seconds"]
     window["oldest_request_seconds"] = oldest + 0.5 * service  # who is in service is halfway through it on average
     window["offered_rps"] = offered
     window["done_rps"] = done
@@ -375,20 +432,55 @@ def step_host(
     window["host_cpus"] = lc_cpus + be_cpus_burned + client
     window["be_work_ratio"] = carried * host["be_pace"] / (1.0 + c["be_inflation"] * use) / c["solo_cpus"]
     window["contended_ratio"] = share.contended_ratio
-    window["cpi"] = cpi * (1.0 + c["cpi_cv"] * z.cpi)
+    window["cpi"] = cpi * (1.0 + c["cpi_cv"] * period["cpi_shock"])
     window["watts"] = c["idle_watts"] + c["watts_per_cpu"] * window["host_cpus"]
-    window["missing"] = uniform(key, int(at[6])) < c["missing_ratio"]
+    window["missing"] = period["missing"] != 0.0
+
+
+@law
+def step_block(
+    hosts: Rows, constants: Rows, orders: Rows, windows: Rows, periods: Rows, at: NDArray[np.uint64], rates_rps: Array,
+    tick: int, tick_seconds: float,
+) -> None:  # fmt: skip
+    """Let one control period pass on a few hosts; what happened is written to their windows.
+
+    Args:
+        periods: PERIOD, written to; no fewer than the hosts.
+        at: The period's `places`.
+        rates_rps: Configured arrivals per second.
+        tick: Number of the period, since the start of the run.
+    """
+    seconds = tick * tick_seconds
+    # A loop for each step: those whose laws are plain arithmetic take several hosts in one instruction.
+    for place in range(len(hosts)):
+        meet_chance(hosts[place], constants[place], periods[place], at, rates_rps[place], seconds, tick_seconds)
+    for place in range(len(hosts)):
+        order = order_in(orders[place])
+        divide_cpus(hosts[place], constants[place], order, periods[place], at, seconds, tick_seconds)
+    for place in range(len(hosts)):
+        keep_waiting(constants[place], periods[place], tick_seconds)
+    for place in range(len(hosts)):
+        frozen = orders[place]["frozen"]
+        end_period(hosts[place], constants[place], frozen, periods[place], windows[place], tick_seconds)
 
 
 @law
 def step_hosts(
-    hosts: Rows, constants: Rows, orders: Rows, windows: Rows, at: NDArray[np.uint64], rates_rps: Array, tick: int,
-    tick_seconds: float,
+    hosts: Rows, constants: Rows, orders: Rows, windows: Rows, periods: Rows, at: NDArray[np.uint64], rates_rps: Array,
+    tick: int, tick_seconds: float,
 ) -> None:  # fmt: skip
-    """Let one control period pass on every host; there may be several states for each row of constants."""
-    for place in range(len(hosts)):
-        c, rate = constants[place % len(constants)], rates_rps[place % len(rates_rps)]
-        step_host(hosts[place], c, order_in(orders[place]), windows[place], at, rate, tick, tick_seconds)
+    """As `step_block`, of all hosts; there may be several states, one host after the other, for the constants."""
+    count = len(constants)
+    for first in range(0, len(hosts), count):
+        for begin in range(0, count, BLOCK):
+            own, these = (
+                slice(begin, min(begin + BLOCK, count)),
+                slice(first + begin, first + min(begin + BLOCK, count)),
+            )
+            step_block(
+                hosts[these], constants[own], orders[these], windows[these], periods, at, rates_rps[own], tick,
+                tick_seconds,
+            )  # fmt: skip
 
 
 class Hosts:
@@ -463,7 +555,7 @@ class Hosts:
             self.spread_over(column.shape)
         given, windows = order_rows(orders, self.rows.shape), np.empty(self.rows.shape, WINDOW)
         self._step(
-            self.rows.reshape(-1), self.constant_rows, given.reshape(-1), windows.reshape(-1),
+            self.rows.reshape(-1), self.constant_rows, given.reshape(-1), windows.reshape(-1), np.empty(BLOCK, PERIOD),
             places(self.tick, CHANNELS), np.ascontiguousarray(rate_rps, float), self.tick, self.tick_seconds,
         )  # fmt: skip
         self.tick += 1

@@ -7,9 +7,11 @@ arrivals (ca2) and service (cs2).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from rlctl.envs.law import law
 from rlctl.envs.rows import Row, Rows
+from rlctl.envs.sim.elementary import exponential, logarithm
 
 # Control periods for which arrivals are kept: a request that waits longer is taken to have waited so long.
 REMEMBERED = 64
@@ -25,7 +27,6 @@ that completes at t has waited since it arrived, when the rate of arrivals may h
 number of arrivals so far, at the end of each period. Of it `kept` up to `newest` count. `gone` is the number of
 completions so far."""
 
-_STEPS, _SMALLEST_STEP = 6, 1e-3  # the error of a step is the cube of the one before
 _NEARLY_EQUAL = 1e-6  # two exponentials of the same rate have a limit of their own, which this keeps away from
 
 
@@ -74,21 +75,37 @@ def sojourn_quantile(q: float, delayed: float, wait: float, service: float, cs2:
     weight_wait = delayed * wait / (wait - spread)
     weight_spread = 1.0 - weight_wait
     left = 1.0 - q
-    # Halley's method on ln P(T > x), from where the slower exponential alone would lie: three steps come within 1e-9
-    # for nearly all arguments, and all within 1e-4 (tests/envs/sim/test_queueing_theory.py).
     slowest, weight = (wait, weight_wait) if wait > spread else (spread, weight_spread)
-    x = slowest * math.log(weight / left) if weight > left else -spread * math.log(left)
-    for _ in range(_STEPS):
-        slow, fast = weight_wait * math.exp(-x / wait), weight_spread * math.exp(-x / spread)
-        tail = max(slow + fast, 1e-300)
-        slow, fast = slow / wait, fast / spread
-        slope = max((slow + fast) / tail, 1e-12)
-        step = math.log(tail / left) / slope
-        bend = 1.0 - 0.5 * step * ((slow / wait + fast / spread) / (tail * slope) - slope)
-        x = max(x + (step / bend if bend > 0.5 else step), 0.0)
-        if abs(step) < _SMALLEST_STEP * x:
-            break
-    return constant + x
+    scale, times = (slowest, weight / left) if weight > left else (spread, 1.0 / left)
+    x, mixture = scale * logarithm(times), Mixture(weight_wait, weight_spread, 1.0 / wait, 1.0 / spread, left)
+    # From where the slower exponential alone would lie five steps come within 1e-7 for all arguments, and within 1e-14
+    # for nearly all. They are written out, for machine code takes several hosts at once where no loop is in their loop.
+    x = nearer(nearer(nearer(x, mixture), mixture), mixture)
+    return constant + nearer(nearer(x, mixture), mixture)
+
+
+class Mixture(NamedTuple):
+    """Two exponentials by weight and rate, and what of them shall lie above their quantile."""
+
+    weight: float
+    other_weight: float
+    rate: float
+    other_rate: float
+    left: float
+
+
+@law
+def nearer(x: float, mixture: Mixture) -> float:
+    """A number nearer to the quantile, by a step of Halley's method on ln P(T > x)."""
+    weight, other_weight, rate, other_rate, left = mixture
+    one, other = weight * exponential(-x * rate), other_weight * exponential(-x * other_rate)
+    tail = max(one + other, 1e-300)
+    one, other = one * rate, other * other_rate
+    density = max(one + other, 1e-300)
+    slope = max(density / tail, 1e-12)
+    step = logarithm(tail / left) / slope
+    bend = 1.0 - 0.5 * step * ((one * rate + other * other_rate) / density - slope)
+    return max(x + (step / bend if bend > 0.5 else step), 0.0)
 
 
 @law

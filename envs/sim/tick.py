@@ -27,15 +27,12 @@ from rlctl.envs.observations import ObserverRows, VectorObserver, see_hosts
 from rlctl.envs.reward import RewardTerms, pay
 from rlctl.envs.rows import ALLOCATION, READING, Row, Rows
 from rlctl.envs.sim.noise import places
-from rlctl.envs.sim.physics import CHANNELS, WINDOW, Order, Window, step_host
+from rlctl.envs.sim.physics import BLOCK, CHANNELS, ORDER, PERIOD, WINDOW, Window, step_block
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.sensing import measure, read_sensor
 
 MANY_HOSTS = 2048
 """Of fewer hosts a thread of its own costs more than it saves."""
-
-BLOCK = 64
-"""Hosts that pass a tick together."""
 
 SMALL_BYTES = 1 << 16
 """Smaller arrays are made anew at no cost."""
@@ -60,6 +57,14 @@ class SimRows(NamedTuple):
     seen: ObserverRows
     works: Array
     from_truth: bool
+
+
+class Scratch(NamedTuple):
+    """What the hosts of a block are told of a period, and what they hand on in it, see `step_block`."""
+
+    orders: Rows
+    periods: Rows
+    rates_rps: Array
 
 
 class TickRows(NamedTuple):
@@ -104,17 +109,20 @@ def differ(one: Row, other: Row) -> bool:
 
 
 @law
-def live(rows: SimRows, tick: TickRows, loads: Array, at: Any, number: int, first: int, last: int) -> None:
-    """Let one control period pass on some hosts, and have their sensors read; as of `pass_ticks`."""
+def live(rows: SimRows, tick: TickRows, scratch: Scratch, loads: Array, at: Any, number: int, own: slice) -> None:
+    """Let one control period pass on a few hosts, and have their sensors read; as of `pass_ticks`."""
     # A loop reads its arrays from local variables: machine code counts references to those of a tuple in every turn.
-    hosts, constants, weights, sensors, seen, _, _ = rows
-    allocations, windows, readings, tick_seconds = tick.allocations, tick.windows, tick.readings, seen.tick_seconds
-    for place in range(first, last):
-        now, c = allocations[place], constants[place]
+    constants, weights, sensors, shares = rows.constants[own], rows.weights[own], rows.sensors[own], loads[own]
+    allocations, windows, readings = tick.allocations[own], tick.windows[own], tick.readings[own]
+    orders, rates, tick_seconds = scratch.orders, scratch.rates_rps, rows.seen.tick_seconds
+    for place in range(len(constants)):
+        now, order = allocations[place], orders[place]
+        order["quota_cpus"], order["cpuset_cpus"] = now["quota_cpus"], float(now["cpuset_cpus"])
+        order["frozen"], order["weight_ratio"] = now["frozen"], weights[place]
         # The load is a share of the LC's maximum, so that one load suits hosts of any size.
-        order = Order(now["quota_cpus"], float(now["cpuset_cpus"]), now["frozen"], weights[place])
-        step_host(hosts[place], c, order, windows[place], at, loads[place] * c["max_load_rps"], number, tick_seconds)
-    for place in range(first, last):
+        rates[place] = shares[place] * constants[place]["max_load_rps"]
+    step_block(rows.hosts[own], constants, orders, windows, scratch.periods, at, rates, number, tick_seconds)
+    for place in range(len(constants)):
         # Sensors are read at the end of the period, so that what they tell is already as old as their delay has it.
         measure(sensors[place], constants[place], windows[place], tick_seconds)
         time_seconds = (number + 1) * tick_seconds
@@ -149,6 +157,7 @@ def pass_ticks(
         begins: An episode begins with it.
     """
     limits, proposed, allocations = rows.seen.limits, tick.proposed, tick.allocations
+    scratch = Scratch(np.empty(BLOCK, ORDER), np.empty(BLOCK, PERIOD), np.empty(BLOCK))
     # A block passes one step after the other: its rows stay in the cache, and each step's machine code too.
     for begin in range(first, last, BLOCK):
         end = min(begin + BLOCK, last)
@@ -158,7 +167,7 @@ def pass_ticks(
                 ask(int(moves[place]), before[place], limits[place], proposed[place])
                 copy_allocation(proposed[place], allocations[place])
         # 2. The period passes: physics, then the sensors.
-        live(rows, tick, loads, at, number, begin, end)
+        live(rows, tick, scratch, loads, at, number, slice(begin, end))
         # 3. The reward of the move, from the period that it led to.
         judge(rows, tick, before, number == 1, begin, end)
         # 4. Memory and observation: what the next move is chosen by.

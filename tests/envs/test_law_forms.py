@@ -31,8 +31,9 @@ from rlctl.envs.level_counts import (
 from rlctl.envs.observation import told_price
 from rlctl.envs.reward import judge_latency, reward_of
 from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
+from rlctl.envs.sim.elementary import cosine_and_sine, exponential, logarithm, power
 from rlctl.envs.sim.noise import key_of, normal_pair, places, uniform
-from rlctl.envs.sim.physics import CHANNELS, ORDER, WINDOW, Hosts, step_hosts
+from rlctl.envs.sim.physics import CHANNELS, ORDER, PERIOD, WINDOW, Hosts, step_hosts
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.queueing import conditional_wait, delay_probability, sojourn_quantile
 from rlctl.envs.sim.sensing import Sensors, measure, read_sensor
@@ -189,13 +190,22 @@ def test_hosts_of_every_profile(name, seed, periods):
             orders = np.array([(*order, weight)], ORDER)
             at, rates = places(number, CHANNELS), np.array([load * float(constants.max_load_rps[0])])
             with np.errstate(all="ignore"):  # machine code says nothing of an overflow
-                form(step_hosts)(one.rows, one.constant_rows, orders, window, at, rates, number, 1.0)
+                periods = np.empty(1, PERIOD)
+                form(step_hosts)(one.rows, one.constant_rows, orders, window, periods, at, rates, number, 1.0)
                 form(measure)(sensor.rows[0], c, window[0], 1.0)
                 form(read_sensor)(sensor.rows[0], c, window[0], reading[0], number + 1.0, 1.0)
             rows.append((one.rows, window, sensor.rows, reading))
         for one, other in zip(*rows, strict=True):
             for field in one.dtype.names:
                 np.testing.assert_array_equal(one[field], other[field], field)
+
+
+@given(ANY, st.floats(0.0, 1.0), st.floats(-1e3, 1e3))
+def test_elementary_functions(number, turns, exponent):
+    require_same(exponential, number)
+    require_same(logarithm, number)
+    require_same(power, abs(number), exponent)
+    require_same(cosine_and_sine, turns)
 
 
 @given(st.integers(1, 200), st.floats(0.0, 2.0) | NUMBERS, NUMBERS, st.floats(0.0, 10.0), st.floats(0.0, 10.0))

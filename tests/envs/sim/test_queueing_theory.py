@@ -186,8 +186,13 @@ def test_host_alone_is_mg1_as_formulas_have_it(scv: float) -> None:
 )
 def test_quantile_has_converged_for_any_arguments(q: float, delayed: float, wait_ratio: float, scv: float) -> None:
     # It is farthest off where just as many wait as the quantile leaves, and a wait is many times the service.
-    once = sojourn_quantile(q, delayed, wait_ratio, 1.0, scv)
+    once, one_step = sojourn_quantile(q, delayed, wait_ratio, 1.0, scv), queueing.nearer
+
+    def many_steps(x: float, mixture: queueing.Mixture) -> float:
+        for _ in range(20):
+            x = one_step(x, mixture)
+        return x
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queueing, "_STEPS", 60)
-        patch.setattr(queueing, "_SMALLEST_STEP", 1e-12)
-        assert sojourn_quantile(q, delayed, wait_ratio, 1.0, scv) == pytest.approx(once, rel=1e-4)
+        patch.setattr(queueing, "nearer", many_steps)
+        assert sojourn_quantile(q, delayed, wait_ratio, 1.0, scv) == pytest.approx(once, rel=1e-6)
