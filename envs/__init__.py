@@ -15,7 +15,8 @@ from types import ModuleType
 SCENARIO_STEPS = {
     "thesis": 3000, "thesis-up-down": 3000, "thesis-shuffled": 3000, "diurnal": 3000, "bursty": 3000,
     "flash-crowd": 3000, "noisy": 3000, "two-core": 600, "two-core-nginx": 300, "capped-link": 300,
-    "capped-link-credits": 300, "capped-disk": 300,
+    "capped-link-credits": 300, "capped-disk": 300, "capped-link-sendfile": 300, "capped-link-halved": 300,
+    "capped-disk-direct": 300, "capped-moving": 300,
 }  # fmt: skip
 """Simulated scenarios that ship, and the ticks of a run of each."""
 

@@ -138,6 +138,12 @@ def lose_track(row: Any) -> None:
 
 
 @law
+def expect_backlog(row: Any, now_seconds: float) -> None:
+    """What is missed now is the backlog of something else, until it holds or goes on for long."""
+    row["missing_since"] = now_seconds
+
+
+@law
 def book_window(
     row: Any, now_seconds: float, load: float, latency_ratio: float, be_cpus: float,
     usable_cpus: float, level: int, first: int, last: int,
@@ -405,8 +411,8 @@ class SafeLevelMemory:
         lose_track(self.rows[0])
 
     def expect_backlog(self, now_seconds: float) -> None:
-        """What the first host misses now is the backlog of something else, until it holds or goes on for long."""
-        self.rows[0]["missing_since"] = now_seconds
+        """Of the first host, see the law."""
+        expect_backlog(self.rows[0], now_seconds)
 
     def rescale_load(self, max_load_rps: float) -> None:
         """The first host's loads are shares of this maximum from now on, requests a second: what is known goes along.

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from rlctl.envs.law import law
+from rlctl.envs.reins import CPU
 
 OLDEST_TICKS = 10.0
 """Age of the latency from which on it counts as this old."""
@@ -83,6 +84,12 @@ def latency_of(reading: Any) -> float:
 
 
 @law
+def used_of(reading: Any, cpus: float) -> float:
+    """What BE used of its level, in CPUs, whatever moves it."""
+    return float(reading["be_cpus"]) if reading["rein"] == CPU else float(reading["be_used_ratio"]) * cpus
+
+
+@law
 def write_frame(reading: Any, allocation: Any, limit: Any, tick_seconds: float, hidden: int, frame: Any) -> None:
     """One tick of a host, FRAME_SIZE numbers in [-1, 1].
 
@@ -105,7 +112,7 @@ def write_frame(reading: Any, allocation: Any, limit: Any, tick_seconds: float, 
     _write(frame, 4, float(reading["cpi"]), hidden)
     _write(frame, 5, demand / target, hidden)
     _write(frame, 6, float(reading["lc_cpus"]) / float(limit["lc_cpus"]), hidden)
-    _write(frame, 7, float(reading["be_cpus"]) / cpus, hidden)
+    _write(frame, 7, used_of(reading, cpus) / cpus, hidden)
     frame[8] = _put_on_scale(8, min(cpus, float(allocation["quota_cpus"])) / cpus)
     frame[9] = _put_on_scale(9, float(allocation["cpuset_cpus"]) / cpus)
     frame[10] = 1.0 if allocation["frozen"] else -1.0

@@ -85,8 +85,8 @@ HOST_MEMORY = np.dtype(
         # Windows while BE was frozen, at any load.
         *((name, "f8") for name in ("alone_held", "alone_missed", "unaged_seconds")),
         # The least bin with a miss; the level of the minimum: what is missed there is the LC's own. BE has the least
-        # weight: what it missed under a quota says nothing of none, nor the other way round.
-        ("missed_from", "i8"), ("least", "i8"), ("apart", "?"),
+        # weight: what it missed under a quota says nothing of none, nor the other way round. What moves BE's level.
+        ("missed_from", "i8"), ("least", "i8"), ("apart", "?"), ("rein", "f8"),
         # Latency that a load has at its best, as a logarithm, and what the next tick is held against.
         ("calm", "f8", (BINS,)),
         *((name, "f8") for name in ("seen_seconds", "missing_since", "before_load", "earlier_load")),

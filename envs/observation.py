@@ -21,7 +21,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, SafeLevelMemory, periods_of
 from rlctl.envs.features import FRAME_SIZE, write_frame
 from rlctl.envs.law import law
-from rlctl.envs.reins import Rein, used_cpus
+from rlctl.envs.reins import CPU, REINS, Rein, lc_goes_first, used_cpus
 from rlctl.envs.rows import ALLOCATION, LIMIT, row_of
 from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number, number_or_nan
 
@@ -84,7 +84,7 @@ def _reading_of(telemetry: Telemetry, limits: Mapping[str, Any]) -> dict[str, An
         read["be_cpus"] = _or_nan(used_cpus(telemetry, limits["cpus"]))
     return read | {
         "target_seconds": telemetry.target_seconds, "tail_latency_seconds": number_or_nan(latency),
-        "oldest_request_seconds": math.nan, "age_seconds": latency.age_seconds, "lost": False,
+        "oldest_request_seconds": math.nan, "age_seconds": latency.age_seconds, "lost": False, "rein": CPU,
     }  # fmt: skip
 
 
@@ -188,9 +188,7 @@ class Observer:
     def experience_on(self, rein: str) -> SafeLevelMemory:
         """What the host has taught on a rein: a level of one says nothing of the same level of another."""
         if rein not in self._experiences:
-            # On the link the LC's packets go first, as its threads do at BE's least weight: everything is free there
-            # until it missed. Disks have no such order.
-            first = rein == Rein.LINK or (rein == Rein.CPU and self.limits.least_weight)
+            first = lc_goes_first(REINS.index(Rein(rein)), self.limits.least_weight)
             limits = replace(self.limits, least_weight=first)
             self._experiences[rein] = experience = SafeLevelMemory(limits)
             experience.name += "" if rein == Rein.CPU else f" on the {rein}"

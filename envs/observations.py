@@ -19,15 +19,28 @@ from rlctl.envs.experience import (
     UNTOLD,
     SafeLevelMemory,
     book_window,
+    expect_backlog,
     filter_host,
+    forget_host,
     level_in_force,
     periods_of,
     tell,
 )
-from rlctl.envs.features import BE_CPUS, FEATURES, FRAME_SIZE, LATENCY, LOAD, OPTIONAL, latency_of, write_frame
+from rlctl.envs.features import (
+    BE_CPUS,
+    FEATURES,
+    FRAME_SIZE,
+    LATENCY,
+    LOAD,
+    OPTIONAL,
+    latency_of,
+    used_of,
+    write_frame,
+)
 from rlctl.envs.law import law
 from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
 from rlctl.envs.readings import Readings
+from rlctl.envs.reins import lc_goes_first
 from rlctl.envs.rows import ALLOCATION, LIMIT, READING
 from rlctl.envs.telemetry import FEW_SAMPLES
 
@@ -172,7 +185,7 @@ def book_host(
     stalled = oldest > reading["target_seconds"] and not oldest <= tail
     taught = math.nan if reading["samples"] < FEW_SAMPLES and not stalled else ratio
     age = float(reading["age_seconds"])
-    used = math.nan if hidden & BE_CPUS else float(reading["be_cpus"])
+    used = math.nan if hidden & BE_CPUS else used_of(reading, float(limit["cpus"]))
     if age >= OLD_PERIODS * tick_seconds:
         used = 0.0
     first, last = periods_of(0.0 if math.isnan(taught) else age, tick_seconds, tick_seconds)
@@ -181,6 +194,15 @@ def book_host(
     )
     book_window(memory, float(reading["time_seconds"]), load, taught, used, usable_cpus, level, first, last)
     return load, ratio
+
+
+@law
+def take_rein(memory: Any, reading: Any, limit: Any) -> None:
+    """Go by what is known of another rein, as `Observer` does; of a simulated one that is nothing."""
+    memory["rein"] = reading["rein"]
+    memory["apart"] = lc_goes_first(float(reading["rein"]), bool(limit["least_weight"]))
+    forget_host(memory)
+    expect_backlog(memory, float(reading["time_seconds"]))
 
 
 @law
@@ -214,6 +236,8 @@ def see_hosts(
                     frames[ago, place, number] = frame[number]
     if learns:
         for place in range(first, last):
+            if readings[place]["rein"] != memories[place]["rein"]:
+                take_rein(memories[place], readings[place], limits[place])
             load, ratio = book_host(
                 memories[place], readings[place], allocations[place], limits[place], tick_seconds, hidden
             )

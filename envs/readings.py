@@ -21,6 +21,8 @@ class Readings(NamedTuple):
         samples: Completed requests behind the tail latency.
         true_latency_seconds: The latency as a sensor that is neither late nor silent would measure it; no policy
             sees it.
+        rein: What moved BE's level, its place among `rlctl.envs.reins.REINS`.
+        be_used_ratio: BE's use of that level as a share of everything; of the CPUs `be_cpus` says it.
     """
 
     time_seconds: Array
@@ -40,6 +42,8 @@ class Readings(NamedTuple):
     lc_run_delay_ratio: Array
     be_work_rate: Array
     true_latency_seconds: Array
+    rein: Array
+    be_used_ratio: Array
 
     @property
     def latency_seconds(self) -> Array:

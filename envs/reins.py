@@ -1,15 +1,18 @@
 """The reins of BE, what the LC waits for, and the law that chooses by it which rein moves BE's level.
 
 An `Allocation` is a level of BE between the least and everything, whatever moves it: the CPUs, the host's link, or its
-disks. The rein in hand carries the level; the others are free, but for the least level, which holds on all.
+disks. The rein in hand carries the level; the others are free, but for the least level, which holds on all. In laws a
+rein is its place among the reins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
+from typing import Any
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.law import law
 from rlctl.envs.telemetry import LC_LINK, MOST, Telemetry, number
 
 
@@ -20,6 +23,10 @@ class Rein(StrEnum):
     LINK = "link"
     DISK = "disk"
 
+
+REINS = tuple(Rein)
+CPU, LINK, DISK = range(len(REINS))
+"""Places of the reins."""
 
 LINK_SENT = "link_sent_ratio"
 """The counter with what the interface sent, by the most that it was seen to send before."""
@@ -60,6 +67,63 @@ MORE_RATIO = 1.3
 
 USUAL = 0.1
 """Weight of a window that held beside a frozen BE in what the LC usually waits for, which is nobody's doing."""
+
+CARRIED_RATIO = 0.88
+"""Of the most that a link was seen to send, what all together may send. A full link drops what is sent again, and so
+counts twice. And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
+
+LEAST_DISK_BYTES = 1e6
+"""A second; no group is held below it: a task that waits for one large write can neither be frozen nor end."""
+
+
+@law
+def share_of_link(level: float, others: float) -> float:
+    """What all together may send, by the most that was seen, where BE has a level of what the others leave.
+
+    Args:
+        level: Share of everything, where everything is what the LC does not feel.
+        others: What all but BE sent, by that most.
+    """
+    return min(others + level * max(CARRIED_RATIO - others, 0.0), CARRIED_RATIO)
+
+
+@law
+def level_used(level: float, share: float, others: float, be: float) -> float:
+    """BE's level on the link as far as it used that: where the others leave next to nothing, all of it or none.
+
+    Args:
+        share: What all might send, from `share_of_link`.
+        others, be: What they and BE sent, by the same most.
+    """
+    left = share - others
+    if left > LITTLE_RATIO:
+        return level * min(be / left, 1.0)
+    return level if be > 0.0 or level < 1.0 else 0.0
+
+
+@law
+def lc_goes_first(rein: float, least_weight: bool) -> bool:
+    """Whether BE of any level only has what the LC leaves: its packets on the link, its threads at the least weight.
+
+    Then everything is free until it missed. Disks have no such order.
+    """
+    return rein == LINK or (rein == CPU and least_weight)
+
+
+@law
+def weigh(hand: Any, suspect: int, used: bool, now_seconds: float) -> None:
+    """Take in that a missed window speaks for a rein. Some must say the same, and what was taken is kept for a while.
+
+    Args:
+        hand: The rein in hand, and of the evidence its rein, windows and time, and when the one in hand was taken.
+        used: BE uses the one in hand.
+    """
+    again = suspect == hand["suspect"] and now_seconds - hand["seen_seconds"] <= MEMORY_SECONDS
+    hand["windows"] = hand["windows"] + 1 if again else 1
+    hand["suspect"], hand["seen_seconds"] = suspect, now_seconds
+    kept = used and now_seconds - hand["taken_seconds"] < KEEP_SECONDS
+    if suspect != hand["rein"] and hand["windows"] >= EVIDENCE and not kept:
+        hand["rein"], hand["taken_seconds"] = suspect, now_seconds
 
 
 def waits_of(telemetry: Telemetry) -> dict[str, float]:
@@ -105,17 +169,21 @@ class ReinLaw:
 
     Args:
         reins: Those that this host has.
-
-    Attributes:
-        in_hand: From the next write on; CPU at first.
     """
 
     def __init__(self, reins: Collection[Rein]) -> None:
         self._reins = frozenset(reins)
-        self.in_hand = Rein.CPU
         self._usual: dict[str, float] = {}
-        self._suspect, self._windows, self._seen_seconds = Rein.CPU, 0, 0.0
-        self._taken_seconds = float("-inf")
+        self._hand = {"rein": CPU, "suspect": CPU, "windows": 0, "seen_seconds": 0.0, "taken_seconds": float("-inf")}
+
+    @property
+    def in_hand(self) -> Rein:
+        """From the next write on; CPU at first."""
+        return REINS[int(self._hand["rein"])]
+
+    @in_hand.setter
+    def in_hand(self, rein: Rein) -> None:
+        self._hand["rein"] = REINS.index(rein)
 
     def drop(self, rein: Rein) -> None:
         """This host has it no more: a write to it failed again and again."""
@@ -138,19 +206,14 @@ class ReinLaw:
         # 2. Only a miss beside a BE that ran says anything; of the CPUs one beside more than the least level.
         if telemetry.missed is not True or level.frozen:
             return self.in_hand
-        ran_ratio, now = max(ran_ratio, LITTLE_RATIO), telemetry.time_seconds
+        ran_ratio = max(ran_ratio, LITTLE_RATIO)
         reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
         used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
         suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
         if suspect is None:
             return self.in_hand
-        # 3. Some windows must say the same, and what was taken is kept for a while: it does not go to and fro.
-        again = suspect is self._suspect and now - self._seen_seconds <= MEMORY_SECONDS
-        self._windows = self._windows + 1 if again else 1
-        self._suspect, self._seen_seconds = suspect, now
-        kept = now - self._taken_seconds < KEEP_SECONDS and self.in_hand in used
-        if suspect is not self.in_hand and self._windows >= EVIDENCE and not kept:
-            self.in_hand, self._taken_seconds = suspect, now
+        # 3. It does not go to and fro.
+        weigh(self._hand, REINS.index(suspect), self.in_hand in used, telemetry.time_seconds)
         return self.in_hand
 
     def _find_suspect(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.law import compiled, law
+from rlctl.envs.reins import CPU
 from rlctl.envs.rows import Row, Rows
 from rlctl.envs.sim.elementary import exponential, logarithm, power
 from rlctl.envs.sim.link import be_cpus_carried, credits_after, lc_room, link_rate, queue_seconds
@@ -29,6 +30,7 @@ from rlctl.envs.sim.queueing import (
     sojourn_quantile,
     waiting_requests,
 )
+from rlctl.envs.sim.reins import HAND, begin_hand, is_least, level_of, note_miss, note_use, on_cpus
 from rlctl.envs.sim.sharing import Share, contest_of, lc_wants, most_cpus, share_out
 
 # Beyond this utilisation a window of a second does not reach a steady state; what comes above it is the backlog's.
@@ -43,10 +45,10 @@ CHANNELS = (0, 1, 2, 3, 4, 5, 6, 7, PACE, PACE + 1, PAUSES)
 HOST = np.dtype(
     [
         ("seed", "u8"), ("drift", "f8"), ("rate", "f8"), ("phase", "f8"), ("was_frozen", "?"), ("credit_bytes", "f8"),
-        ("be_pace", "f8"), *BACKLOG,
+        ("be_pace", "f8"), *HAND, *BACKLOG,
     ], align=True,
 )  # fmt: skip
-"""The state of one host: slow noises of unit variance, the link's credits, and the backlog."""
+"""The state of one host: slow noises of unit variance, the link's credits, the rein in hand, and the backlog."""
 
 ORDER = np.dtype([("quota_cpus", "f8"), ("cpuset_cpus", "f8"), ("frozen", "?"), ("weight_ratio", "f8")], align=True)
 """As `HostOrders`, of one host."""
@@ -56,6 +58,7 @@ WINDOW = np.dtype(
         ("tail_latency_seconds", "f8"), ("oldest_request_seconds", "f8"), ("offered_rps", "f8"), ("done_rps", "f8"),
         ("utilisation_ratio", "f8"), ("lc_cpus", "f8"), ("be_cpus", "f8"), ("host_cpus", "f8"),
         ("be_work_ratio", "f8"), ("contended_ratio", "f8"), ("cpi", "f8"), ("watts", "f8"), ("missing", "?"),
+        ("rein", "f8"), ("be_used_ratio", "f8"), ("others_ratio", "f8"),
     ], align=True,
 )  # fmt: skip
 """What happened on one host, see `Window`."""
@@ -89,6 +92,8 @@ class Window:
         be_work_ratio: BE work, as a share of BE running alone; what a shared link does not carry is none.
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
         missing: The latency and load of this window never reach a sensor.
+        rein: What moved BE's level, as in `Readings`; so `be_used_ratio`.
+        others_ratio: What all but BE sent on the link, by the most that it was seen to send.
     """
 
     __slots__ = ("rows",)
@@ -365,6 +370,11 @@ def divide_cpus(
         link = link_rate(c, seconds, tick_seconds, host["credit_bytes"])
     threads = threads_between_pauses(host, c, at, seconds)
     threads = running_threads(host, c, threads, order.frozen, tick_seconds)
+    be_bytes = c["link_be_bytes"] * host["be_pace"]
+    if host["rein"] != CPU:
+        lc_bytes = min(offered * c["link_lc_bytes"], link)
+        quota, cpuset = on_cpus(host, c, order.quota_cpus, order.cpuset_cpus, be_bytes, lc_bytes)
+        order = Order(quota, cpuset, order.frozen, order.weight_ratio)
     share, service, inflation = share_cpus(host, c, order, offered, period["slowness"], threads, link, tick_seconds)
     # Utilisation of the LC's busiest queues, by the CPUs that it could get beside this BE.
     rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
@@ -374,7 +384,7 @@ def divide_cpus(
     period["service_seconds"], period["inflation"], period["utilisation_ratio"] = service, inflation, rho
     period["delayed_ratio"] = delay_probability(c["servers"], min(rho, STEADIEST))
     period["link_rate"] = link
-    period["link_seconds"] = link_wait(c, offered, share.be_cpus, c["link_be_bytes"] * host["be_pace"], link)
+    period["link_seconds"] = link_wait(c, offered, share.be_cpus, be_bytes, link)
 
 
 @law
@@ -398,7 +408,9 @@ def keep_waiting(c: Row, period: Row, tick_seconds: float) -> None:
 
 
 @law
-def end_period(host: Row, c: Row, frozen: bool, period: Row, window: Row, tick_seconds: float) -> None:
+def end_period(
+    host: Row, c: Row, order: Order, period: Row, window: Row, seconds: float, tick_seconds: float
+) -> None:
     """The backlog, and what the period's window shows."""
     share, offered, link = share_in(period), period["offered_rps"], period["link_rate"]
     service, rho = period["service_seconds"], period["utilisation_ratio"]
@@ -421,7 +433,7 @@ def end_period(host: Row, c: Row, frozen: bool, period: Row, window: Row, tick_s
     carried = pass_link(host, c, done, be_cpus, link, tick_seconds) if link < math.inf else be_cpus
     # A sender whose output does not fit the link sleeps in its socket, and burns no CPU meanwhile.
     be_cpus_burned = be_cpus - c["link_wait_ratio"] * (be_cpus - carried)
-    host["was_frozen"] = frozen
+    host["was_frozen"] = order.frozen
     window["tail_latency_seconds"] = period["tail_seconds"] + waited + period["spike_seconds"]
     window["oldest_request_seconds"] = oldest + 0.5 * service  # who is in service is halfway through it on average
     window["offered_rps"] = offered
@@ -435,6 +447,17 @@ def end_period(host: Row, c: Row, frozen: bool, period: Row, window: Row, tick_s
     window["cpi"] = cpi * (1.0 + c["cpi_cv"] * period["cpi_shock"])
     window["watts"] = c["idle_watts"] + c["watts_per_cpu"] * window["host_cpus"]
     window["missing"] = period["missing"] != 0.0
+    window["rein"], window["be_used_ratio"], window["others_ratio"] = host["rein"], 0.0, 0.0
+    if c["rein"] != CPU:
+        sent, quota, cpuset = carried * be_bytes, order.quota_cpus, order.cpuset_cpus
+        note_use(host, c, window, level_of(c, quota, cpuset), min(done * c["link_lc_bytes"], link - sent), sent)
+        missed = max(window["tail_latency_seconds"], window["oldest_request_seconds"]) > c["target_seconds"]
+        if missed and not order.frozen:
+            # The LC waits for the link where that is more of its tail, or what its backlog waits for.
+            behind = period["link_seconds"] > 0.5 * period["tail_seconds"]
+            if waited > c["target_seconds"]:
+                behind = link_rps(c, share.be_cpus * be_bytes, link) <= capacity
+            note_miss(host, c, behind, 0.0 if is_least(quota, cpuset) else be_cpus_burned, sent, seconds)
 
 
 @law
@@ -460,8 +483,8 @@ def step_block(
     for place in range(len(hosts)):
         keep_waiting(constants[place], periods[place], tick_seconds)
     for place in range(len(hosts)):
-        frozen = orders[place]["frozen"]
-        end_period(hosts[place], constants[place], frozen, periods[place], windows[place], tick_seconds)
+        order = order_in(orders[place])
+        end_period(hosts[place], constants[place], order, periods[place], windows[place], seconds, tick_seconds)
 
 
 @law
@@ -528,6 +551,7 @@ class Hosts:
         # BE begins frozen, so nothing lingers of a freeze.
         self.rows["was_frozen"], self.rows["be_pace"] = True, 1.0
         self.rows["credit_bytes"] = self.constants.link_credit_bytes
+        begin_hand(self.rows)
         empty_backlog(self.rows)
 
     def __copy__(self) -> Self:
@@ -582,6 +606,8 @@ def constant_rows(constants: Constants, count: int, tick_seconds: float) -> Rows
     columns["spike_chance"] = c.spikes_per_hour * tick_seconds / 3600.0
     most = np.minimum(c.threads, c.own_cpus + c.shared_cpus)  # what BE would use alone
     columns["solo_cpus"] = np.minimum(most, c.link_bytes_per_second / np.maximum(c.link_be_bytes, 1e-9))
+    columns["link_most_bytes"] = c.most_seen_ratio * c.link_bytes_per_second
+    columns["be_most_bytes"] = np.maximum(columns["solo_cpus"] * c.link_be_bytes, 1e-9)
     rows = np.empty(count, np.dtype([(name, "f8") for name in sorted(columns)]))
     for name, column in columns.items():
         rows[name] = column

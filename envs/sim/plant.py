@@ -14,6 +14,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.arrays import Array
 from rlctl.envs.readings import Readings
+from rlctl.envs.reins import CPU
 from rlctl.envs.rows import Rows
 from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import training_load, training_loads
@@ -66,6 +67,10 @@ class SimHosts(ABC):
     @abstractmethod
     def load_ratio(self, tick: int) -> Array:
         """Configured load in a tick as a share of each LC's maximum, shape (n,)."""
+
+    def keep_to_cpus(self) -> None:
+        """From now on BE's level is moved by the CPUs alone, as for policies that do not move reins."""
+        self.hosts.constant_rows["rein"] = CPU
 
     def rate_rps(self, tick: int) -> Array:
         """The configured load in requests per second, shape (n,)."""

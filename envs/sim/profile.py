@@ -167,6 +167,19 @@ class RestartConstants(Strict):
 NO_RESTART = RestartConstants.model_validate({})
 
 
+class ReinConstants(Strict):
+    """What else than the CPUs may move BE's level, once the LC missed its target behind it; see `reins`."""
+
+    rein: float = Field(0.0, ge=0.0, le=2.0)
+    """0 nothing, 1 the link, 2 the disk; whichever it is has the constants of `link`."""
+    most_seen_ratio: float = Field(1.0, gt=0.0)
+    """What the link was ever seen to send, by its full rate: what is dropped and sent again counts, too."""
+
+
+NO_REIN = ReinConstants.model_validate({})
+_OPTIONAL = {"restart": NO_RESTART, "rein": NO_REIN}
+
+
 class RealityConstants(Strict):
     """What a measured host adds to a textbook."""
 
@@ -203,6 +216,7 @@ class HostProfile(Strict):
         source: Where its constants are from.
         link: What LC and BE share behind the CPU; none where nothing of it is ever short.
         restart: When the LC becomes another one; none where it stays what it is.
+        rein: What may move BE's level beside the CPUs; none where nothing does.
         fitted: The region in which they were fitted: name of a quantity to [low, high].
         ranges: Constants that differ from host to host in training: name to [low, high].
     """
@@ -216,6 +230,7 @@ class HostProfile(Strict):
     interference: InterferenceConstants = Field(default_factory=lambda: InterferenceConstants.model_validate({}))
     link: LinkConstants | None = None
     restart: RestartConstants | None = None
+    rein: ReinConstants | None = None
     reality: RealityConstants = Field(default_factory=lambda: RealityConstants.model_validate({}))
     fitted: dict[str, tuple[float, float]] = Field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = Field(default_factory=dict)
@@ -237,7 +252,7 @@ class HostProfile(Strict):
 
     def values(self) -> dict[str, float]:
         """Every constant by its name."""
-        optional = self.link or NO_LINK, self.restart or NO_RESTART
+        optional = self.link or NO_LINK, self.restart or NO_RESTART, self.rein or NO_REIN
         sections = (self.lc, self.be, self.sharing, self.interference, *optional, self.reality)
         return {name: value for section in sections for name, value in section.model_dump().items()}
 
@@ -257,9 +272,10 @@ class HostProfile(Strict):
     def but(self, **changes: float) -> HostProfile:
         """A copy with some constants changed, by name; ConfigError: there is no such one, or no such value."""
         data: dict[str, Any] = self.model_dump()
-        # A profile without a restart has none of its constants until one of them is named.
-        if changes.keys() & RestartConstants.model_fields.keys():
-            data["restart"] = data["restart"] or NO_RESTART.model_dump()
+        # A profile without a restart has none of its constants until one of them is named; likewise a rein.
+        for name, none in _OPTIONAL.items():
+            if changes.keys() & type(none).model_fields.keys():
+                data[name] = data[name] or none.model_dump()
         for name, value in changes.items():
             section = next((part for part in data.values() if isinstance(part, dict) and name in part), None)
             if section is None or name not in self.values():

@@ -11,6 +11,7 @@ import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.reins import CARRIED_RATIO, CPU, REINS, Rein
 from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
@@ -189,8 +190,10 @@ def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
         return Regime.ALONE
     if math.isfinite(rate := values["link_bytes_per_second"]):
         idle = cell.own_cpus + values["shared_cpus"] - cell.sent_rps * values["service_seconds"]
-        sent = cell.sent_rps * values["link_lc_bytes"] + min(cell.quota_cpus, idle) * values["link_be_bytes"]
-        return Regime.LINK if sent < rate else Regime.LINK_FULL
+        lc, be = cell.sent_rps * values["link_lc_bytes"], min(cell.quota_cpus, idle) * values["link_be_bytes"]
+        if cell.rein is not Rein.CPU:
+            be = min(cell.quota_cpus, 1.0) * (rate if cell.rein is Rein.DISK else CARRIED_RATIO * rate - lc)
+        return Regime.LINK if lc + be < rate else Regime.LINK_FULL
     if cell.shared_cpus == 0.0:
         return Regime.OTHER_CPU
     if cell.weight_ratio < FULL_WEIGHT_RATIO:
@@ -219,6 +222,7 @@ def _values(cell: Cell, profile: HostProfile) -> dict[str, float]:
         own_cpus=1.0 if cell.frozen else cell.own_cpus,
         lc_cpus=cell.lc_cpus - client,
         period_seconds=cell.period_seconds,
+        rein=float(REINS.index(cell.rein)),
     )
     return {**values, "shared_cpus": max(cell.shared_cpus - client, 0.0)}
 
@@ -241,10 +245,15 @@ def _simulate(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> t
     rate = spread([cell.sent_rps for cell in cells])
     # As many windows from an empty queue as in the sweep, since a backlog grows; the first is left out on both sides.
     settled = [cell.settled_windows for cell in cells]
-    windows = [hosts.step(rate, orders) for _ in range(1 + max(settled))][1:]
+    windows = []
+    for _ in range(1 + max(settled)):
+        hosts.rows["rein"] = hosts.constants.rein
+        windows.append(hosts.step(rate, orders))
+    windows = windows[1:]
 
     def median(name: str) -> Array:
         values = np.stack([getattr(window, name) for window in windows]).reshape(len(windows), len(cells), seeds)
         return np.array([np.median(values[:count, place]) for place, count in enumerate(settled)])
 
-    return median("tail_latency_seconds"), median("lc_cpus"), median("be_cpus")
+    used = np.where(rows["rein"] == CPU, median("be_cpus"), median("be_used_ratio"))
+    return median("tail_latency_seconds"), median("lc_cpus"), used

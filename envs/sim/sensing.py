@@ -12,6 +12,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
+from rlctl.envs.reins import OTHERS, REINS, USE, Rein
 from rlctl.envs.rows import READING, READING_NAMES, Row, Rows
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -85,6 +86,7 @@ def read_sensor(sensor: Row, c: Row, window: Row, reading: Row, time_seconds: fl
     reading["lc_run_delay_ratio"] = waited * c["lc_cpus"]
     reading["be_work_rate"] = window["be_work_ratio"]
     reading["true_latency_seconds"] = max(window["tail_latency_seconds"], window["oldest_request_seconds"])
+    reading["rein"], reading["be_used_ratio"] = window["rein"], window["be_used_ratio"]
 
 
 @law
@@ -145,15 +147,14 @@ class Sensors:
 def _tell_hosts(
     readings: Rows, window: Window, done_rps: Array, constants: Rows, tick_seconds: float
 ) -> list[Telemetry]:
-    counted = readings["load_ratio"] * constants["max_load_rps"], done_rps, window.watts
+    counted = readings["load_ratio"] * constants["max_load_rps"], done_rps, window.watts, window.others_ratio
     rows = zip(readings.tolist(), *(column.tolist() for column in counted), strict=True)
-    return [
-        _tell_host(dict(zip(READING_NAMES, reading, strict=True)), offered, done, watts, tick_seconds)
-        for reading, offered, done, watts in rows
-    ]
+    return [_tell_host(dict(zip(READING_NAMES, reading, strict=True)), *more, tick_seconds) for reading, *more in rows]
 
 
-def _tell_host(r: dict[str, Any], offered_rps: float, done_rps: float, watts: float, tick_seconds: float) -> Telemetry:
+def _tell_host(
+    r: dict[str, Any], offered_rps: float, done_rps: float, watts: float, others_ratio: float, tick_seconds: float
+) -> Telemetry:
     """One host's telemetry, by a row of READING and counters."""
     age = r["age_seconds"]
     # What comes from the LC's side is there or is not, all of it. A reading that never came is missing with a reason,
@@ -164,6 +165,8 @@ def _tell_host(r: dict[str, Any], offered_rps: float, done_rps: float, watts: fl
     oldest, load, per_request = (lost or one for one in late)
     own: dict[str, Any] = {name: Value(r[name]) for name in _OWN}
     counters = {"offered_rps": lost or Value(offered_rps, age), "done_rps": lost or Value(done_rps, age)}
+    if (rein := REINS[int(r["rein"])]) is not Rein.CPU:
+        counters |= {USE[rein]: Value(r["be_used_ratio"]), OTHERS: Value(others_ratio)}
     return Telemetry(
         r["time_seconds"],
         r["target_seconds"],
@@ -173,6 +176,7 @@ def _tell_host(r: dict[str, Any], offered_rps: float, done_rps: float, watts: fl
         _ALIVE,
         lc_cpu_seconds_per_request=per_request,
         counters=counters | {"power_watts": Value(watts)},
+        rein=rein,
         **own,
     )
 

@@ -17,6 +17,7 @@ sent       requests that arrived, per second
 p95        of the window, microseconds
 lc_cpu     CPUs that the LC kept busy; so `be_cpu`
 lc_cpus    CPUs that the LC may run on; without the column 1. `cfg` ending in `_both` has 2, one of them the client's
+rein       `link` or `disk` where that moved BE's level: `quota` is the level then, and `be_cpu` what was used of it
 ========== ===========================================================================================================
 """
 
@@ -34,12 +35,14 @@ import numpy as np
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.reins import Rein
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.whole_file import write_whole
 
 COLUMNS = (
     "cfg", "rate", "be", "cpuset", "quota", "period", "shares", "rep", "win", "sent", "done", "mean", "p50", "p90",
     "p95", "p99", "max", "oldest", "lc_cpu", "be_cpu", "bogo_s", "nr_throttled", "lc_cpus",
+    "rein",
 )  # fmt: skip
 """What is written; what a sweep does not measure stays empty."""
 
@@ -72,6 +75,7 @@ class Cell:
         beside_client: One of these is the CPU of the load's client.
         quota_cpus: BE's quota, infinite when lifted.
         weight_ratio: BE's CPU weight by the LC's.
+        rein: What moved BE's level.
     """
 
     service: str
@@ -85,6 +89,7 @@ class Cell:
     period_seconds: float
     weight_ratio: float
     windows: tuple[MeasuredWindow, ...]
+    rein: Rein = Rein.CPU
 
     @property
     def settled_windows(self) -> int:
@@ -115,6 +120,8 @@ class Cell:
         if self.frozen:
             return f"{self.service} {self.rate_rps:g} rps, BE absent"
         quota = "no quota" if math.isinf(self.quota_cpus) else f"{100 * self.quota_cpus:g} %"
+        if self.rein is not Rein.CPU:
+            return f"{self.service} {self.rate_rps:g} rps, {quota} on the {self.rein}"
         burst = "" if math.isinf(self.quota_cpus) else f" of {1e3 * self.period_seconds:g} ms"
         place = f"{self.own_cpus:g} own + {self.shared_cpus:g} shared CPU"
         weight = "" if self.weight_ratio == 1.0 else f", weight {self.weight_ratio:.3g}"
@@ -181,7 +188,7 @@ def _rows(rows: csv.DictReader[str], path: Path) -> Iterator[tuple[tuple[str, ..
             window = MeasuredWindow(*figures, row.get("rep") or "")
         except ValueError as error:
             raise ConfigError(str(error), path, rows.line_num) from error
-        yield tuple(row[name] for name in NEEDED[:7]), cell, window
+        yield (*(row[name] for name in NEEDED[:7]), cell.rein), cell, window
 
 
 def _cell(row: Mapping[str, str]) -> Cell:
@@ -210,6 +217,7 @@ def _cell(row: Mapping[str, str]) -> Cell:
         period_seconds=UNQUOTAED_PERIOD_SECONDS if lifted else _number(row, "period", least=1.0) / 1e6,
         weight_ratio=_number(row, "shares", least=2.0) / LC_SHARES,
         windows=(),
+        rein=Rein(row.get("rein") or Rein.CPU),
     )
 
 

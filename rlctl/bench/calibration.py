@@ -9,7 +9,9 @@ from pathlib import Path
 import yaml
 
 from rlctl.bench.live_scenario import LiveScenario
+from rlctl.bench.sweep import Sweep
 from rlctl.envs.errors import HostError
+from rlctl.envs.reins import Rein
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import WINDOW_SECONDS, Residual, agreement, by_regime
@@ -46,8 +48,11 @@ def fitted_profile(
     return begin, fitted.model_copy(update={"fitted": region_of(training), "ranges": ranges})
 
 
-def unfitted(scenario: LiveScenario) -> str:
-    """Why a sweep of this scenario makes no profile, only a table; empty where one is fitted."""
+def unfitted(plan: Sweep) -> str:
+    """Why a sweep makes no profile, only a table; empty where one is fitted."""
+    scenario = plan.scenario
+    if plan.rein is not Rein.CPU:
+        return f"a profile is of a host whose CPUs move BE's level, and here its {plan.rein} does"
     if scenario.tick_seconds != WINDOW_SECONDS:
         return f"its windows are of {scenario.tick_seconds:g} s, and those of the fit of {WINDOW_SECONDS:g} s"
     return "" if _start(scenario) else f"the fit has no profile of {scenario.lc.kind} to begin with"

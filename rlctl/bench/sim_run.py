@@ -71,6 +71,8 @@ def simulate(task: SimTask) -> SimResult:
     """Run one manager on the task's seeds; PolicyError: the manager does not fit the host."""
     hosts, ticks = _hosts(task), task.adapt_ticks + task.scenario.ticks
     foresee, policies = _policies(task, hosts)
+    if not policies[0].moves_reins:
+        hosts.keep_to_cpus()
     runners = [_runner(policy, task.profile, hosts) for policy in policies]
     windows = Windows.none(ticks, hosts.count)
     foresee()

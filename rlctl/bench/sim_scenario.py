@@ -18,7 +18,13 @@ SUITE = ("thesis", "diurnal", "bursty", "flash-crowd", "noisy", "two-core")
 """What `all` means in the simulator, in the order of reports."""
 
 CAPPED = ("capped-link", "capped-link-credits", "capped-disk")
-"""What no CPU weight reaches: LC and BE share a link or a disk. Learners are judged on these, too, while they learn."""
+"""What no CPU weight reaches: LC and BE share a link or a disk."""
+
+REINED = ("capped-link-sendfile", "capped-link-halved", "capped-disk-direct", "capped-moving")
+"""Hosts whose link or disk may move BE's level, which a policy that moves the CPUs alone hardly holds."""
+
+JUDGED = (*SUITE, *CAPPED, *REINED)
+"""What learners are judged on while they learn."""
 
 
 class SimBeSection(Strict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.quota import PERIOD_US
 from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.reins.reins import Reins
+from rlctl.envs.reins import USE, Rein
 from rlctl.envs.sim.surface import write_surface
 from rlctl.envs.telemetry import Reading, Telemetry, Value
 from rlctl.envs.testbed.session import Testbed
@@ -27,6 +30,7 @@ QUOTAS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 """Of BE's CPUs; 1 lifts the quota."""
 WINDOWS = 6
 OVERHEAD_SECONDS = 2.0  # per cell, until the queue of the last one is empty
+SEEN_LOAD, SEEN_WINDOWS = 0.5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class Sweep:
         quotas: Shares of BE's CPUs; 1 lifts the quota. BE absent is measured at every load besides.
         windows: Per cell and sweep; the first is not settled and is left out of the fit.
         repeats: Sweeps one after the other: what a host does in a minute is chance, and a cell is the median of all.
+        rein: What moves BE's level; under another than the CPUs' quotas are shares of everything.
 
     Raises:
         ConfigError: Numbers that cannot be.
@@ -56,6 +61,7 @@ class Sweep:
     quotas: tuple[float, ...] = QUOTAS
     windows: int = WINDOWS
     repeats: int = 1
+    rein: Rein = Rein.CPU
 
     def __post_init__(self) -> None:
         if not self.loads or not all(0.0 < load <= MOST_RATIO for load in self.loads):
@@ -66,6 +72,8 @@ class Sweep:
             raise ConfigError("--windows must be 2 at least: the first of a cell is not settled")
         if self.repeats < 1:
             raise ConfigError("--repeats must be 1 at least")
+        if not getattr(self.scenario, self.rein, True):
+            raise ConfigError(f"--rein {self.rein}: {self.scenario.name} has no such thing")
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -103,22 +111,39 @@ def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = l
     """
     rows: list[dict[str, object]] = []
     bed.plant.set_weight(plan.scenario.be.weight)
-    bed.start_be()
-    try:
-        for repeat, point in itertools.product(range(plan.repeats), plan.points):
-            rows += [{**row, "rep": repeat} for row in _measured(plan, point, bed)]
-            write_surface(path, rows)
-            done(f"{point.load_ratio:g} of the maximum load, BE {point.allocation}")
-    finally:
-        bed.stop_be()
+    with bed.reins({}) if plan.rein is not Rein.CPU else contextlib.nullcontext() as reins:
+        bed.start_be()
+        try:
+            if reins:
+                _see_most(bed)
+            for repeat, point in itertools.product(range(plan.repeats), plan.points):
+                rows += [{**row, "rep": repeat} for row in _measured(plan, point, bed, reins)]
+                write_surface(path, rows)
+                done(f"{point.load_ratio:g} of the maximum load, BE {point.allocation}")
+        finally:
+            bed.stop_be()
 
 
-def _measured(plan: Sweep, point: Point, bed: Testbed) -> list[dict[str, object]]:
+def _see_most(bed: Testbed) -> None:
+    """Have BE free for some windows: shares are of the most that was seen."""
+    bed.follow(constant(SEEN_LOAD))
+    for _ in range(SEEN_WINDOWS):
+        bed.plant.wait()
+        bed.plant.read()
+
+
+def _measured(plan: Sweep, point: Point, bed: Testbed, reins: Reins | None) -> list[dict[str, object]]:
     """The windows of one cell, from an empty queue: BE frozen, the queue drained, then load and BE at once."""
     plant = bed.plant
-    plant.apply(point.allocation.but(frozen=True))
+
+    def apply(allocation: Allocation) -> None:
+        if reins:
+            reins.restore_state({"in_hand": plan.rein, "most": {}})
+        plant.apply(allocation)
+
+    apply(point.allocation.but(frozen=True))
     bed.settle(constant(0.0))
-    plant.apply(point.allocation)
+    apply(point.allocation)
     bed.follow(constant(point.load_ratio))
     plant.reset()
     rows = []
@@ -126,12 +151,15 @@ def _measured(plan: Sweep, point: Point, bed: Testbed) -> list[dict[str, object]
         plant.wait()
         row = _row(plant.read(), window)
         if row is not None:
-            rows.append({**_place(plan.scenario, point, bed.slo.max_load_rps), **row})
+            rows.append({**_place(plan, point, bed.slo.max_load_rps), **row})
+        if reins:  # on the link a level is a share of what the others left in the last period
+            apply(point.allocation)
     return rows
 
 
-def _place(scenario: LiveScenario, point: Point, max_load_rps: float) -> dict[str, object]:
+def _place(plan: Sweep, point: Point, max_load_rps: float) -> dict[str, object]:
     """The columns that say which cell; CPUs are renumbered with the LC's first."""
+    scenario = plan.scenario
     allocation, lc = point.allocation, scenario.lc.cpus
     others = [cpu for cpu in scenario.be.cpus if cpu not in lc]
     number = {cpu: place for place, cpu in enumerate((*lc, *others))}
@@ -147,6 +175,7 @@ def _place(scenario: LiveScenario, point: Point, max_load_rps: float) -> dict[st
         "period": PERIOD_US,
         "shares": 1024 if scenario.be.weight is Weight.EQUAL else 2,
         "lc_cpus": len(lc),
+        "rein": "" if plan.rein is Rein.CPU else str(plan.rein),
     }
 
 
@@ -155,7 +184,8 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     tail = telemetry.tail_latency_seconds
     latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
     offered = telemetry.counters.get("offered_rps")
-    figures = [_value(reading) for reading in (offered, latency, telemetry.lc_cpus, telemetry.be_cpus)]
+    used = telemetry.be_cpus if telemetry.rein == Rein.CPU else telemetry.counters[USE[Rein(telemetry.rein)]]
+    figures = [_value(reading) for reading in (offered, latency, telemetry.lc_cpus, used)]
     if None in figures:
         return None
     sent, p95, lc, be = (number or 0.0 for number in figures)

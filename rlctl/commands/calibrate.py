@@ -15,6 +15,7 @@ from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
+from rlctl.envs.reins import Rein
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import MANY_SEEDS, Residual, against_itself, agreement, by_regime, residuals, service_of
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quotas", type=SHARES, metavar="A,B,...", help="shares of BE's CPUs; 1 lifts the quota")
     parser.add_argument("--windows", type=int, metavar="N", help="windows per cell, the first is left out (default: 6)")
     parser.add_argument("--repeats", type=int, default=1, metavar="N", help="sweeps, one after the other (default: 1)")
+    parser.add_argument("--rein", choices=list(map(str, Rein)), default="cpu", help="what moves BE's level (cpu)")
     parser.add_argument("--force", action="store_true", help="with --config: replace files of an earlier sweep")
     parser.add_argument("--dry-run", action="store_true", help="with --config: print the plan and touch nothing")
     parser.add_argument(
@@ -74,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
     check_outputs(args)
     if args.config:
         return _sweep(args)
-    if args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.dry_run or args.force:
-        raise ConfigError("--out, --loads, --quotas, --windows, --repeats, --force and --dry-run go with --config")
+    sweeping = args.out or args.loads or args.quotas or args.windows or args.repeats != 1 or args.rein != Rein.CPU
+    if sweeping or args.dry_run or args.force:
+        raise ConfigError(
+            "--out, --loads, --quotas, --windows, --repeats, --rein, --force and --dry-run go with --config"
+        )
     cells = read_surface(args.surface)
     profiles = _used_profiles(cells, _profiles(args.profile or PROFILES))
     if args.fit:
@@ -92,7 +97,7 @@ def _sweep(args: argparse.Namespace) -> int:
     say(_effective(plan))
     if args.dry_run:
         return 0
-    if not unfitted(plan.scenario):
+    if not unfitted(plan):
         require_installed("a fit", "cli", "scipy")  # said after the sweep it would cost the sweep
     table = args.out.with_suffix(".csv")
     with Testbed(plan.scenario.testbed(), say) as bed:
@@ -102,7 +107,7 @@ def _sweep(args: argparse.Namespace) -> int:
     quotas = args.out.with_suffix(".table.yaml")
     measured_table(table, plan.scenario, most).write(quotas)
     say(f"{quotas}: for the manager `table`, the largest quota that held at each load")
-    if why := unfitted(plan.scenario):
+    if why := unfitted(plan):
         say(f"{table}: {len(plan.points)} cells; {args.out} is not written: {why}")
         return 0
     say(f"{table}: {len(plan.points)} cells; fitting ...")
@@ -127,8 +132,9 @@ def _plan(args: argparse.Namespace) -> Sweep:
         if file.exists():
             raise ConfigError("is there already; name another --out, or give --force to replace it", file)
     windows = WINDOWS if args.windows is None else args.windows
-    plan = Sweep(live_scenario(args.config), args.loads or LOADS, args.quotas or QUOTAS, windows, args.repeats)
-    if (why := unfitted(plan.scenario)) and (args.json or args.cells):
+    grid = args.loads or LOADS, args.quotas or QUOTAS, windows, args.repeats, Rein(args.rein)
+    plan = Sweep(live_scenario(args.config), *grid)
+    if (why := unfitted(plan)) and (args.json or args.cells):
         raise ConfigError(f"--json and --cells: there are no residuals: {why}")
     if plan.seconds > MOST_SECONDS:
         say(f"this takes more than {MOST_SECONDS / 60:g} min; fewer --loads, --quotas or --windows take less")
@@ -137,7 +143,7 @@ def _plan(args: argparse.Namespace) -> Sweep:
 
 def _effective(plan: Sweep) -> str:
     s = plan.scenario
-    why, cpusets = unfitted(s), ", ".join(map(str, sizes(len(s.be.cpus))))
+    why, cpusets = unfitted(plan), ", ".join(map(str, sizes(len(s.be.cpus))))
     return (
         f"{s.name}: {s.description}\n"
         f"{len(plan.points)} cells of {plan.windows} x {s.tick_seconds:g} s"

@@ -19,7 +19,7 @@ from rlctl.agents.training.recipe import Recipe, load_recipe, small
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.bench.scenarios import require_distinct, sim_scenario
-from rlctl.bench.sim_scenario import CAPPED, SUITE, SimScenario
+from rlctl.bench.sim_scenario import JUDGED, SimScenario
 from rlctl.envs.errors import ConfigError, require_installed
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
@@ -62,7 +62,7 @@ class TrainingOptions(Strict):
     max_seconds: float | None = None
     n_envs: int | None = None
     shield: str = DEFAULT
-    scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
+    scenarios: tuple[str, ...] = JUDGED
     threads: int = 1
     live: str | None = None
     explore: float = EXPLORE

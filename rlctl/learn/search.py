@@ -22,7 +22,7 @@ from rlctl.agents.training.recipe import as_document, load_recipe
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import load_space
 from rlctl.bench.comparison import Difference, paired_difference
-from rlctl.bench.sim_scenario import CAPPED, SUITE
+from rlctl.bench.sim_scenario import JUDGED
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model
@@ -53,7 +53,7 @@ class SearchOptions(Strict):
     seed: int = Field(0, ge=0)
     config: str | None = None
     hosts: str | None = None
-    scenarios: tuple[str, ...] = (*SUITE, *CAPPED)
+    scenarios: tuple[str, ...] = JUDGED
     total_timesteps: int | None = None
     max_seconds: float | None = None
     digest: str = ""

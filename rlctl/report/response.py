@@ -187,4 +187,6 @@ def _readings(
         lc_run_delay_ratio=waited * lc.lc_cpus,
         be_work_rate=nothing,
         true_latency_seconds=tail,
+        rein=nothing,
+        be_used_ratio=nothing,
     )

@@ -20,7 +20,7 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.reins import USE, Rein, rate_of
+from rlctl.envs.reins import LEAST_DISK_BYTES, USE, Rein, rate_of
 
 Four = tuple[float, float, float, float]
 """Bytes read, bytes written, reads, writes: counted, or a second."""
@@ -36,8 +36,8 @@ FREE: Four = (math.inf, math.inf, math.inf, math.inf)
 USUAL: Four = (10e6, 10e6, 100.0, 100.0)
 """BE that never did more is taken to do so much: a share of next to nothing would be none."""
 
-LEAST: Four = (1e6, 1e6, 10.0, 10.0)
-"""No group is held below it: a task that waits for one large write can neither be frozen nor end."""
+LEAST: Four = (LEAST_DISK_BYTES, LEAST_DISK_BYTES, 10.0, 10.0)
+"""No group is held below it."""
 
 
 class DiskRein:

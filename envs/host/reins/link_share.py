@@ -7,11 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.reins import LINK_SENT, LITTLE_RATIO, OTHERS, USE, Rein, rate_of
-
-CARRIED_RATIO = 0.88
-"""Of that most, what all together may send. A full link drops what is sent again, and so counts twice. And a class must
-be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
+from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, level_used, rate_of, share_of_link
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
@@ -88,17 +84,14 @@ class LinkShare:
         self._others_ratio = min((total - be) / self.most, 1.0)
         if self._link:
             readings[OTHERS] = self._others_ratio
-            left = self._all_ratio - self._others_ratio
-            nothing_left = 1.0 if be or self._ratio < 1.0 else 0.0
-            used = min(be / self.most / left, 1.0) if left > LITTLE_RATIO else nothing_left
-            readings[USE[Rein.LINK]] = self._ratio * used
+            used = level_used(self._ratio, self._all_ratio, self._others_ratio, be / self.most)
+            readings[USE[Rein.LINK]] = used
         return readings
 
     def hold(self, ratio: float | None) -> None:
         """Hold BE to that share of what the others left last."""
         if self._link is not None:
-            left = max(CARRIED_RATIO - self._others_ratio, 0.0)
-            all_ratio = 1.0 if ratio is None else min(self._others_ratio + ratio * left, CARRIED_RATIO)
+            all_ratio = 1.0 if ratio is None else share_of_link(ratio, self._others_ratio)
             self._link.hold(None if ratio is None else all_ratio * self.most)
             self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
 

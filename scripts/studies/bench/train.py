@@ -28,7 +28,7 @@ from rlctl.agents.training.run_folder import MODEL, newest_checkpoint
 from rlctl.agents.training.training_run import TrainingStatus
 from rlctl.agents.training.trial import Course, Trial, frozen, score, score_policy
 from rlctl.bench.scenarios import sim_scenario
-from rlctl.bench.sim_scenario import CAPPED, SUITE
+from rlctl.bench.sim_scenario import JUDGED
 from rlctl.commands.arguments import positive_int
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.sim.seeds import evaluation
@@ -128,7 +128,7 @@ class Stopwatch:
 
 def run(asked: argparse.Namespace) -> tuple[Any, int]:
     """Score the yardsticks, learn, and score what is learned."""
-    courses = [course_of(sim_scenario(name), DEFAULT) for name in (*SUITE, *CAPPED)]
+    courses = [course_of(sim_scenario(name), DEFAULT) for name in JUDGED]
     kind = validation_seed if asked.validation else evaluation
     scores = Scores(courses, [kind(number) for number in range(asked.seeds)])
     yardsticks = {name: scores.of_manager(name) for name in YARDSTICKS}

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
-from rlctl.envs.host.reins.link_share import CARRIED_RATIO, LEAST_BYTES, LinkShare
+from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
-from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, level_ratio
+from rlctl.envs.reins import CARRIED_RATIO, LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Telemetry, Value
 
 LIMITS = Limits(cpus=4)

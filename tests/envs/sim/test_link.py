@@ -32,6 +32,8 @@ SEEDS = st.integers(0, 2**64 - 1)
 LOADS = st.floats(0.0, 1.6)
 QUOTAS = st.floats(0.01, 2.0)
 DEPTHS = st.floats(0.0, 1e6)
+REINED = "link-rein", "link-rein-credits", "disk-rein", "link-or-cpu"
+"""Kinds of training hosts whose link or disk may move BE's level."""
 
 
 @st.composite
@@ -285,7 +287,7 @@ def test_host_without_link_has_no_constants_of_one(tmp_path: Path) -> None:
 
 def test_training_hosts_draw_their_links_from_ranges() -> None:
     linked = {kind.name: kind for kind in load_hosts().kinds if kind.host().link}
-    assert list(linked) == ["link", "link-credits", "disk"]
+    assert list(linked) == ["link", "link-credits", "disk", *REINED]
     kind = linked["link"]
     drawn = Constants.drawn(kind.host(), np.arange(200, dtype=np.uint64))
     for name, low, high in (("link_step_ratio", 0.4, 1.0), ("link_bytes_per_second", 26e6, 49e6)):

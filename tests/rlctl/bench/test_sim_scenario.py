@@ -7,7 +7,7 @@ import pytest
 
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
-from rlctl.bench.sim_scenario import SUITE, SimScenario
+from rlctl.bench.sim_scenario import CAPPED, REINED, SUITE, SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import evaluation
@@ -24,9 +24,8 @@ def test_what_ships_is_what_the_contract_names():
         "thesis-up-down",
         "thesis-shuffled",
         "two-core-nginx",
-        "capped-link",
-        "capped-link-credits",
-        "capped-disk",
+        *CAPPED,
+        *REINED,
     }
     for name, scenario in simulated().items():
         assert scenario.name == name
