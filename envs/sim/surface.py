@@ -17,7 +17,7 @@ sent       requests that arrived, per second
 p95        of the window, microseconds
 lc_cpu     CPUs that the LC kept busy; so `be_cpu`
 lc_cpus    CPUs that the LC may run on; without the column 1. `cfg` ending in `_both` has 2, one of them the client's
-rein       `link` or `disk` where that moved BE's level: `quota` is the level then, and `be_cpu` what was used of it
+rein       where `link` or `disk` moves BE's level: `quota` and `be_cpu` are of that level
 ========== ===========================================================================================================
 """
 
