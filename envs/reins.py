@@ -111,7 +111,7 @@ def lc_goes_first(rein: float, least_weight: bool) -> bool:
 
 
 @law
-def weigh(hand: Any, suspect: int, used: bool, now_seconds: float) -> None:
+def weigh(hand: Any, suspect: float, used: bool, now_seconds: float) -> None:
     """Take in that a missed window speaks for a rein. Some must say the same, and what was taken is kept for a while.
 
     Args:

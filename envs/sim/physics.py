@@ -408,9 +408,7 @@ def keep_waiting(c: Row, period: Row, tick_seconds: float) -> None:
 
 
 @law
-def end_period(
-    host: Row, c: Row, order: Order, period: Row, window: Row, seconds: float, tick_seconds: float
-) -> None:
+def end_period(host: Row, c: Row, order: Order, period: Row, window: Row, seconds: float, tick_seconds: float) -> None:
     """The backlog, and what the period's window shows."""
     share, offered, link = share_in(period), period["offered_rps"], period["link_rate"]
     service, rho = period["service_seconds"], period["utilisation_ratio"]

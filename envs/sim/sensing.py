@@ -149,7 +149,10 @@ def _tell_hosts(
 ) -> list[Telemetry]:
     counted = readings["load_ratio"] * constants["max_load_rps"], done_rps, window.watts, window.others_ratio
     rows = zip(readings.tolist(), *(column.tolist() for column in counted), strict=True)
-    return [_tell_host(dict(zip(READING_NAMES, reading, strict=True)), *more, tick_seconds) for reading, *more in rows]
+    return [
+        _tell_host(dict(zip(READING_NAMES, reading, strict=True)), offered, done, watts, others, tick_seconds)
+        for reading, offered, done, watts, others in rows
+    ]
 
 
 def _tell_host(

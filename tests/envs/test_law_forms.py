@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlctl
+from rlctl.bench.scenarios import load_scenario
+from rlctl.bench.sim_scenario import REINED
 from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.experience import TOLD, begin_host, book_window, filter_host, log_calm, periods_of, tell
@@ -29,6 +31,7 @@ from rlctl.envs.level_counts import (
     write_anew,
 )
 from rlctl.envs.observation import told_price
+from rlctl.envs.reins import CPU, DISK, LINK, lc_goes_first, level_used, share_of_link, weigh
 from rlctl.envs.reward import judge_latency, reward_of
 from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
 from rlctl.envs.sim.elementary import cosine_and_sine, exponential, logarithm, power
@@ -36,6 +39,7 @@ from rlctl.envs.sim.noise import key_of, normal_pair, places, uniform
 from rlctl.envs.sim.physics import CHANNELS, ORDER, PERIOD, WINDOW, Hosts, step_hosts
 from rlctl.envs.sim.profile import Constants, load_profile
 from rlctl.envs.sim.queueing import conditional_wait, delay_probability, sojourn_quantile
+from rlctl.envs.sim.reins import HAND
 from rlctl.envs.sim.sensing import Sensors, measure, read_sensor
 from rlctl.envs.sim.sharing import contest_of, duty_of, fair_share, lc_wants, most_cpus, share_out
 
@@ -168,7 +172,8 @@ def test_sums_are_those_of_counts(windows, pauses):
     require_same_rows(rows)
 
 
-PLANTS = sorted(path.stem for path in (Path(rlctl.__file__).parent / "configs" / "plants").glob("*.yaml"))
+FILES = (Path(rlctl.__file__).parent / "configs/plants").glob("*.yaml")
+PLANTS = {path.stem: load_profile(path.stem) for path in FILES} | {name: load_scenario(name).host() for name in REINED}
 LOADED = st.floats(0.0, 3.0) | st.sampled_from([0.0, 1e-300, 1e12])
 ORDERS = st.tuples(st.floats(1e-9, 64.0) | st.sampled_from([np.inf, 1e-300, 1e300]), st.integers(1, 64), FLAG)
 WEIGHTS = st.sampled_from([1.0, 0.002])
@@ -176,11 +181,11 @@ NUMBERS = st.floats(0.0, 1e3) | st.sampled_from([0.0, 1e-300, 1e300])
 """What an allocation, a load and a profile may say of a host: nothing of it is below 0 or no number."""
 
 
-@pytest.mark.parametrize("name", PLANTS)
+@pytest.mark.parametrize("name", sorted(PLANTS))
 @given(st.integers(0, 2**62), st.lists(st.tuples(LOADED, ORDERS, WEIGHTS), min_size=1, max_size=8))
 def test_hosts_of_every_profile(name, seed, periods):
-    """Queue, backlog, sharing, link, noise and sensors, period by period: the same rows from both forms."""
-    constants = Constants.drawn(load_profile(name), np.array([seed], np.uint64))
+    """Queue, backlog, sharing, link, reins, noise and sensors, period by period: the same rows from both forms."""
+    constants = Constants.drawn(PLANTS[name], np.array([seed], np.uint64))
     both = [Hosts(constants, np.array([seed], np.uint64)) for _ in range(2)]
     sensors = [Sensors(one.constant_rows, 1.0) for one in both]
     for number, (load, order, weight) in enumerate(periods):
@@ -198,6 +203,22 @@ def test_hosts_of_every_profile(name, seed, periods):
         for one, other in zip(*rows, strict=True):
             for field in one.dtype.names:
                 np.testing.assert_array_equal(one[field], other[field], field)
+
+
+@given(LOADED, LOADED, LOADED, LOADED, st.sampled_from([CPU, LINK, DISK]), FLAG)
+def test_levels_on_link(level, share, others, be, rein, least_weight):
+    require_same(share_of_link, level, others)
+    require_same(level_used, level, share, others, be)
+    require_same(lc_goes_first, float(rein), least_weight)
+
+
+@given(st.lists(st.tuples(st.sampled_from([CPU, LINK, DISK]), FLAG, st.floats(0.0, 2000.0)), max_size=20))
+def test_evidence_for_reins(misses):
+    hands = np.zeros(2, np.dtype(HAND))
+    for suspect, used, after in misses:
+        for hand, form in zip(hands, (weigh, compiled(weigh)), strict=True):
+            form(hand, float(suspect), used, hand["seen_seconds"] + after)
+    assert hands[0] == hands[1]
 
 
 @given(ANY, st.floats(0.0, 1.0), st.floats(-1e3, 1e3))
