@@ -14,7 +14,7 @@ import tempfile
 import numpy as np
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings, strategies
 
 import rlctl
 
@@ -54,6 +54,7 @@ def pytest_collection_finish(session):
             if not module.name.endswith("__main__"):
                 with contextlib.suppress(ImportError):  # an extra that is not installed
                     importlib.import_module(module.name)
+        _draw()  # the first draw reads those modules, which takes seconds that no test's limit has on a busy machine
     live = any(item.get_closest_marker("host") for item in session.items)
     if not live:  # no fake host loses power: what a crash leaves is tried by ends of processes
         os.fsync = os.fdatasync = os.fstat
@@ -63,6 +64,11 @@ def pytest_collection_finish(session):
         file = f"{tempfile.gettempdir()}/rlctl-live-tests-{os.getuid()}.lock"
         session.config.stash[LIVE] = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
         fcntl.lockf(session.config.stash[LIVE], fcntl.LOCK_EX)  # until this process ends; none that it forks holds it
+
+
+@given(strategies.integers())
+def _draw(_):
+    pass
 
 
 def pytest_runtest_setup(item):

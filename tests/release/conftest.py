@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from importlib.machinery import SourceFileLoader
@@ -67,9 +66,8 @@ def installed(wheel, tmp_path_factory):
     packages = next(home.glob("lib/python*/site-packages"))
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    (packages / "needed.pth").write_text(
-        sysconfig.get_path("purelib")
-    )  # its own .pth files, the checkout's, are not read
+    # Of those, .pth files, the checkout's, are not read. A thin environment has its packages elsewhere.
+    (packages / "needed.pth").write_text("\n".join(one for one in sys.path if one.endswith("site-packages")))
     return home / "bin" / "python"
 
 

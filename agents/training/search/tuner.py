@@ -4,8 +4,8 @@
         ended = search(job, cluster, watch)             # goes on with what stands in job.run.folder, if anything does
         scores = judge(job, ended, cluster)             # best models on seeds that no trial has seen
 
-Optuna's TPE proposes each trial's values from the scores before it, ASHA stops the worse trials early, and Ray Tune
-restores both. Each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser, history and
+Optuna's TPE proposes each trial's values from the scores before it, and ASHA stops the worse trials early. Ray Tune
+restores the first; ASHA's rungs begin anew with a search that goes on. Each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser, history and
 best model are restored together. Driver and nodes must see the same folder `out`.
 """
 
@@ -201,8 +201,10 @@ def _trial_end(job: Job, result: Any) -> TrialEnd:
     frame = result.metrics_dataframe
     reports = [] if frame is None or "timesteps" not in frame else frame[list(REPORTED_METRICS)].to_dict("records")
     last = reports[-1] if reports else {}
-    # A trial that spends its seconds is evaluated for the last time a while before; ASHA's last rung is at a third.
-    early = result.error is None and last.get(clock, 0) < most / 2 and last.get("timesteps", 0) < job.timesteps
+    # A trial that spends its seconds is evaluated for the last time a while before; one of steps at its very end. After
+    # a resume ASHA has forgotten who passed which rung, and may stop a trial anywhere.
+    spent = last.get("timesteps", 0) >= job.timesteps or (clock == "seconds" and last.get(clock, 0.0) >= most / 2)
+    early = result.error is None and not spent
     return TrialEnd(
         number=number,
         # A trial that failed before its first report has no configuration.

@@ -16,6 +16,9 @@ CAPACITY_RPS = 50_000.0
 HOSTS = 16
 """Runs of the plant that are averaged; their noise is that of the arrivals."""
 
+RUNS, MANY_RUNS = 2, 12
+"""Runs by events that are averaged. One p95 of one second is 6 % off now and then where two are."""
+
 
 @dataclass(frozen=True)
 class Story:
@@ -84,9 +87,13 @@ def plant(story: Story) -> Run:
 @pytest.fixture(scope="module", params=STORIES)
 def told(request: pytest.FixtureRequest) -> tuple[Story, Run, Run]:
     story = STORIES[request.param]
-    runs = [events(story, seed) for seed in range(2)]
-    true = Run(np.mean([run.tail_latency_seconds for run in runs], axis=0), np.mean([run.left for run in runs], axis=0))
-    return story, true, plant(story)
+    return story, average(story, RUNS), plant(story)
+
+
+def average(story: Story, count: int) -> Run:
+    """Of so many runs by events."""
+    runs = [events(story, seed) for seed in range(count)]
+    return Run(np.mean([run.tail_latency_seconds for run in runs], axis=0), np.mean([run.left for run in runs], axis=0))
 
 
 def compared(true: Run) -> NDArray[np.bool_]:
@@ -100,7 +107,8 @@ def compared(true: Run) -> NDArray[np.bool_]:
 def test_p95_is_of_requests_completed_in_window(told: tuple[Story, Run, Run]) -> None:
     """A request that completes at t arrived at t - wait: in overload the p95 of completed requests lags behind the
     wait of those that arrive, and goes on growing after the overload has ended."""
-    _, true, got = told
+    story, _, got = told
+    true = average(story, MANY_RUNS)
     which = compared(true)
     np.testing.assert_allclose(got.tail_latency_seconds[which], true.tail_latency_seconds[which], rtol=TOLERANCE)
 

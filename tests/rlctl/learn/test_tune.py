@@ -185,9 +185,15 @@ def test_failed_trial_says_what_failed():
 
 @pytest.mark.ray
 @pytest.mark.parametrize(
-    ("timesteps", "seconds", "stopped_by"), [(300, 20.0, ""), (200, 20.0, "asha"), (200, 55.0, "")]
+    ("timesteps", "seconds", "clock", "stopped_by"),
+    [
+        (300, 20.0, "seconds", ""),
+        (200, 20.0, "seconds", "asha"),
+        (200, 55.0, "seconds", ""),
+        (200, 20.0, "timesteps", "asha"),
+    ],
 )
-def test_trial_with_spent_timesteps_was_not_stopped(timesteps, seconds, stopped_by):
+def test_trial_with_spent_timesteps_was_not_stopped(timesteps, seconds, clock, stopped_by):
     on_ray()
     import pandas
 
@@ -195,7 +201,7 @@ def test_trial_with_spent_timesteps_was_not_stopped(timesteps, seconds, stopped_
 
     frame = pandas.DataFrame([{**dict.fromkeys(REPORTED_METRICS, 1.0), "timesteps": timesteps, "seconds": seconds}])
     result = SimpleNamespace(config=None, metrics_dataframe=frame, checkpoint=None, error=None, path="/x/t007")
-    job = SimpleNamespace(clock=("seconds", 60.0), timesteps=300, scheduler="asha")
+    job = SimpleNamespace(clock=(clock, {"seconds": 60.0, "timesteps": 300}[clock]), timesteps=300, scheduler="asha")
     end = _trial_end(job, result)
     assert (end.name, end.stopped_by) == ("t007", stopped_by)
 
