@@ -55,15 +55,19 @@ def load_model(path: Path) -> Any:
         raise ConfigError(f"is no model that loads: {first_line(error)}; train it again", path) from error
 
 
-def load_normalizer(model: Path, file: Path | None) -> Any:
+def load_normalizer(model: Any, path: Path, file: Path | None) -> Any:
     """The VecNormalize that a model was trained under; None where there was none.
 
     Raises:
-        ConfigError: The file does not load, or none is named and the model's folder shows that there was one.
+        ConfigError: The file does not load, or none is named and the model or its folder shows that there was one.
     """
     if file is None:
-        if beside := sorted({*model.resolve().parent.glob("*vec*normalize*.pkl")}):
-            raise ConfigError(f"lies beside {beside[0].name}: give --vec-normalize {beside[0]}", model)
+        if beside := sorted({*path.resolve().parent.glob("*vec*normalize*.pkl")}):
+            raise ConfigError(f"lies beside {beside[0].name}: give --vec-normalize {beside[0]}", path)
+        # A zip holds what its model saw last. Statistics take that out of the space that the environment told.
+        seen, space = getattr(model, "_last_obs", None), model.observation_space
+        if seen is not None and not all(map(space.contains, np.asarray(seen, space.dtype))):
+            raise ConfigError("saw observations beyond its space, as under VecNormalize: give --vec-normalize", path)
         return None
     try:
         with reading(file), file.open("rb") as stream:

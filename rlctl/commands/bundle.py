@@ -81,7 +81,7 @@ def run_export(args: argparse.Namespace) -> int:
     from rlctl.agents.training.sb3_model import lags_of, load_model, load_normalizer, parts_of, recorded
 
     model = load_model(args.model)
-    normalizer = load_normalizer(args.model, args.vec_normalize)
+    normalizer = load_normalizer(model, args.model, args.vec_normalize)
     parts = parts_of(model, args.model, args.lags or lags_of(args.model, model))
     observations = recorded(parts.lags)
     card = export(

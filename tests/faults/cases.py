@@ -26,6 +26,9 @@ from tests.faults.stage import Stage, TooLate
 AFTERWARDS_TICKS = 4.0
 """How long BE is watched once it is where it has to be."""
 
+UNSEEN_TICKS = 3.0
+"""So many ticks after a stall there may still be one that goes by what was before it."""
+
 NESTED, RESETS = 150, 60
 FOREIGN_WRITES = 3
 NOTICED_TICKS = 1.5
@@ -148,6 +151,7 @@ def _unchanged(fault: Callable[[Stage], None]) -> Callable[[Stage], Fault]:
         stage.until(lambda: stage.free, "BE as free as before")
         stalled = time.monotonic()
         stage.source.stall()
+        stage.watch(UNSEEN_TICKS)
         stage.until(lambda: stage.safe, "BE at the safe allocation after the client has stalled")
         stage.watch(2.0)
         return Fault(at, stalled, stage.limits.safe, time.monotonic())
@@ -212,10 +216,12 @@ def _both_killed(stage: Stage, meanwhile: Callable[[Stage], None] = lambda stage
         os.kill(pid, signal.SIGKILL)
     stage.service.process.stop()
     meanwhile(stage)
+    # A start that is refused is nobody's successor: the time counts from that of one who may.
+    begun = time.monotonic()
     stage.serve_again()
-    stage.until(lambda: stage.taken_since(at), "BE told to go to the safe allocation")
+    stage.until(lambda: stage.taken_since(begun), "BE told to go to the safe allocation")
     stage.until(lambda: stage.free, "BE free again under the new controller")
-    return Fault(at, at, stage.limits.safe, time.monotonic(), stays=False)
+    return Fault(at, begun, stage.limits.safe, time.monotonic(), stays=False)
 
 
 def _with_link(case: Case) -> Case:

@@ -25,7 +25,7 @@ class Judged:
     """What BE did.
 
     Attributes:
-        seconds: Until it was where it had to be; infinite if it never was.
+        seconds: Until it was where it had to be, and stayed if it had to; infinite if it never was.
         freer: How many times it became freer than it might be.
         first: The first of these, in words.
         excess_seconds: CPU time that its processes used beyond what the verdicts allow, at its most.
@@ -112,7 +112,8 @@ def judge(
         watched: From when until when BE might never be freer than the verdict in force.
         excused: Spans in which it might be: a foreign write may last until the end of the tick after it, and writes
             that fail until the watchdog steps in.
-        stays: Once there, BE might never be freer than `wanted` either.
+        stays: The time counts until BE was there for good. It may be there before for another reason: a tick that began
+            before the fault may hold it for a slow client, and the next one, which has not seen the fault, frees it.
     """
     reached, times, was_freer, first = math.inf, 0, False, ""
     begin, end = watched
@@ -131,6 +132,8 @@ def judge(
         waited_to = sample.waited_seconds if is_counted else waited_to
         if is_counted and _within(sample, bound):
             reached = sample.ended_seconds - counted_seconds
+        elif stays and wanted is not None and freer(sample, wanted):
+            reached = math.inf
         limit = wanted if stays and wanted is not None and reached < math.inf else most
         is_excused = any(a <= sample.ended_seconds <= b for a, b in excused)
         is_freer = freer(sample, limit) and not is_excused

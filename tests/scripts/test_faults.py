@@ -94,10 +94,18 @@ def test_time_is_of_first_fitting_look():
     assert not judged.freer
 
 
-def test_leaving_safe_again_counts_once_each():
-    judged = judge(samples(SAFE, MOST, MOST, SAFE, HALF), ruled(MOST), SAFE, 0.0, (0.0, 9.0))
+@pytest.mark.parametrize(("last", "seconds"), [(HALF, float("inf")), (SAFE, 0.45)])
+def test_time_counts_until_safe_for_good(last, seconds):
+    """A tick that began before the fault held BE for a slow client, and the next one freed it."""
+    judged = judge(samples(SAFE, MOST, MOST, HALF, last), ruled(MOST), SAFE, 0.0, (0.0, 9.0))
+    assert judged.seconds == pytest.approx(seconds)
+    assert not judged.freer, "the verdict was no less"
+
+
+def test_leaving_what_verdict_says_counts_once_each():
+    judged = judge(samples(HALF, MOST, MOST, HALF, MOST), ruled(HALF), None, 0.0, (0.0, 9.0))
     assert judged.freer == 2
-    assert "allowed 0.01 CPU on 1 CPU, frozen" in judged.first
+    assert "allowed 0.50 CPU on 1 CPU" in judged.first
 
 
 @pytest.mark.parametrize(
@@ -148,7 +156,7 @@ def test_cpu_time_beyond_the_verdict_is_told():
 
 
 def test_waiting_for_a_cpu_is_told():
-    seen = [Sample(0.1 * n, 0.1 * n + 0.01, SAFE if n == 9 else MOST, waited_seconds=0.05 * n) for n in range(12)]
+    seen = [Sample(0.1 * n, 0.1 * n + 0.01, SAFE if n >= 9 else MOST, waited_seconds=0.05 * n) for n in range(12)]
     assert judge(seen, ruled(MOST), SAFE, 0.1, (0.0, 2.0)).waited_seconds == pytest.approx(0.4)
 
 
