@@ -44,7 +44,8 @@ class GeneratorConfig:
         inside: Command before the generator's own that enters a network namespace, see
             `rlctl.envs.testbed.network.link`.
         connections: Requests outstanding at most; the others wait in the generator with their intended time.
-        query: PostgreSQL's statement, a transaction by itself.
+        query: PostgreSQL's statement, a transaction by itself; or redis' command in place of PING, with a simple string
+            as its answer.
         keys_per_get: Keys of one memcached request, drawn evenly from the key space.
         preload_keys: Size of the key space, written to memcached before the first request; with 0,
             the first 10 000 keys are taken to be there already.
@@ -86,8 +87,8 @@ class GeneratorConfig:
         }
         if self.protocol == "http":
             options["path"] = self.http_path
-        elif self.protocol == "postgres":
-            options["query"] = self.query
+        elif self.protocol in ("postgres", "redis"):
+            options["query"] = self.query or None
         else:
             options |= {"gets": self.keys_per_get, "preload": self.preload_keys, "value-bytes": self.value_bytes}
         return [f"--{name}={value}" for name, value in options.items() if value is not None]

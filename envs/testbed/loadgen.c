@@ -1,5 +1,5 @@
-/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET, memcached multi-get, redis PING, or a
- * statement of PostgreSQL).
+/* loadgen: open-loop Poisson load for one server on this host (HTTP/1.1 GET, memcached multi-get, redis PING or another
+ * command, or a statement of PostgreSQL).
  *
  * Latency counts from the moment a request was *meant* to leave, whether or not a connection was free then: a slow
  * server cannot slow the arrivals down and so hide its own delay ("coordinated omission"). A request that fails
@@ -250,7 +250,7 @@ static enum verdict memcached_line(struct conn *c, char *line)
 /* An inline PING is answered by a simple string; "-LOADING ..." is an error (redis.io, "RESP protocol spec"). */
 static enum verdict redis_line(const char *line)
 {
-    return strcmp(line, "+PONG") == 0 ? DONE : FAIL;
+    return strncmp(line, opt.query ? "+" : "+PONG", opt.query ? 1 : 6) == 0 ? DONE : FAIL;
 }
 
 static enum verdict http_status(struct conn *c, const char *line)
@@ -937,8 +937,9 @@ static void allocate(void)
     queue.capacity = opt.queue_limit + (unsigned)opt.connections;
     queue.ring = calloc(queue.capacity, sizeof *queue.ring);
     net.conns = calloc((size_t)opt.connections, sizeof *net.conns);
-    const char *form = opt.redis ? "PING\r\n" : "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
-    int length = asprintf(&net.http_request, form, opt.http_path);
+    const char *form = opt.redis ? "%s\r\n" : "GET %s HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\n\r\n";
+    const char *asked = !opt.redis ? opt.http_path : opt.query ? opt.query : "PING";
+    int length = asprintf(&net.http_request, form, asked);
     if (!queue.ring || !net.conns || length < 0)
         die(1, "out of memory");
     net.http_request_length = (size_t)length;

@@ -8,8 +8,8 @@ Told for each are the estimate at its end and its bounds, the highest load that 
 estimate by maximum, and the ticks in which `rlctl serve` suspended BE for the load. Exit code 1 where an estimate is
 off by more than 1.5, or below what was held.
 
-redis answers PING; PostgreSQL counts to 2000, on TCP; nginx compresses a text, memcached gets 100 keys; Python spins
-for 2 ms.
+redis counts to 8000 in Lua, as a client on one CPU fills none of it with PING; PostgreSQL counts to 2000, on TCP; nginx
+compresses a text, memcached gets 100 keys; Python spins for 2 ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from random import Random
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.telemetry import MAX_LOAD
-from rlctl.envs.testbed.generator import LoadGenerator
+from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.report.page import render
@@ -46,7 +46,19 @@ MOST_RATIO = 1.5
 LC_WEIGHT = 10240
 SINGLE = frozenset({"redis", "python"})
 """One thread does all the work: their CPUs are not told, and `auto` has to find that out."""
+COUNTING = "EVAL 'for i = 1, 8000 do end return redis.status_reply([[OK]])' 0"
 _BETWEEN = re.compile(r"maximum load of \S+: .*?(?:between (\d+) and (\d+))")
+
+
+class CountingRedis(operators.Redis):
+    """One whose requests cost it more than they cost the client."""
+
+    def load(self) -> GeneratorConfig:
+        """A loop in Lua."""
+        return replace(super().load(), query=COUNTING)
+
+
+SERVICES = operators.SERVICES | {"redis": CountingRedis}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +133,7 @@ def start(
 
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the measurement's arguments."""
-    parser.add_argument("--services", default=",".join(operators.SERVICES), help="default: %(default)s")
+    parser.add_argument("--services", default=",".join(SERVICES), help="default: %(default)s")
     parser.add_argument("--starts", type=int, default=6, metavar="N", help="of each (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=5.0, metavar="N", help="of a start (default: %(default)s)")
     parser.add_argument("--tick", type=float, default=1.0, metavar="SECONDS", help="default: %(default)s")
@@ -137,7 +149,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     ]
     for name in args.services.split(","):
         with tempfile.TemporaryDirectory() as text, operators.three_groups(apart=False) as groups:
-            service = operators.SERVICES[name](("127.0.0.1", operators.free_port()))
+            service = SERVICES[name](("127.0.0.1", operators.free_port()))
             try:
                 service.start(Launcher(Path(text)))
                 service.ready()

@@ -45,7 +45,7 @@ LAYOUTS = {
 
 SPIN = [sys.executable, "-S", "-c", "while True: pass"]
 RLCTL = [sys.executable, "-m", "rlctl"]
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 _SHARE = re.compile(r"^rlctl_be_effective_share (\S+)", re.MULTILINE)
 
 

@@ -240,11 +240,16 @@ def test_memcached_values_are_skipped_by_length(stack: Any, load: Any, piece_byt
     assert (stats.errors, stats.misses) == (0, 0)
 
 
-@pytest.mark.parametrize(("reply", "well"), [(b"+PONG\r\n", True), (b"-LOADING a data set\r\n", False)])
-def test_redis_errors_are_failed_requests(stack: Any, load: Any, reply: bytes, *, well: bool) -> None:
+@pytest.mark.parametrize(
+    ("query", "reply", "well"),
+    [("", b"+PONG\r\n", True), ("", b"-LOADING a data set\r\n", False), ("EVAL x 0", b"+OK\r\n", True),
+     ("EVAL x 0", b"-ERR\r\n", False)],
+)  # fmt: skip
+def test_redis_errors_are_failed_requests(stack: Any, load: Any, query: str, reply: bytes, *, well: bool) -> None:
     server = FakeServer(lambda _: reply, end=b"\r\n", piece_bytes=3)
     stack.callback(server.stop)
-    stats = finish(load("redis", port=server.port, rate_rps=100.0), 0.2, lambda s: s.samples > 3 or s.errors > 3)
+    generator = load("redis", port=server.port, rate_rps=100.0, query=query)
+    stats = finish(generator, 0.2, lambda s: s.samples > 3 or s.errors > 3)
     assert (stats.samples > 3, stats.errors == 0) == (well, well)
 
 
