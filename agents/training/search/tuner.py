@@ -5,8 +5,9 @@
         scores = judge(job, ended, cluster)             # best models on seeds that no trial has seen
 
 Optuna's TPE proposes each trial's values from the scores before it, and ASHA stops the worse trials early. Ray Tune
-restores the first; ASHA's rungs begin anew with a search that goes on. Each evaluation is reported with the run's folder as its checkpoint, so weights, optimiser, history and
-best model are restored together. Driver and nodes must see the same folder `out`.
+restores the first; ASHA's rungs begin anew with a search that goes on. Each evaluation is reported with the run's
+folder as its checkpoint, so weights, optimiser, history and best model are restored together. Driver and nodes must
+see the same folder `out`.
 """
 
 from __future__ import annotations
