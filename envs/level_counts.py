@@ -74,21 +74,14 @@ LEVELS = 16
 
 HOST_MEMORY = np.dtype(
     [
-        # Windows that held and that missed, and of the latter those missed by far, which are tried again later: none
-        # at the minimum. Their worth is what a stored 1.0 counts today.
-        *((name, "f4", (BINS, TOP + 1)) for name in ("held", "missed", "badly")),
-        # Sums over the bins of no less load, and of no more: kept along, since every tick asks. The former in tiles of
-        # TILE bins: a tick reads all levels of two near bins, and writes one level of all bins below.
-        ("held_above", "f4", (BINS // TILE + 1, TOP + 1, TILE)),
-        *((name, "f4", (BINS, TOP + 1)) for name in ("missed_below", "badly_below")),
+        # First what every tick reads and writes, side by side. The worth of windows is what a stored 1.0 counts today.
         *((name, "f8") for name in ("held_worth", "missed_worth", "badly_worth")),
         # Windows while BE was frozen, at any load.
         *((name, "f8") for name in ("alone_held", "alone_missed", "unaged_seconds")),
         # The least bin with a miss; the level of the minimum: what is missed there is the LC's own. BE has the least
         # weight: what it missed under a quota says nothing of none, nor the other way round. What moves BE's level.
         ("missed_from", "i8"), ("least", "i8"), ("apart", "?"), ("rein", "f8"),
-        # Latency that a load has at its best, as a logarithm, and what the next tick is held against.
-        ("calm", "f8", (BINS,)),
+        # What the next tick is held against.
         *((name, "f8") for name in ("seen_seconds", "missing_since", "before_load", "earlier_load")),
         *((name, "f8") for name in ("missed_load", "missed_ratio")),
         *((name, "i8") for name in ("before_level", "missed_level")),
@@ -96,6 +89,15 @@ HOST_MEMORY = np.dtype(
         ("levels", "i1", (LEVELS,)), ("newest", "i8"),
         # What `known_levels` says of each bin at ENOUGH, until something changes it: UNKNOWN, where nobody has asked.
         *((name, "i1", (BINS,)) for name in ("known", "bearable")),
+        # Latency that a load has at its best, as a logarithm.
+        ("calm", "f8", (BINS,)),
+        # Windows that held and that missed, and of the latter those missed by far, which are tried again later: none
+        # at the minimum.
+        *((name, "f4", (BINS, TOP + 1)) for name in ("held", "missed", "badly")),
+        # Sums over the bins of no less load, and of no more: kept along, since every tick asks. The former in tiles of
+        # TILE bins: a tick reads all levels of two near bins, and writes one level of all bins below.
+        ("held_above", "f4", (BINS // TILE + 1, TOP + 1, TILE)),
+        *((name, "f4", (BINS, TOP + 1)) for name in ("missed_below", "badly_below")),
     ],
     align=True,
 )  # fmt: skip

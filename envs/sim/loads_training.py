@@ -6,11 +6,16 @@ load alone or among others.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.arrays import Array
-from rlctl.envs.sim.noise import between, numbered_uniform, uniforms
+from rlctl.envs.law import compiled, law
+from rlctl.envs.rows import Row, Rows
+from rlctl.envs.sim.elementary import cosine_and_sine
+from rlctl.envs.sim.noise import between, key_of, numbered, uniforms
 from rlctl.envs.testbed.traces import in_burst
 
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
@@ -27,38 +32,66 @@ BURST_SECONDS = (5.0, 30.0)
 BURST_HEIGHT = (0.10, 0.50)
 
 
+LOAD = np.dtype(
+    [
+        ("key", "u8"), *((name, "f8") for name in (
+            "low", "high", "wave", "steps", "phase", "period_seconds", "step_seconds", "gap_seconds", "burst_seconds",
+            "burst_height",
+        )),
+    ]
+)  # fmt: skip
+"""The load of one host: `key` of its noise, the levels that it lies between, 1 where it is a wave or in steps, and what
+bursts add."""
+
+
 def training_load(seed: int, ticks: int, tick_seconds: float) -> Array:
     """One host's load as a share of the LC's maximum in each tick, shape (ticks,); the seed decides all of it."""
-    return training_loads(np.array([seed], np.uint64), ticks, tick_seconds)[:, 0]
+    return training_loads(load_rows(np.array([seed], np.uint64)), 0, ticks, tick_seconds)[:, 0]
 
 
-def training_loads(seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -> Array:
-    """The loads of many hosts at once, shape (ticks, n); column i is `training_load(seeds[i], ...)`."""
-    draws = uniforms(seeds, 0, DRAWS, SHAPE)
-    kind, low, rise, period, phase, step = draws[:6]
+def load_rows(seeds: NDArray[np.uint64]) -> Rows:
+    """What the loads of many hosts follow from: LOAD, shape (n,)."""
+    kind, low, rise, period, phase, step, has, spacing, size = uniforms(seeds, 0, DRAWS, SHAPE)
+    rows = np.empty(len(seeds), LOAD)
+    rows["key"] = key_of(seeds)
     # Nights from .1 to .7 of the maximum, days between them and the maximum: room for BE on some hosts, none on others.
-    low = 0.10 + 0.60 * low
-    high = low + (1.0 - low) * (0.2 + 0.8 * rise)
-    time: Array = np.arange(ticks, dtype=np.float64)[:, None] * tick_seconds
-    # All three shapes are computed for all hosts and one is taken: no loop over hosts.
-    wave = 0.5 - 0.5 * np.cos(2.0 * np.pi * (time / _log_between(PERIOD_SECONDS, period) + phase))
-    level = numbered_uniform(seeds, (time / between(STEP_SECONDS, step)).astype(np.int64), LEVEL)
-    share = np.where(kind < WAVE_SHARE, wave, np.where(kind < WAVE_SHARE + STEPS_SHARE, level, phase))
-    loads = low + (high - low) * share + _bursts(seeds, time, draws[6:])
-    within: Array = np.clip(loads, LOWEST, HIGHEST)
-    return within
+    rows["low"] = low = 0.10 + 0.60 * low
+    rows["high"] = low + (1.0 - low) * (0.2 + 0.8 * rise)
+    rows["wave"], rows["steps"] = kind < WAVE_SHARE, (kind >= WAVE_SHARE) & (kind < WAVE_SHARE + STEPS_SHARE)
+    rows["phase"] = phase
+    rows["period_seconds"] = PERIOD_SECONDS[0] * (PERIOD_SECONDS[1] / PERIOD_SECONDS[0]) ** period
+    rows["step_seconds"] = between(STEP_SECONDS, step)
+    rows["gap_seconds"], rows["burst_seconds"] = between(GAP_SECONDS, spacing), between(BURST_SECONDS, size)
+    rows["burst_height"] = np.where(has < BURSTS_SHARE, between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
+    return rows
 
 
-def _bursts(seeds: NDArray[np.uint64], time: Array, draws: Array) -> Array:
-    """What bursts add: one at a random place of each gap, all of a host's alike."""
-    has, spacing, size = draws
-    gap, length = between(GAP_SECONDS, spacing), between(BURST_SECONDS, size)
+def training_loads(rows: Rows, first: int, ticks: int, tick_seconds: float) -> Array:
+    """The loads of many hosts in so many ticks from the first on, shape (ticks, n)."""
+    loads = np.empty((ticks, len(rows)))
+    compiled(_fill)(rows, first, tick_seconds, loads)
+    return loads
+
+
+@law
+def _fill(rows: Rows, first: int, tick_seconds: float, loads: Array) -> None:
+    for tick in range(len(loads)):
+        now = loads[tick]
+        for place in range(len(rows)):
+            now[place] = load_at(rows[place], (first + tick) * tick_seconds)
+
+
+@law
+def load_at(load: Row, seconds: float) -> float:
+    """A host's load as a share of its LC's maximum, so many seconds after the start."""
+    # A wave, steps of which each has a level of its own, or one level for ever.
+    turns = seconds / load["period_seconds"] + load["phase"]
+    wave = 0.5 - 0.5 * cosine_and_sine(turns - math.floor(turns))[0]
+    level = numbered(load["key"], math.floor(seconds / load["step_seconds"]), LEVEL)
+    share = wave if load["wave"] != 0.0 else level if load["steps"] != 0.0 else load["phase"]
     # One burst a gap, whose place within it is drawn anew for each.
-    number = (time / gap).astype(np.int64)
-    inside = in_burst(time, number, numbered_uniform(seeds, number, BURST), gap, length) & (has < BURSTS_SHARE)
-    return np.where(inside, between(BURST_HEIGHT, has / BURSTS_SHARE), 0.0)
-
-
-def _log_between(span: tuple[float, float], draw: Array) -> Array:
-    span_of_logs: Array = span[0] * np.exp(np.log(span[1] / span[0]) * draw)
-    return span_of_logs
+    gap, length = load["gap_seconds"], load["burst_seconds"]
+    number = math.floor(seconds / gap)
+    bursts = in_burst(seconds, number, numbered(load["key"], number, BURST), gap, length)
+    burst = load["burst_height"] if bursts else 0.0
+    return min(max(load["low"] + (load["high"] - load["low"]) * share + burst, LOWEST), HIGHEST)

@@ -96,20 +96,11 @@ def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0)
     return np.concatenate((radius * np.cos(angle), radius * np.sin(angle)))
 
 
-def numbered_uniform(seeds: NDArray[np.uint64], numbers: NDArray[np.int64], channel: int) -> NDArray[np.float64]:
-    """A uniform number per host for each of some whole numbers: of a step, a stretch, a gap.
-
-    Args:
-        seeds: One per host, shape (n,).
-        numbers: Shape (m, n), or (m, 1) for the same on all hosts.
-
-    Returns:
-        Shape (m, n).
-    """
-    numbers = np.broadcast_to(numbers, (len(numbers), len(seeds)))
-    first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, -1)
-    drawn = [uniforms(seeds, number % 2**64, 1, channel) for number in range(first, last + 1)]
-    return np.take_along_axis(np.concatenate(drawn or [np.zeros((0, len(seeds)))]), numbers - first, axis=0)
+@law
+def numbered(key: Any, number: int, channel: int) -> Any:
+    """A uniform number of a host, from its key, for a whole number from 0 on: of a step, a stretch, a gap."""
+    place = (int(np.uint64(channel + 1)) * _GOLDEN + int(np.uint64(number)) * _TICK) & _WORD
+    return uniform(key, place)
 
 
 def between(span: tuple[float, float], share: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,15 +17,15 @@ from rlctl.envs.readings import Readings
 from rlctl.envs.reins import CPU
 from rlctl.envs.rows import Rows
 from rlctl.envs.run_metrics import Truth
-from rlctl.envs.sim.loads_training import training_load, training_loads
+from rlctl.envs.sim.loads_training import load_rows, training_load, training_loads
 from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
 
-MADE_AT_FIRST = 512
-"""Ticks of a training load that are made when an episode begins."""
+MADE_AHEAD = 512
+"""Loads of ticks and hosts that are made at once."""
 
 LoadModel = Callable[[int, int, float], Array]
 """(seed, ticks, tick_seconds) -> configured load in each tick as a share of the LC's maximum, shape (ticks,)."""
@@ -140,10 +140,11 @@ class SimBatch(SimHosts):
         # One number a host: its constants, its noise and its load all follow from it.
         keys = np.array(seeds, np.uint64)
         constants = Constants.drawn(profile, keys) if vary else Constants.stack([profile] * len(keys))
-        # A training load begins alike whatever its length: of a long one only the beginning is made at first.
-        begins = min(ticks, MADE_AT_FIRST) if load is training_load else ticks
-        self._ticks, self._whole = ticks, partial(_loads, load, keys, ticks, tick_seconds)
-        self._loads = _loads(load, keys, begins, tick_seconds)
+        # A training load is made as it is met: few episodes see all of it.
+        self._shapes = load_rows(keys) if load is training_load else None
+        self._ticks, self._made = ticks, range(0)
+        if self._shapes is None:
+            self._loads, self._made = _loads(load, keys, ticks, tick_seconds), range(ticks)
         super().__init__(constants, keys, weight_ratios(weight, constants), tick_seconds)
         self.limits = limits or profile.limits(weight)
         self.allocations = [self.limits.safe] * len(keys)
@@ -164,11 +165,12 @@ class SimBatch(SimHosts):
     def load_ratio(self, tick: int) -> Array:
         """Configured load in a tick; the run's length later it is the same again."""
         # A run that is longer than its load sees the load again, and not silence.
-        # Few episodes get beyond what was made at first.
         place = tick % self._ticks
-        if place >= len(self._loads):
-            self._loads = self._whole()
-        load: Array = self._loads[place]
+        if place not in self._made:
+            assert self._shapes is not None, "any other load is made whole"
+            self._made = range(place, min(place + max(MADE_AHEAD // self.count, 1), self._ticks))
+            self._loads = training_loads(self._shapes, place, len(self._made), self.tick_seconds)
+        load: Array = self._loads[place - self._made.start]
         return load
 
 
@@ -181,9 +183,7 @@ def weight_ratios(weight: Weight | Sequence[Weight], constants: Constants) -> Ar
 
 def _loads(load: LoadModel, seeds: NDArray[np.uint64], ticks: int, tick_seconds: float) -> Array:
     """The loads of all seeds as shares of the maximum, shape (ticks, n)."""
-    # The training mixture is made for all hosts at once; any other model is called once for each distinct seed.
-    if load is training_load:
-        return training_loads(seeds, ticks, tick_seconds)
+    # A model is called once for each distinct seed.
     by_seed = {seed: load(seed, ticks, tick_seconds) for seed in set(seeds.tolist())}
     return np.ascontiguousarray(np.stack([by_seed[seed] for seed in seeds.tolist()], axis=1))
 

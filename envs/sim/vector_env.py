@@ -125,11 +125,14 @@ class SimHostVectorEnv(VectorEnv[NDArray[np.float32], Any, NDArray[Any]]):
         made, load, weight = as_profile(profile), as_load(load), as_weight(given.weight)
         self.num_envs, self.max_episode_steps = num_envs, max_episode_steps
         self.limits, self.tick_seconds, self.shield = made.limits(weight), given.tick_seconds, given.shield
-        # A training load begins alike whatever its length, so no more of it is made than an episode needs.
-        # One period passes within a reset, before the first step.
-        made_ticks = min(given.ticks, max_episode_steps + 1) if load is training_load else given.ticks
         self._hosts = partial(
-            SimBatch, made, load=load, ticks=made_ticks, tick_seconds=given.tick_seconds, vary=given.vary, weight=weight
+            SimBatch,
+            made,
+            load=load,
+            ticks=given.ticks,
+            tick_seconds=given.tick_seconds,
+            vary=given.vary,
+            weight=weight,
         )
         self._loop = TickLoop(self.limits, given.tick_seconds, given.lags, given.absent, from_truth=given.true_rewards)
         self.single_observation_space = self._loop.observer.space

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
 from rlctl.envs.errors import ConfigError, meant
+from rlctl.envs.law import law
 
 Load = TypeVar("Load")
 
@@ -165,6 +166,7 @@ def csv_replay(path: Path | str, interpolation: Literal["linear", "hold"] = "lin
     return _Replay(times, rates, interpolation == "linear")
 
 
+@law
 def in_burst(time: Any, stretch: Any, place: Any, every: Any, length: Any) -> Any:
     """Whether a time lies within the burst of its stretch: there is one in each, at a random place. Broadcasts.
 

@@ -10,7 +10,7 @@ from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.observation import LAGS, Observer
 from rlctl.envs.observations import VectorObserver
 from rlctl.envs.reward import WORK, reward, rewards
-from rlctl.envs.sim.loads_training import training_load, training_loads
+from rlctl.envs.sim.loads_training import load_rows, training_load, training_loads
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile
 from rlctl.envs.telemetry import Missing, Value, Why
@@ -139,14 +139,15 @@ def test_unseeable_is_told_in_one_line(options, said):
 
 def test_training_load_depends_on_seed_and_time_only():
     seeds = np.arange(200, dtype=np.uint64)
-    loads = training_loads(seeds, 400, 1.0)
+    rows = load_rows(seeds)
+    loads = training_loads(rows, 0, 400, 1.0)
     assert all(np.array_equal(loads[:, seed], training_load(seed, 400, 1.0)) for seed in range(200))
-    assert np.array_equal(loads[:150], training_loads(seeds, 150, 1.0))
+    assert np.array_equal(loads[50:150], training_loads(rows, 50, 100, 1.0))
     assert not np.array_equal(loads[:, 0], loads[:, 1])
 
 
 def test_training_loads_cover_quiet_and_overload():
-    loads = training_loads(np.arange(400, dtype=np.uint64), 300, 1.0)
+    loads = training_loads(load_rows(np.arange(400, dtype=np.uint64)), 0, 300, 1.0)
     assert loads.min() > 0.0
     assert loads.max() <= 1.1
     assert 0.4 < loads.mean() < 0.75
