@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -78,7 +78,7 @@ class KernelSetting(Named):
 
     Attributes:
         resource: What it divides: it is a row of the live scenarios that have one.
-        rate_ratio: Rate that whoever set it takes that to have, as a share of its first one.
+        rate_ratio: Rate that whoever set it takes that to have, as a share of its first one; `htb@0.8` is told .8.
         follows: It is told each change of the rate; else it is set once and for all.
     """
 
@@ -226,13 +226,38 @@ ANSWERS: Mapping[str, KernelSetting] = MappingProxyType(
 """What the kernel can do where the bottleneck is known, live scenarios with a link or a disk only: not in NAMES, and
 not for `build`."""
 
+MOST_TOLD = 100.0
+"""A larger share of a rate is a slip of the pen."""
+
+
+def answer_of(name: str) -> KernelSetting | None:
+    """The answer of this name, told another rate than its own after an `@`; None: there is none.
+
+    Raises:
+        PolicyError: What stands there is no share.
+    """
+    plain, told, share = name.partition("@")
+    answer = ANSWERS.get(plain)
+    if answer is None or not told:
+        return answer
+    try:
+        rate_ratio = float(share)
+    except ValueError:
+        rate_ratio = 0.0
+    if not 0.0 < rate_ratio <= MOST_TOLD:
+        raise PolicyError(f"{name}: after the @ stands what it is told of the rate, such as {plain}@0.8")
+    return replace(answer, law=f"{answer.law}; told {rate_ratio:g} of it", rate_ratio=rate_ratio)
+
+
 OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
     {"weights": Weight.MINIMUM, "cpu-idle": Weight.IDLE, "none": Weight.EQUAL}
 )
 """BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
 
-OF_KERNEL = ("weights", "cpu-idle", *ANSWERS)
-"""Rows that are a setting of the kernel and nothing else: theirs is BE's CPU weight on a live host, too."""
+
+def has_own_weight(name: str) -> bool:
+    """Whether a row is a setting of the kernel and nothing else: BE's CPU weight is its own then, live too."""
+    return name in OWN_WEIGHTS or answer_of(name) is not None
 
 
 LEARNED: Mapping[str, Named] = MappingProxyType(
@@ -304,7 +329,7 @@ def describe(name: str) -> str:
     Raises:
         PolicyError: An unknown name.
     """
-    entry = BOUNDS.get(name) or ANSWERS.get(name) or LEARNED.get(name) or _entry(name)
+    entry = BOUNDS.get(name) or answer_of(name) or LEARNED.get(name) or _entry(name)
     return f"{name}: {entry.law} [{entry.source}]"
 
 
@@ -336,7 +361,7 @@ def label(name: str) -> str:
 
 def is_known(name: str) -> bool:
     """True for a name of this catalogue, a bound's and an answer's too, and for a folder, whatever is in it."""
-    return name in {*HEURISTICS, *LEARNED, *BOUNDS, *ANSWERS} or Path(plain_name(name)).is_dir()
+    return name in {*HEURISTICS, *LEARNED, *BOUNDS} or bool(answer_of(name)) or Path(plain_name(name)).is_dir()
 
 
 def is_plugin(name: str) -> bool:
@@ -400,10 +425,10 @@ def _variant(name: str) -> Mapping[str, Any]:
 def _entry(name: str) -> ManagerEntry:
     if name in BOUNDS:
         raise PolicyError(f"'{name}' is a bound, simulator only; give it to `rlctl bench --plant sim`")
-    if name in ANSWERS:
-        resource = ANSWERS[name].resource
+    if answer := answer_of(name):
         raise PolicyError(
-            f"'{name}' is a setting of the kernel; give it to `rlctl bench`, with a live scenario that has a {resource}"
+            f"'{name}' is a setting of the kernel; give it to `rlctl bench`, with a live scenario that has a "
+            f"{answer.resource}"
         )
     if name not in HEURISTICS:
         if Path(name).is_dir():

@@ -72,6 +72,10 @@ CARRIED_RATIO = 0.88
 """Of the most that a link was seen to send, what all together may send. A full link drops what is sent again, and so
 counts twice. And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
+DISK_CARRIED_RATIO = 0.8
+"""Of the most bytes that a disk was seen to carry, what all together may do. No kernel lets BE have what the LC leaves
+block by block: what the LC wants at once must find room, and waits behind each large write of BE's."""
+
 LEAST_DISK_BYTES = 1e6
 """A second; no group is held below it: a task that waits for one large write can neither be frozen nor end."""
 
@@ -102,12 +106,23 @@ def level_used(level: float, share: float, others: float, be: float) -> float:
 
 
 @law
-def lc_goes_first(rein: float, least_weight: bool) -> bool:
-    """Whether BE of any level only has what the LC leaves: its packets on the link, its threads at the least weight.
+def share_of_disk(level: float, others: float) -> float:
+    """What BE may do, by the most that was seen on the disk, where it has a level of what the others leave.
 
-    Then everything is free until it missed. Disks have no such order.
+    Args:
+        level: Share of everything, where everything is what the LC does not feel.
+        others: What all but BE did, by that most.
     """
-    return rein == LINK or (rein == CPU and least_weight)
+    return level * max(DISK_CARRIED_RATIO - others, 0.0)
+
+
+@law
+def lc_goes_first(rein: float, least_weight: bool) -> bool:
+    """Whether BE of any level only has what the LC leaves: of a link or a disk, or of the CPUs at the least weight.
+
+    Then everything is free until it missed.
+    """
+    return rein != CPU or least_weight
 
 
 @law

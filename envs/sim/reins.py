@@ -6,8 +6,6 @@ What was the most until now is known from the start: such a rein is taken only o
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rlctl.envs.allocation import Limits
@@ -19,6 +17,7 @@ from rlctl.envs.reins import (
     LITTLE_CPUS,
     LITTLE_RATIO,
     level_used,
+    share_of_disk,
     share_of_link,
     weigh,
 )
@@ -52,6 +51,12 @@ def is_least(quota_cpus: float, cpuset_cpus: float) -> bool:
 
 
 @law
+def disk_room(host: Row, c: Row, level: float) -> float:
+    """Bytes per second that a level of the disk lets BE do."""
+    return max(share_of_disk(level, host["lc_share"]) * c["link_most_bytes"], LEAST_DISK_BYTES)
+
+
+@law
 def on_cpus(
     host: Row, c: Row, quota_cpus: float, cpuset_cpus: float, be_bytes: float, lc_bytes: float
 ) -> tuple[float, float]:
@@ -61,12 +66,12 @@ def on_cpus(
         be_bytes: What a second of BE's CPU time puts on the link or disk.
         lc_bytes: Bytes per second that the LC sends.
     """
-    level, room = level_of(c, quota_cpus, cpuset_cpus), math.inf
+    level = level_of(c, quota_cpus, cpuset_cpus)
     if host["rein"] == LINK:
         # The LC's class is never held, and BE's borrows what it leaves, packet by packet.
         room = max(share_of_link(level, host["lc_share"]) * c["link_most_bytes"] - lc_bytes, 0.0)
-    elif level < 1.0:
-        room = max(level * c["be_most_bytes"], LEAST_DISK_BYTES)
+    else:
+        room = disk_room(host, c, level)
     # BE sleeps while its bytes wait, and comes back with the next ones: as if its quota were what these take.
     held = room / max(be_bytes, 1e-9)
     return (min(quota_cpus, held), cpuset_cpus) if is_least(quota_cpus, cpuset_cpus) else (held, c["host_cpus"])
@@ -84,7 +89,7 @@ def note_use(host: Row, c: Row, window: Row, level: float, lc_bytes: float, be_b
         share, be = share_of_link(level, host["lc_share"]), be_bytes / c["link_most_bytes"]
         window["be_used_ratio"], window["others_ratio"] = level_used(level, share, others, be), others
     elif host["rein"] != CPU:
-        window["be_used_ratio"] = min(be_bytes / c["be_most_bytes"], 1.0)
+        window["be_used_ratio"] = level * min(be_bytes / disk_room(host, c, level), 1.0)
     host["lc_share"] = others
 
 

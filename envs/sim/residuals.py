@@ -11,7 +11,7 @@ import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.reins import CARRIED_RATIO, CPU, REINS, Rein
+from rlctl.envs.reins import CARRIED_RATIO, CPU, DISK_CARRIED_RATIO, REINS, Rein
 from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, HostProfile
 from rlctl.envs.sim.sharing import fair_share
@@ -192,7 +192,8 @@ def regime_of(cell: Cell, values: Mapping[str, float]) -> Regime:
         idle = cell.own_cpus + values["shared_cpus"] - cell.sent_rps * values["service_seconds"]
         lc, be = cell.sent_rps * values["link_lc_bytes"], min(cell.quota_cpus, idle) * values["link_be_bytes"]
         if cell.rein is not Rein.CPU:
-            be = min(cell.quota_cpus, 1.0) * (rate if cell.rein is Rein.DISK else CARRIED_RATIO * rate - lc)
+            carried_ratio = DISK_CARRIED_RATIO if cell.rein is Rein.DISK else CARRIED_RATIO
+            be = min(cell.quota_cpus, 1.0) * (carried_ratio * rate - lc)
         return Regime.LINK if lc + be < rate else Regime.LINK_FULL
     if cell.shared_cpus == 0.0:
         return Regime.OTHER_CPU

@@ -60,7 +60,7 @@ def policy_for(
     """
     refuse_files(scenario.managers, f"scenario {scenario.name}")
     if isinstance(scenario, LiveScenario):
-        if answer := catalogue.ANSWERS.get(name):
+        if answer := catalogue.answer_of(name):
             return KernelAnswer(name=name, law=answer.law)
     elif name == "cpu-idle":
         raise ConfigError(f"cpu-idle: {no_idle_class(live=False)}; leave it out")

@@ -13,7 +13,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_compare, bench_live, bench_sim, bench_verify
+from rlctl.commands import bench_compare, bench_live, bench_rounds, bench_sim, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -46,6 +46,7 @@ EXAMPLES = """examples:
   rlctl bench --plant host --scenario live-nginx --be-weight minimum --managers frozen,weights,ppo
   rlctl bench --plant host --scenario live-network --managers none,frozen,htb,htb-wrong,prm-hybrid-tuned,ppo
   rlctl bench --plant host --scenario live-disk --managers weights,frozen,io-max,io-max-wrong,prm-hybrid-tuned,ppo
+  rlctl bench --plant host --scenario live-disk-direct --managers ppo,io-max@0.5,io-max@0.75,io-max,io-max@1.25
   rlctl bench --plant host --scenario live-memcached --managers all --repeats 3 --json out.json --report out/
 """
 
@@ -68,8 +69,12 @@ RAY = (
 
 NOT_OF_ACTIONS = (
     *("plant", "scenario", "managers", "seeds", "repeats", "adapt", "duration", "be_weight", "shield", "tuned"),
-    *("source", "time_scale", "json", "report", "dry_run", "against"),
+    *("time_scale", "json", "report", "dry_run", "against"),
 )
+
+
+ACTIONS = {"verify": bench_verify, "compare": bench_compare, "table": bench_rounds}
+"""What is done with files of results."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,11 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[str(weight) for weight in Weight],
         help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
     )
-    source = (
-        "host: who tells policies of latency and load at the LC's TCP port: the load generator, or the kernel, "
-        "with nothing told but the target (default: the generator, at a unix socket)"
-    )
-    parser.add_argument("--source", choices=("generator", "tcp"), help=source)
     parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help=f"default: {DEFAULT}")
     parser.add_argument(
         "--tuned",
@@ -137,8 +137,7 @@ def run(args: argparse.Namespace) -> int:
         taken = {"against"} if args.action == "table" else set()
         others = [name for name in NOT_OF_ACTIONS if name not in taken]
         refuse_given(args, others, f"is not {args.action}'s, which takes what its files say")
-        actions = {"verify": bench_verify.run, "compare": bench_compare.run, "table": bench_live.print_rounds}
-        return int(actions[args.action](args))
+        return int(ACTIONS[args.action].run(args))
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
@@ -171,9 +170,7 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
                 f"scenario {name} is for --plant {scenario.plant}, not {plant}; `rlctl scenarios` lists the others"
             )
     require_distinct([one.name for one in asked.values()])
-    if args.source and plant == "sim":
-        raise ConfigError("--source is the live host's; leave it out")
-    given = {"duration_seconds": args.duration, "time_scale": args.time_scale, "source": args.source}
+    given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 
 
@@ -231,7 +228,7 @@ def _managers(names: str, *, live: bool, answers: tuple[str, ...]) -> tuple[tupl
     if live and "cpu-idle" in asked and (why := no_idle_class(live=True)):
         raise ConfigError(f"cpu-idle: {why}; leave it out")
     for resource, example in (("link", "live-network"), ("disk", "live-disk")):
-        own = [name for name, answer in catalogue.ANSWERS.items() if answer.resource == resource]
-        if useless := [name for name in asked if name in own and name not in answers]:
+        told = [name for name in asked if (answer := catalogue.answer_of(name)) and answer.resource == resource]
+        if useless := [name for name in told if name.partition("@")[0] not in answers]:
             raise ConfigError(f"{', '.join(useless)}: only where there is a {resource}, as in --scenario {example}")
     return asked, missing

@@ -31,7 +31,7 @@ from rlctl.envs.level_counts import (
     write_anew,
 )
 from rlctl.envs.observation import told_price
-from rlctl.envs.reins import CPU, DISK, LINK, lc_goes_first, level_used, share_of_link, weigh
+from rlctl.envs.reins import CPU, DISK, LINK, lc_goes_first, level_used, share_of_disk, share_of_link, weigh
 from rlctl.envs.reward import judge_latency, reward_of
 from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
 from rlctl.envs.sim.elementary import cosine_and_sine, exponential, logarithm, power
@@ -208,6 +208,7 @@ def test_hosts_of_every_profile(name, seed, periods):
 @given(LOADED, LOADED, LOADED, LOADED, st.sampled_from([CPU, LINK, DISK]), FLAG)
 def test_levels_on_link(level, share, others, be, rein, least_weight):
     require_same(share_of_link, level, others)
+    require_same(share_of_disk, level, others)
     require_same(level_used, level, share, others, be)
     require_same(lc_goes_first, float(rein), least_weight)
 

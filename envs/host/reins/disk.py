@@ -1,9 +1,10 @@
-"""The disks' rein: BE's bytes and operations a second, as a share of the most that BE was ever seen to do.
+"""The disks' rein: BE's bytes and operations a second, as a share of what each disk was seen to carry.
 
 | | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
-| what was done | `io.stat` | `blkio.throttle.io_service_bytes`, `io_serviced` |
-| what may be done | `io.max`, with all groups below | `blkio.throttle.*_device`, each group by itself |
+| what BE did | `io.stat` | `blkio.throttle.io_service_bytes`, `io_serviced` |
+| what all did | `/sys/dev/block/*/stat` | the same |
+| what BE may do | `io.max`, with all groups below | `blkio.throttle.*_device`, each group by itself |
 
 Disks are found where BE reads and writes. Buffered writes escape v1, which neither counts nor holds them there.
 """
@@ -20,7 +21,7 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.reins import LEAST_DISK_BYTES, USE, Rein, rate_of
+from rlctl.envs.reins import LEAST_DISK_BYTES, USE, Rein, rate_of, share_of_disk
 
 Four = tuple[float, float, float, float]
 """Bytes read, bytes written, reads, writes: counted, or a second."""
@@ -33,8 +34,11 @@ _WAYS = {"Read": 0, "Write": 1}
 
 FREE: Four = (math.inf, math.inf, math.inf, math.inf)
 
+SECTOR_BYTES = 512
+"""Unit of the kernel's counts of a disk, whatever its sectors are."""
+
 USUAL: Four = (10e6, 10e6, 100.0, 100.0)
-"""BE that never did more is taken to do so much: a share of next to nothing would be none."""
+"""A disk that was never seen to do more is taken to: a share of next to nothing would be none."""
 
 LEAST: Four = (LEAST_DISK_BYTES, LEAST_DISK_BYTES, 10.0, 10.0)
 """No group is held below it."""
@@ -43,22 +47,35 @@ LEAST: Four = (LEAST_DISK_BYTES, LEAST_DISK_BYTES, 10.0, 10.0)
 class DiskRein:
     """Holds BE on every disk that it uses. Use `open`.
 
+    A level is a share of the bytes that the others leave, by what they did in the window before. So one level holds at
+    any load, and everything is what the LC does not feel. Of operations it is a share of the most: an LC's small
+    writes, joined by a full disk, say nothing of how many more it would carry.
+
     Attributes:
         groups: Whose use it is, and whom it holds.
-        most: By disk, the most that BE was ever seen to do in a second; may be set to what is known of this host.
+        most: By disk, the most that all did there in a second, the mean of two windows in a row. In one alone a cache
+            takes more than the disk carries. May be set to what is known of this host.
+        beneath: The disk that one is on which carries what the others do, where it is not that itself.
     """
 
-    def __init__(self, knobs: Knobs, disks: Collection[str] | None = None) -> None:
-        self._knobs, self._disks = knobs, disks
+    def __init__(self, knobs: Knobs, disks: Collection[str] | None = None, sys: Path = Path("/sys")) -> None:
+        self._knobs, self._disks, self._sys = knobs, disks, sys
         self.most: dict[str, Four] = {}
+        self.beneath: dict[str, str] = {}
         self.groups: tuple[Group, ...] = ()
+        self._all_before: dict[str, Four] = {}
+        self._all_last: dict[str, Four] = {}  # a second of the window before
+        self._others: dict[str, Four] = {}
+        self._ratio = 1.0
         self._own: dict[Path, dict[str, Four]] = {}
         self._before: dict[Path, dict[str, Four]] = {}
         self._before_seconds = math.nan
         self._held: set[Path] = set()
 
     @classmethod
-    def open(cls, be_groups: Sequence[Group], knobs: Knobs, disks: Collection[str] | None = None) -> Self:
+    def open(
+        cls, be_groups: Sequence[Group], knobs: Knobs, disks: Collection[str] | None = None, sys: Path = Path("/sys")
+    ) -> Self:
         """A rein that is free.
 
         Args:
@@ -67,7 +84,7 @@ class DiskRein:
         Raises:
             CgroupError: A group has no I/O controller; the way out.
         """
-        rein = cls(knobs, disks)
+        rein = cls(knobs, disks, sys)
         for group in be_groups:
             group.shared_part(CgroupController.IO, "io.max")
         rein.follow(be_groups)
@@ -84,45 +101,75 @@ class DiskRein:
         self._held &= here
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
-        """BE's use since the last call, by the most ever: of the busiest disk, and of bytes or operations the greater.
+        """BE's level as far as it used that, on the busiest disk, of bytes or operations the greater.
 
         Nothing at the first call.
         """
         counted = {folder: self._counts(folder) for folder in self._folders()}
         before, self._before = self._before, counted
+        all_before = self._all_before
+        self._all_before = {disk: self._count_all(disk) for disks in counted.values() for disk in disks}
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         if not passed > 0.0:
             return {}
+
+        def rates(now: Four, then: Four) -> Four:
+            return _each(lambda total, old: max(total - old, 0.0) / passed, now, then)
+
         done: dict[str, Four] = {}
         for folder, disks in counted.items():
             for disk, now in disks.items():
                 # A group that was made anew counts from 0 again.
                 then = before.get(folder, {}).get(disk, now if folder not in before else _NONE)
-                new = _each(lambda total, old: max(total - old, 0.0) / passed, now, then)
-                done[disk] = _each(float.__add__, done.get(disk, _NONE), new)
-        for disk, rates in done.items():
-            if any(rates):
-                self.most[disk] = _each(max, self.most.get(disk, USUAL), rates)
-        shares = (max(_each(float.__truediv__, rates, self.most.get(disk, USUAL))) for disk, rates in done.items())
-        return {USE[Rein.DISK]: max(shares, default=0.0)}
+                done[disk] = _each(float.__add__, done.get(disk, _NONE), rates(now, then))
+        used = 0.0
+        for disk, own in done.items():
+            used = max(used, *_each(float.__truediv__, own, self._bound(disk, self._ratio)))
+            now = self._all_before[disk]
+            self._see(disk, own, _each(max, rates(now, all_before.get(disk, now)), own))
+        return {USE[Rein.DISK]: self._ratio * min(used, 1.0)}
+
+    def _see(self, disk: str, own: Four, by_all: Four) -> None:
+        """Take in what was done in a second of a window."""
+        self._others[disk] = _each(float.__sub__, by_all, own)
+        both = _each(lambda last, now: 0.5 * (last + now), self._all_last.get(disk, _NONE), by_all)
+        self._all_last[disk] = by_all
+        if disk in self.most or any(own):
+            self.most[disk] = _each(max, self.most.get(disk, USUAL), both)
+
+    def _bound(self, disk: str, ratio: float) -> Four:
+        """What BE as a whole may do there at a level."""
+        most = self.most.get(disk, USUAL)
+        read, written = (
+            each * share_of_disk(ratio, others / each)
+            for each, others in zip(most[:2], self._others.get(disk, _NONE), strict=False)
+        )
+        return _each(max, (read, written, ratio * most[2], ratio * most[3]), LEAST)
+
+    def _count_all(self, disk: str) -> Four:
+        """What everybody has done on a disk since the host began; nothing where the kernel does not say."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            stat = self._sys / "dev/block" / self.beneath.get(disk, disk) / "stat"
+            numbers = [float(word) for word in self._knobs.kernel.read(stat).split()]
+            return SECTOR_BYTES * numbers[2], SECTOR_BYTES * numbers[6], numbers[0], numbers[4]
+        return _NONE
 
     def hold(self, ratio: float | None) -> None:
-        """Hold BE as a whole to that share of its most on each disk, in equal parts; None: it is free.
+        """Hold BE as a whole to that share of what the others leave of each disk, in equal parts; None: it is free.
 
         Raises:
             CgroupError, PermissionMissing: The kernel does not take it; the other groups were tried.
         """
-        if ratio is not None and ratio >= 1.0:
-            ratio = None  # a bound at the most that it ever did would keep it from ever doing more
+        self._ratio = 1.0 if ratio is None else ratio
         if ratio is None and not self._held:
             return
         folders, errors = list(self._folders()), list[CgroupError]()
-        share = math.inf if ratio is None else ratio / max(len(folders), 1)
         for folder in folders:
             self._held.add(folder)
-            for disk, most in self.most.items():
+            for disk in self.most:
+                whole = FREE if ratio is None else self._bound(disk, ratio)
                 try:
-                    self._limit(folder, disk, _each(lambda each, least: max(share * each, least), most, LEAST))
+                    self._limit(folder, disk, _each(lambda each, least: max(each / len(folders), least), whole, LEAST))
                 except CgroupGone:  # the group, or the disk
                     self._own.pop(folder, None)
                 except CgroupError as error:

@@ -88,6 +88,7 @@ class ProvisionedDisk:
         self._place = Namespace("namespace of the disk", "mount")
         self._stack = contextlib.ExitStack()
         self.folder = holders.folder / "disk"
+        self._disk = ""
 
     def __enter__(self) -> Self:
         """Make disk and volume and set the cap.
@@ -107,6 +108,7 @@ class ProvisionedDisk:
             self._place.run([making, ("mount", "-o", "noatime", device, folder), ("chmod", "1777", folder)])
             seen_from_here = Path(f"/proc/{self._place.pid}/root{folder}")
             self.volume = made.enter_context(loop_device(lambda: _fill_file(seen_from_here / "volume"), _DIRECT_IO))
+            self._disk = disk.device
             self._limit(disk, self._megabytes)
             limit_io(self._group, self._knobs, disk, "read", round(self._megabytes * 1e6))
             self._stack = made.pop_all()
@@ -147,7 +149,9 @@ class ProvisionedDisk:
     def rein(self, be_group: Group) -> DiskRein:
         """What holds BE on its volume; on v1 by the group that it shares with the LC, which has another disk."""
         groups = [be_group] if self._joined is None else [self._group]
-        return VolumeRein.open(groups, self._knobs, [self.volume.device])
+        rein = VolumeRein.open(groups, self._knobs, [self.volume.device])
+        rein.beneath[self.volume.device] = self._disk
+        return rein
 
     def _limit(self, disk: Disk, megabytes: float) -> None:
         limit_io(self._group, self._knobs, disk, "write", round(megabytes * 1e6))

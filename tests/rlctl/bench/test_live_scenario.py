@@ -10,7 +10,7 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.live_scenario import LiveScenario, ScenarioLc
-from rlctl.bench.scenarios import changed, load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
@@ -115,12 +115,6 @@ def test_link_is_served_and_uploaded_over():
     assert load_scenario("live-nginx").testbed().link is None
 
 
-def test_source_that_is_named_has_a_port():
-    told = {one: changed(load_scenario("live-disk"), source=one).testbed() for one in (None, "generator", "tcp")}
-    assert [bed.lc.address for bed in told.values()] == [None, ("127.0.0.1", 7001), ("127.0.0.1", 7001)]
-    assert [bed.told_by_kernel for bed in told.values()] == [False, False, True]
-
-
 def test_kernels_answers_are_no_managers():
     one = LivePlan(load_scenario("live-network"), ("htb", "htb-wrong"), 1, load_profile("responsive"))
     equal = LivePlan(load_scenario("live-nginx"), ("htb",), 1, load_profile("responsive"))
@@ -132,6 +126,18 @@ def test_kernels_answers_are_no_managers():
     for name, resource in (("htb", "link"), ("io-max-wrong", "disk")):
         with pytest.raises(PolicyError, match=f"setting of the kernel.*that has a {resource}"):
             catalogue.build(name)
+
+
+def test_answer_is_told_any_rate():
+    disk = load_scenario("live-disk-direct")
+    one = LivePlan(disk, ("io-max@0.5", "io-max"), 1, load_profile("responsive"))
+    assert "told 0.5 of it" in one.policy("io-max@0.5").remarks[0]
+    assert one.weight("io-max@0.5") is Weight.MINIMUM
+    assert divide_resource("io-max@0.5", disk, Link()) == ("disk", 0.5)
+    assert divide_resource("htb-oracle@2", load_scenario("live-network"), Link()) == ("link", 2.0, "told")
+    for wrong in ("io-max@", "io-max@0", "io-max@much", "io-max@nan", "ppo@0.5"):
+        with pytest.raises(PolicyError, match=r"after the @|no manager"):
+            one.policy(wrong)
 
 
 def plan(*managers, repeats=3):
