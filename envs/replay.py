@@ -202,8 +202,6 @@ def _reading(data: Mapping[str, Any]) -> Reading:
     age_seconds = math.inf if age is None else float(age)
     if "missing" in data:
         return Missing(Why(data["missing"]), str(data.get("detail", "")), age_seconds)
-    if data["value"] is None:  # in older logs
-        return Missing(Why.ABSURD, "recorded as not finite")
     value = float(data["value"])
     if "samples" in data:
         return Quantile(value, age_seconds, int(data["samples"]), float(data["window"]))

@@ -29,7 +29,7 @@ COMMANDS = {
     "bench": "run several managers on the same scenario and compare them",
     "train": "train a policy in the simulator, evaluate it and export a bundle",
     "dataset": "make a Minari dataset of logs or simulated hosts, for `rlctl train --offline`",
-    "tune": "search hyperparameters and shield margins with Ray, QoS first",
+    "tune": "search hyperparameters with Ray, QoS first",
     "evaluate": "score a bundle on the evaluation suite",
     "export": "turn a trained model into a bundle: weights and a card, no pickle",
     "merge": "make one bundle that answers the mean of several",
@@ -210,7 +210,7 @@ def command_parser(called: Collection[str]) -> argparse.ArgumentParser:
     """The parser, with options of the commands that are called (for a manual all), and of the others a line of help."""
     parser = _Parser(
         prog="rlctl",
-        description="CPU control for one Linux host: best-effort work fills what the latency-critical service leaves.",
+        description="Best-effort work fills what the latency-critical service of one Linux host leaves.",
         epilog=EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"rlctl {__version__}")

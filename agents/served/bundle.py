@@ -162,8 +162,6 @@ def file_of(folder: Path, name: str) -> bytes:
         way_out = f"a bundle is a folder with {WEIGHTS} and {CARD}"
         if (inside / name).exists():
             way_out = f"did you mean {inside}?"
-        elif (folder / "policy.onnx").exists():
-            way_out = "this is a bundle of an earlier version: export its model again, `rlctl export MODEL.zip`"
         raise BundleError(f"cannot be read: {why}; {way_out}", file) from error
     if len(data) > most:
         raise BundleError(f"has more than {most >> 20} MB, which no policy needs; {ANEW}", file)

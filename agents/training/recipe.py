@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, create_model, model_validator
+from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS, checked_lags
@@ -65,12 +65,6 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0.0)]
 Activation = Literal["tanh", "relu", "elu"]
-
-
-NO_WARM_START = (
-    "warm_start was removed: record its manager with `rlctl dataset record`, clone it with `rlctl train --offline "
-    "DATASET --algo bc`, and begin with that model (--init)"
-)
 
 
 class Arms(Strict):
@@ -132,16 +126,6 @@ class Recipe(Strict):
     eval_every_seconds: Positive | None = 60.0
     eval_every_timesteps: Count | None = None
     early_stop: Count | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_warm_start(cls, data: Any) -> Any:
-        """Older recipes have the key, as null."""
-        if not isinstance(data, dict) or "warm_start" not in data:
-            return data
-        if data["warm_start"] is not None:
-            raise ValueError(NO_WARM_START)
-        return {key: value for key, value in data.items() if key != "warm_start"}
 
     def arguments(self) -> dict[str, Any]:
         """What goes to the algorithm's constructor as it stands."""
@@ -280,7 +264,16 @@ def as_document(recipe: Recipe) -> dict[str, Any]:
     return {ENV_ID: recipe.model_dump(mode="json")}
 
 
+class _Document(Strict):
+    """A file's shape, in which the hyperparameters stand below the environment's id."""
+
+    REMOVED: ClassVar = {
+        f"{ENV_ID}.warm_start": "clone a manager with `rlctl dataset record` and `--offline DATASET --algo bc`",
+        f"{ENV_ID}.n_steps": "sums over several ticks: a larger gamma looks further ahead",
+    }
+
+
 def _document(kind: type[BaseModel]) -> Any:
     """The model of a file: the environment's id above the hyperparameters."""
     recipe: Any = (kind, Field(alias=ENV_ID))
-    return create_model("Document", __base__=Strict, recipe=recipe)
+    return create_model("Document", __base__=_Document, recipe=recipe)

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rlctl.config.docstrings import attributes, summary
+from rlctl.config.fields import attributes, summary
 
 UNITS = {
     "bytes_per_second": "bytes per second",

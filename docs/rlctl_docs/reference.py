@@ -21,7 +21,7 @@ from rlctl.bench.scenarios import shipped_scenarios
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
-from rlctl.config.docstrings import attributes
+from rlctl.config.fields import attributes
 from rlctl.config.serve import ServeConfig
 from rlctl.envs import errors
 from rlctl.envs.actions import LEAP_RATIO, MOVES, MOVES_VERSION, RISE_RATIO

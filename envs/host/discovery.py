@@ -108,7 +108,7 @@ def _by_path(spec: ByPath) -> tuple[Callable[[str], bool], str, str, str]:
         case ByUnit(unit=unit):
             # On v1 systemd gives a unit a CPU group of its own only when it is told to account for it.
             named = f"; is the name right (`systemctl status {unit}`)?"
-            hint = f"{named} if it runs, set CPUAccounting=yes for it, or name it by its pid; a user's by its cgroup"
+            hint = f"{named} if it runs, set CPUAccounting=yes, or name its process (`--lc name:PROCESS`, `kind: pid`)"
             return _unit_matcher(unit), "control group of systemd unit", unit, hint
         case ByKubernetes(qos=str(qos)):
             return kubernetes_matcher(spec), "Kubernetes group or pod of class", qos, ""

@@ -8,9 +8,12 @@ from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.sensors.sensor import Window
-from rlctl.envs.telemetry import Missing, Reading, Why
+from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO
+
+CLIENT = "client_"
+"""Before the names of the client's readings, where another source gives those that a policy sees."""
 
 
 class GeneratorSource:
@@ -79,3 +82,28 @@ class GeneratorSource:
             done_rps=stats.done_rps,
             error_rps=stats.errors / stats.interval_seconds,
         )
+
+
+class ClientTruth:
+    """What the LC's client measured, as counters, so that a run is judged by it whatever its policy was told."""
+
+    name = "client"
+    provides = tuple(CLIENT + name for name in PROVIDES)
+
+    def __init__(self, source: GeneratorSource) -> None:
+        self._source = source
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """As `GeneratorSource.read`, under other names."""
+        return {CLIENT + name: reading for name, reading in self._source.read(now_seconds).items()}
+
+    def close(self) -> None:
+        """The generator belongs to whoever started it."""
+
+
+def as_client_saw(telemetry: Telemetry) -> Telemetry:
+    """The telemetry with the client's readings in the place of those that the policy was told, where there are both."""
+    counters = dict(telemetry.counters)
+    truth = {name: counters.pop(CLIENT + name) for name in PROVIDES if CLIENT + name in counters}
+    seen = {name: truth.pop(name) for name in READINGS if name in truth}
+    return telemetry.but(counters=counters | truth, **seen) if seen else telemetry

@@ -19,19 +19,22 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.host.latency.tcp import TcpSource
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.reins.link import LinkRein
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.host.sensors.of_groups import group_sensors
+from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus, require_online
 from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
-from rlctl.envs.testbed.generator_source import GeneratorSource
+from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, WINDOW_SECONDS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
@@ -75,6 +78,8 @@ class TestbedSpec:
         borne_windows: Windows for which that has to be borne; 0 for none.
         link: What was provisioned between LC and client; None where they talk over a unix socket.
         disk_megabytes: What was provisioned for LC and BE to write, MB/s; None where nothing was.
+        told_by_kernel: The plant's latency and load are those of `kind: tcp`, and its maximum load is learned: nothing
+            is told but the target. What the client saw is in counters, see `as_client_saw`.
     """
 
     __test__ = False
@@ -91,6 +96,7 @@ class TestbedSpec:
     borne_windows: int = 0
     link: LinkConfig | None = None
     disk_megabytes: float | None = None
+    told_by_kernel: bool = False
 
     @property
     def start_seconds(self) -> float:
@@ -167,6 +173,7 @@ class Testbed:
         self._disk: ProvisionedDisk | None = None
         self._new_be: Callable[[], BeJob]
         self._be: BeJob | None = None
+        self._max_load = MaxLoad("lc", float(len(spec.lc_cpus)))
 
     def __enter__(self) -> Self:
         """Start everything but BE.
@@ -439,9 +446,14 @@ class Testbed:
             self.slo,
             peek=lambda: self._generator.peek(timeout_seconds=0.02),
         )
+        slo, max_load, latency = self.slo, None, list[Sensor]([source])
+        if spec.told_by_kernel:
+            slo, max_load = replace(slo, max_load_rps=math.inf), self._max_load
+            latency = [TcpSource(slo, spec.lc.pids), ClientTruth(source)]
         of_link = [LinkUse(self._link)] if self._link else []
         of_reins = ReinsInUse(lambda: self.plant.reins)
-        watched = Lc("lc", self.slo, [source, *group_sensors(self._lc_group, [self.be_group]), *of_link, of_reins])
+        sensors = [*latency, *group_sensors(self._lc_group, [self.be_group]), *of_link, of_reins]
+        watched = Lc("lc", slo, sensors, max_load)
         watch = Poller({watched.name: LcSources(self.slo, watched.sensors)}, None, self._sleep)
         parts = LiveParts(watch=watch)
         self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, lambda: None, parts)

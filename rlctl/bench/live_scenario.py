@@ -12,7 +12,7 @@ from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
 from rlctl.envs.testbed.knee import wrong_range
 from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
-from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LinkConfig
+from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LOOPBACK, LinkConfig
 from rlctl.envs.testbed.network.upload import CONNECTIONS
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import BeKind, TestbedSpec
@@ -132,6 +132,9 @@ class LiveScenario(Strict):
         tick_seconds: Control period: one decision per tick.
         link: What is provisioned between LC and client; without it they talk over a unix socket.
         disk: What is provisioned for LC and BE to write to.
+        source: Who tells the policy of latency and load: the load generator, or the kernel (`kind: tcp`), and then the
+            maximum load is learned. Where it is given the LC has a TCP port in place of a unix socket. Runs are judged
+            by the generator's figures in any case.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for. The thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
@@ -149,6 +152,7 @@ class LiveScenario(Strict):
     knee: KneeSection
     link: LinkConfig | None = None
     disk: DiskSection | None = None
+    source: Literal["generator", "tcp"] | None = None
     load: dict[str, Any]
     duration_seconds: float = Field(60.0, gt=0.0)
     tick_seconds: float = Field(1.0, gt=0.0)
@@ -181,8 +185,9 @@ class LiveScenario(Strict):
 
     def testbed(self) -> TestbedSpec:
         """What the testbed has to start."""
+        own = None if self.source is None else (LOOPBACK, LC_PORT)
         return TestbedSpec(
-            lc=self.lc.service(None if self.link is None else (HOST_ADDRESS, LC_PORT)),
+            lc=self.lc.service(own if self.link is None else (HOST_ADDRESS, LC_PORT)),
             lc_cpus=self.lc.cpus,
             be_kind=self.be.kind,
             be_workers=self.be.workers,
@@ -194,6 +199,7 @@ class LiveScenario(Strict):
             tick_seconds=self.tick_seconds,
             knee_rps=(self.knee.start_rps, self.knee.step_rps, self.knee.top_rps),
             borne_windows=self.knee.borne_windows,
+            told_by_kernel=self.source == "tcp",
         )
 
     @property

@@ -56,15 +56,15 @@ def sim_scenario(name_or_file: str) -> SimScenario:
     return scenario
 
 
-def changed(scenario: Scenario, be_weight: str | None = None, **given: float | None) -> Scenario:
-    """A scenario with BE's CPU weight and some of its numbers changed, None for those that stay.
+def changed(scenario: Scenario, be_weight: str | None = None, **given: float | str | None) -> Scenario:
+    """A scenario with BE's CPU weight and some of its other keys changed, None for those that stay.
 
     Raises:
         ConfigError: A run has less than two ticks then.
     """
     weighed = {} if be_weight is None else {"be": scenario.be.model_copy(update={"weight": Weight(be_weight)})}
-    numbers = {key: value for key, value in given.items() if value is not None}
-    one = cast("Scenario", scenario.model_copy(update=weighed | numbers))
+    others = {key: value for key, value in given.items() if value is not None}
+    one = cast("Scenario", scenario.model_copy(update=weighed | others))
     if one.duration_seconds < 2.0 * one.tick_seconds:
         raise ConfigError(f"a run of {one.duration_seconds:g} s has less than two ticks; make it longer")
     return one

@@ -14,6 +14,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, number_or_nan, offered_rps
+from rlctl.envs.testbed.generator_source import as_client_saw
 from rlctl.log.record import Tick
 
 
@@ -41,9 +42,14 @@ class LiveRun:
     reins: Mapping[str, object] = field(default_factory=dict)
 
     @property
+    def telemetry(self) -> tuple[Telemetry, ...]:
+        """The windows as the LC's client saw them, by which a run is judged."""
+        return tuple(as_client_saw(tick.telemetry) for tick in self.ticks)
+
+    @property
     def request_cpu_seconds(self) -> float:
         """CPU time of the LC by the requests that it served, or by those that came; nan where neither is known."""
-        told = [(each.lc_cpus, _served_rps(each.counters)) for each in (tick.telemetry for tick in self.ticks)]
+        told = [(each.lc_cpus, _served_rps(each.counters)) for each in self.telemetry]
         pairs = [(number_or_nan(cpus), number_or_nan(rps)) for cpus, rps in told]
         cpus, rps = np.array(pairs)[~np.isnan(pairs).any(axis=1)].sum(axis=0)
         return float(cpus / rps) if rps else math.nan
@@ -140,8 +146,7 @@ def _of_known(values: Array, hosts: Sequence[str]) -> Estimate | None:
 
 def windows_of(run: LiveRun) -> Windows:
     """A live run window by window; arrays of shape (ticks, 1)."""
-    ticks = run.ticks
-    telemetry = [tick.telemetry for tick in ticks]
+    ticks, telemetry = run.ticks, run.telemetry
     latency_ratio = [
         0.0 if idle(each) else number_or_nan(each.latency_seconds) / each.target_seconds for each in telemetry
     ]

@@ -13,7 +13,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_compare, bench_live, bench_rounds, bench_sim, bench_verify
+from rlctl.commands import bench_compare, bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -69,12 +69,8 @@ RAY = (
 
 NOT_OF_ACTIONS = (
     *("plant", "scenario", "managers", "seeds", "repeats", "adapt", "duration", "be_weight", "shield", "tuned"),
-    *("time_scale", "json", "report", "dry_run", "against"),
+    *("source", "time_scale", "json", "report", "dry_run", "against"),
 )
-
-
-ACTIONS = {"verify": bench_verify, "compare": bench_compare, "table": bench_rounds}
-"""What is done with files of results."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[str(weight) for weight in Weight],
         help="BE's CPU weight under all managers but those that are about it (default: the scenario's)",
     )
+    source = (
+        "host: who tells policies of latency and load at the LC's TCP port: the load generator, or the kernel, "
+        "with nothing told but the target (default: the generator, at a unix socket)"
+    )
+    parser.add_argument("--source", choices=("generator", "tcp"), help=source)
     parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help=f"default: {DEFAULT}")
     parser.add_argument(
         "--tuned",
@@ -137,7 +138,8 @@ def run(args: argparse.Namespace) -> int:
         taken = {"against"} if args.action == "table" else set()
         others = [name for name in NOT_OF_ACTIONS if name not in taken]
         refuse_given(args, others, f"is not {args.action}'s, which takes what its files say")
-        return int(ACTIONS[args.action].run(args))
+        actions = {"verify": bench_verify.run, "compare": bench_compare.run, "table": bench_live.print_rounds}
+        return int(actions[args.action](args))
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
     live = any(isinstance(scenario, LiveScenario) for scenario in scenarios.values())
@@ -170,7 +172,9 @@ def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario
                 f"scenario {name} is for --plant {scenario.plant}, not {plant}; `rlctl scenarios` lists the others"
             )
     require_distinct([one.name for one in asked.values()])
-    given = {"duration_seconds": args.duration, "time_scale": args.time_scale}
+    if args.source and plant == "sim":
+        raise ConfigError("--source is the live host's; leave it out")
+    given = {"duration_seconds": args.duration, "time_scale": args.time_scale, "source": args.source}
     return {name: changed(scenario, args.be_weight, **given) for name, scenario in asked.items()}
 
 

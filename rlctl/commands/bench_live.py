@@ -11,6 +11,7 @@ from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep
+from rlctl.bench.rounds import read_rounds
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.testbed.session import SOLO_SECONDS
@@ -50,6 +51,12 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
                     write_report(outcome, folder)
                     say(f"report: {folder / 'table.md'}")
             raise_early_end(outcome.interrupted)
+    return 0
+
+
+def print_rounds(args: argparse.Namespace) -> int:
+    """`rlctl bench table`: managers of a result file, round by round, and the lowest QoS of each on any host."""
+    print("\n\n".join(round_tables(read_rounds(args.file), args.against or "")))
     return 0
 
 

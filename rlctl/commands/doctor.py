@@ -61,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         width = max(len(capability.name) for capability in found)
         print(f"control groups: {layout.kind}", *(_row(capability, width) for capability in found), sep="\n")
+        if not missed:
+            print("`rlctl serve` can run here; each `no` names what it disables")
     if missed:
         raise CheckFailed("serve cannot run here: " + "; ".join(f"{c.name}: {c.reason}" for c in missed))
     return 0

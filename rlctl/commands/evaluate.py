@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from rlctl.commands.outputs import add_json, check_outputs, files_first, write_j
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.log.progress import progress, say
 from rlctl.report.page import render
-from rlctl.report.table import span, suite_rows
+from rlctl.report.table import difference_rows, suite_rows
 from rlctl.safety.profile import DEFAULT
 
 EXAMPLES = """examples:
@@ -129,23 +129,9 @@ def _show_one(us: str, shield: str, outcomes: Sequence[SimOutcome]) -> None:
         f"{one.scenario} {one.scores[label(us)].shield_override_percent.mean:.1f}" for one in outcomes
     )
     print(f"\nticks that the shield decided, %: {overrides}\n")
-    print("differences on the same seeds, with 95 % bootstrap intervals\n")
-    head = ("against", "scenario", "QoS points", "95 %", "BE points", "95 %", "BE x", "95 %")
-    print(render([head, *(_row(*one) for one in _comparisons(us, outcomes))]), "", sep="\n", flush=True)
-
-
-def _row(rival: str, scenario: str, one: Comparison) -> tuple[str, ...]:
-    """What the bundle has more than a rival on a scenario."""
-    return (
-        rival,
-        scenario,
-        f"{one.qos.mean:+.2f}",
-        span(one.qos.bootstrap95, "+.2f", "-"),
-        f"{one.be.mean:+.1f}",
-        span(one.be.bootstrap95, "+.1f", "-"),
-        f"{one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else "-",
-        span(one.be_ratio.bootstrap95, ".2f", "-"),
-    )
+    print("differences on the same seeds\n")
+    found = [replace(one, manager=f"{rival}: {scenario}") for rival, scenario, one in _comparisons(us, outcomes)]
+    print(render(difference_rows("bundle less", found)), "", sep="\n", flush=True)
 
 
 def _comparisons(us: str, outcomes: Sequence[SimOutcome]) -> Iterator[tuple[str, str, Comparison]]:

@@ -49,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
         return _memory(Path(args.bundle), args)
     folder = catalogue.folder_of(args.bundle)
     card, _ = bundle.read(folder)
+    if not args.json:
+        from rlctl.envs.errors import printable
+
+        print("\n".join(map(printable, _in_words(card))), flush=True)  # a bundle may be anybody's
     surfaces = _surfaces(folder, args)
     if args.plot:
         _plot(surfaces, card, args)
@@ -56,10 +60,8 @@ def run(args: argparse.Namespace) -> int:
         responses = [one.as_json() for one in surfaces]
         print(json.dumps({"card": card.model_dump(mode="json", by_alias=True), "response": responses}))
         return 0
-    from rlctl.envs.errors import printable
     from rlctl.report.response import text
 
-    print("\n".join(map(printable, _in_words(card))))  # a bundle may be anybody's
     for one in surfaces:
         print("", text(one), sep="\n")
     return 0

@@ -80,7 +80,7 @@ def log_path(args: argparse.Namespace) -> Path:
         return load_config(args.config).log.directory
     default = LogSection().directory
     if not default.exists():
-        raise ConfigError("there is no log: name the one of your service by --config serve.yaml or --log DIR", default)
+        raise ConfigError("there is no log: has `rlctl serve` run? Else give --config FILE or --log DIR", default)
     return default
 
 

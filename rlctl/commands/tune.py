@@ -37,7 +37,6 @@ DIR.
 """
 
 ALGORITHMS = ("ppo", "dqn", "maskable-ppo", "qrdqn")
-SCHEDULERS = ("asha", "none")
 FIXED = (
     "algo",
     "space",
@@ -58,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algo", choices=ALGORITHMS, help="the learner")
     parser.add_argument("--space", metavar="FILE", help="what is searched (default: configs/tuning/ALGO.yaml)")
     parser.add_argument("--trials", type=positive_int, metavar="N", help="how many (default: 16)")
-    parser.add_argument(
-        "--scheduler", type=_scheduler, metavar="asha|none", help="what ends trials early (default: asha)"
-    )
+    parser.add_argument("--scheduler", choices=("asha", "none"), help="what ends trials early (default: asha)")
     budget = parser.add_mutually_exclusive_group()
     budget.add_argument("--total-timesteps", type=positive_int, metavar="N", help="of a trial (default: the recipe's)")
     budget.add_argument("--max-seconds", type=positive, metavar="S", help="a trial ends after so long")
@@ -115,14 +112,6 @@ def run(args: argparse.Namespace) -> int:
             raise
     _show(args, outcome, out)
     return 0
-
-
-def _scheduler(name: str) -> str:
-    if name == "pbt":
-        raise argparse.ArgumentTypeError("pbt was removed: Optuna now proposes values from earlier scores; use asha")
-    if name not in SCHEDULERS:
-        raise argparse.ArgumentTypeError(f"unknown scheduler '{name}'; known are {', '.join(SCHEDULERS)}")
-    return name
 
 
 def _check(args: argparse.Namespace, local: str) -> None:

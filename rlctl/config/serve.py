@@ -13,7 +13,6 @@ from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, QuantilePercent
 from rlctl.config.operator import ControlSection, ScheduleEntry
-from rlctl.config.removed import REMOVED
 from rlctl.config.sections import (
     ApplicationsSection,
     FallbackSection,
@@ -33,6 +32,17 @@ from rlctl.safety.profile import DEFAULT
 
 MOST_LCS = 16
 
+_EXPORTER = "use `kind: prometheus` with an exporter, or `kind: jsonl` with a log of requests"
+
+REMOVED = {
+    "approve": "leave it out: review changes in the repository that this file comes from",
+    "resources.node_power": "leave it out: `package_watts` is read by itself; ipmi_exporter has the whole machine",
+    "be.applications.socket": "leave it out: applications read their mode from the file RLCTL_MODE_FILE",
+    "lc.latency.kind: cyclictest": "use `kind: text` with the pattern in docs/measured/realtime.md",
+    "lc.latency.kind: redis": _EXPORTER,
+    "lc.latency.kind: otlp": f"{_EXPORTER}; an OpenTelemetry collector exports to Prometheus",
+}
+"""What to use in place of what was removed, by the key without list indices; `: value` where only that was."""
 
 TargetMilliseconds = Annotated[float, Field(gt=0.0, le=3.6e6)] | Literal["auto"]
 MaxLoadRps = Annotated[float, Field(gt=0.0)] | Literal["auto"]

@@ -141,17 +141,6 @@ class NginxLogLatency(_TextLog):
     pattern: _Pattern | None = None
 
 
-class CyclictestLatency(_TextLog):
-    """Standard output of `cyclictest --verbose`: the LC is a real-time task.
-
-    Attributes:
-        unit: Of the latencies: `microseconds`, or `nanoseconds` with `--nsecs`.
-    """
-
-    kind: Literal["cyclictest"]
-    unit: TimeUnit = TimeUnit.MICROSECONDS
-
-
 class PostgresLatency(_TextLog):
     """PostgreSQL's log in JSON (`log_destination = jsonlog`, from version 15 on), with `log_duration = on`.
 
@@ -195,7 +184,7 @@ class WaitingLatency(Described):
     bound_percent: float = Field(default=10.0, gt=0.0, le=100.0)
 
 
-TextLatency = JsonlLatency | PatternLatency | NginxLogLatency | CyclictestLatency | PostgresLatency
+TextLatency = JsonlLatency | PatternLatency | NginxLogLatency | PostgresLatency
 """A text log: by a JSON path or a regular expression, or by a program's preset."""
 
 Latency = Annotated[

@@ -177,7 +177,7 @@ def _load(last: Tick) -> ScreenRow:
 def _waits(last: Tick) -> Iterator[ScreenRow]:
     """What the LC waits for, and the setting that helps where it waits for long."""
     if waits := waits_of(last.telemetry):
-        sentence = waiting_sentence(last.telemetry)
+        sentence = waiting_sentence(last.telemetry, frozen=last.before.frozen)
         shares = ", ".join(f"{what} {share:.0%}" for what, share in waits.items() if share >= 0.01)
         yield ScreenRow("LC waits", f"for {shares or 'next to nothing'}", Mood.WARN if sentence else Mood.PLAIN)
         if sentence:
@@ -193,9 +193,9 @@ def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Scree
     yield ScreenRow("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)
     yield ScreenRow("", f"the last {minutes:.1f} min; half of the height is the target")
     used = [_value(tick.telemetry.be_cpus) for tick in ticks]
-    most = max((one for one in used if one is not None), default=0.0)
-    yield ScreenRow("BE used", sparkline(used, most, wide, blocks))
-    yield ScreenRow("", f"all of the height is {most:.2f} CPU")
+    if (most := max((one for one in used if one is not None), default=None)) is not None:
+        yield ScreenRow("BE used", sparkline(used, most, wide, blocks))
+        yield ScreenRow("", f"all of the height is {most:.2f} CPU")
 
 
 def _be(last: Tick) -> ScreenRow:

@@ -18,16 +18,12 @@ HELP: Mapping[str, str] = {
 ALONE = "not behind BE, which uses next to nothing; the LC needs more CPUs, or a greater weight than others"
 
 
-def waiting_sentence(telemetry: Telemetry) -> str:
-    """What the LC waits for most, and what helps; empty where it hardly waits."""
+def waiting_sentence(telemetry: Telemetry, *, frozen: bool = False) -> str:
+    """What the LC waits for most, and the setting that helps, or that none does; empty where it hardly waits."""
     what, share = next(iter(waits_of(telemetry).items()), ("", 0.0))
     if share < WORTH_RATIO:
         return ""
+    used = 0.0 if frozen else number(telemetry.be_cpus)
+    helps = ALONE if what == "a CPU" and used is not None and used < LITTLE_CPUS else HELP[what]
     of = "of its requests" if what == "its link" else "of the time"
-    return f"the LC waits for {what} {share:.0%} {of}: {help_with(what, telemetry)}"
-
-
-def help_with(what: str, telemetry: Telemetry) -> str:
-    """The setting that helps, or that none of BE's does."""
-    used = number(telemetry.be_cpus)
-    return ALONE if what == "a CPU" and used is not None and used < LITTLE_CPUS else HELP[what]
+    return f"the LC waits for {what} {share:.0%} {of}: {helps}"

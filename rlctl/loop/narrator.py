@@ -207,7 +207,7 @@ def _change(tick: Tick) -> Event:
     cause = None if tick.why_safe or tick.be_vanished else tick.verdict.cause()
     code = f" ({reason_code(cause)})" if cause else ""
     # What the service or an operator decided has its reason, and no wait of the LC's is one.
-    waits = "" if cause and cause.reason in OF_SERVICE else waiting_sentence(tick.telemetry)
+    waits = "" if cause and cause.reason in OF_SERVICE else waiting_sentence(tick.telemetry, frozen=tick.before.frozen)
     return Event(
         "change",
         tick.wall_seconds,

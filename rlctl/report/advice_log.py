@@ -146,7 +146,7 @@ def watched(
         target_seconds=target_seconds,
         quantile_ratio=quantile_ratio,
         max_load_rps=most_rps,
-        own_cpus=_own_cpus(limits, header) if own_cpus is None else own_cpus,
+        own_cpus=float(limits.exclusive_cpus) if own_cpus is None else own_cpus,
         weight=Weight.of(least=limits.least_weight),
         offered_rps=loads * most_rps,
         tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
@@ -160,12 +160,6 @@ def watched(
         record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier,
         header.get("workloads"), proposed,
     )  # fmt: skip
-
-
-def _own_cpus(limits: Limits, header: Mapping[str, Any]) -> float:
-    """As the log says; by an older one, which does not, what BE has beyond as many as the LC."""
-    said = "exclusive_cpus" in header["limits"]
-    return float(limits.exclusive_cpus if said else max(limits.cpus - math.ceil(limits.lc_cpus), 0))
 
 
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:

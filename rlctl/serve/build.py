@@ -187,7 +187,7 @@ class _Originals:
             held = [*self.journal.entries, *held]
         report = restore(self.journal.state_dir, force=True, held=held)
         for line in str(report).splitlines():
-            log.info("BE's settings: %s", line)
+            log.log(logging.INFO if report.restored or report.failed else logging.DEBUG, "BE's settings: %s", line)
         if not report.ok:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"
@@ -252,7 +252,7 @@ def _reins(
         # What somebody named must be there; what is found by itself may not be.
         if rein is Rein.LINK and be.link != "auto":
             raise ConfigError(f"be.link: {why}")
-        log.info("BE's rein %s is not there: %s", rein, why)
+        log.info("BE cannot be held by the %s: %s", rein, why)
     return reins
 
 
@@ -283,7 +283,10 @@ def _latency(section: LcSection, of_groups: Iterable[Sensor], lc: Group) -> Sens
     except (ConfigError, HostError) as error:
         if "latency" in section.model_fields_set:
             raise
-        waiting = latency_source(WaitingLatency(kind="waiting"), section.slo.slo, alive.pids, lc)
+        try:
+            waiting = latency_source(WaitingLatency(kind="waiting"), section.slo.slo, alive.pids, lc)
+        except HostError as other:
+            raise type(error)(f"no latency by `kind: tcp` ({error}); {other}") from error
         log.warning("LC %s has no latency by `kind: tcp` (%s): held is %s", lc.name, error, waiting.name)
         return waiting
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlctl.config import sources as source
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.latency.json_object import JsonDigest
-from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, cyclictest_lines, nginx_lines
+from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, nginx_lines
 from rlctl.envs.host.latency.polled import Digest, PolledSource
 from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
@@ -52,8 +52,6 @@ def _lines(latency: source.TextLatency) -> LineFormat:
             return PatternLines(latency.pattern, latency.unit)
         case source.NginxLogLatency():
             return nginx_lines(latency.pattern)
-        case source.CyclictestLatency():
-            return cyclictest_lines(latency.unit)
         case source.PostgresLatency():
             return PostgresLines(latency.one_in)
 

@@ -16,7 +16,7 @@ from rlctl.envs.replay import ReplayHost, ReplayPlant, telemetry_of
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile
-from rlctl.envs.telemetry import MAX_LOAD, Missing, Value, Why, worst_of
+from rlctl.envs.telemetry import MAX_LOAD, Value, worst_of
 from rlctl.log.record import Tick, TickLog, tick_as_json
 from rlctl.safety.verdict import Verdict
 
@@ -123,13 +123,6 @@ def test_numbers_that_json_cannot_hold_come_back_too(tmp_path, recorded, value):
     path = tmp_path / "ticks.jsonl"
     path.write_text(json.dumps(tick_as_json(absurd)) + "\n")
     assert ReplayPlant(path).read().cpi == Value(value)
-
-
-def test_older_logs_have_null_for_no_number(path):
-    tick = unsealed_lines(path)[0]
-    tick["readings"]["cpi"] = {"value": None, "age": 0.0}
-    path.write_text(json.dumps(tick) + "\n")
-    assert ReplayPlant(path).read().cpi == Missing(Why.ABSURD, "recorded as not finite")
 
 
 def test_directory_is_a_log_with_rotated_files(path, recorded):

@@ -23,13 +23,14 @@ from hypothesis import strategies as st
 from rlctl.envs.host.latency import polled
 from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
 from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
-from rlctl.envs.host.latency.line_formats import JsonRequests, cyclictest_lines, nginx_lines
+from rlctl.envs.host.latency.line_formats import JsonRequests, nginx_lines
 from rlctl.envs.host.latency.postgres_lines import PostgresLines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Value, Why
 from rlctl.envs.testbed.generator_source import GeneratorSource
 from rlctl.envs.workload import SLO
+from scripts.studies.realtime.cyclictest import cyclictest_lines
 from tests.doubles.timed import TimedLog
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from rlctl.agents.training.recipe import Count, NetworkRecipe, Positive, QuantileNetwork, Schedule
 from rlctl.envs.yaml_edge import Strict
 
 Share = Annotated[float, Field(ge=0.0, lt=1.0)]
-
-
-def _one_tick(steps: object) -> object:
-    if steps != 1:
-        raise ValueError("sums over several ticks were removed: leave n_steps out; a larger gamma looks further ahead")
-    return steps
 
 
 class OfflineRecipe(Strict):
@@ -58,14 +52,12 @@ class Conservative(OfflineRecipe):
     """Conservative Q-learning, CQL(H) of Kumar et al. (NeurIPS 2020), on a quantile network.
 
     Attributes:
-        n_steps: 1; in files of earlier versions.
         target_update_interval: Updates between two target networks.
         alpha: Weight of the conservative term.
         temperature: Of its soft maximum, in units of the reward: differences of values that are less hardly count.
     """
 
     policy_kwargs: QuantileNetwork = QuantileNetwork()
-    n_steps: Annotated[Literal[1], BeforeValidator(_one_tick)] = 1
     target_update_interval: Count
     alpha: float = Field(ge=0.0)
     temperature: Positive

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -30,11 +30,6 @@ SIGNIFICANT_DIGITS = 3
 
 OURS = frozenset({"n_timesteps", "eval_every_seconds", "eval_every_timesteps", "early_stop"})
 """Keys of a recipe that follow from the search's budget and schedule."""
-
-NO_SHIELD = (
-    "shield: its margins are not searched any more; leave it out, write the tighter profile yourself, and compare the "
-    "two with `rlctl evaluate BUNDLE --shield measured,FILE`"
-)
 
 
 class Draw(Strict):
@@ -108,6 +103,8 @@ class SpaceFile(Strict):
         recipe: Where keys of the recipe are drawn from.
     """
 
+    REMOVED: ClassVar = {"shield": "compare profiles of your own with `rlctl evaluate BUNDLE --shield measured,FILE`"}
+
     algorithm: str
     recipe: dict[str, Draw] = Field(min_length=1)
 
@@ -161,8 +158,6 @@ def load_space(algorithm: str, recipe: Recipe, path: Path | None = None) -> Spac
     if path is None and not source.is_file():
         raise ConfigError(f"no space ships for {algorithm}; give --space FILE")
     data, lines = load_yaml(source)
-    if isinstance(data, dict) and "shield" in data:
-        raise ConfigError(NO_SHIELD, source, lines.get(("shield",)))
     document = validate(SpaceFile, data, source, lines)
     if document.algorithm != algorithm:
         raise ConfigError(f"is for {document.algorithm}, and --algo is {algorithm}", source, lines.get(("algorithm",)))

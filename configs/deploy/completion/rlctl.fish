@@ -51,7 +51,7 @@ function _shtab_rlctl_using
 end
 
 set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app list' bench 'bench verify' 'bench compare' 'bench table' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --rein --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
+set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --rein --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --source --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -103,6 +103,7 @@ complete -c rlctl -n '_shtab_rlctl_using bench' -l repeats -x -d 'host: rounds, 
 complete -c rlctl -n '_shtab_rlctl_using bench' -l adapt -x -d 'let who is shielded or learns of the host watch it for so long before it counts (default: 300 on the host, 0 in the simulator)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l duration -x -d 'of one run (default: the scenario'"'"'s)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l be-weight -xka "equal minimum idle" -d 'BE'"'"'s CPU weight under all managers but those that are about it (default: the scenario'"'"'s)'
+complete -c rlctl -n '_shtab_rlctl_using bench' -l source -xka "generator tcp" -d 'host: who tells policies of latency and load at the LC'"'"'s TCP port: the load generator, or the kernel, with nothing told but the target (default: the generator, at a unix socket)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'default: measured'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l tuned -xka "(__fish_complete_path (commandline -ct))" -d 'sim: constants tuned on training seeds, those that ship or FILE'"'"'s (default: published ones)'
 complete -c rlctl -n '_shtab_rlctl_using bench' -l time-scale -x -d 'divide published periods by X'
@@ -172,12 +173,12 @@ complete -c rlctl -n '_shtab_rlctl_using dataset; and test $_shtab_rlctl_npos -e
 complete -c rlctl -n '_shtab_rlctl_using dataset show' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using dataset show' -l json -d 'as JSON'
 complete -c rlctl -n '_shtab_rlctl_using dataset show; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_directories)" -d 'ID|DIR'
-complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a tune -d 'search hyperparameters and shield margins with Ray, QoS first'
+complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a tune -d 'search hyperparameters with Ray, QoS first'
 complete -c rlctl -n '_shtab_rlctl_using tune' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l algo -xka "ppo dqn maskable-ppo qrdqn" -d 'the learner'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l space -xka "(__fish_complete_path (commandline -ct))" -d 'what is searched (default: configs/tuning/ALGO.yaml)'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l trials -x -d 'how many (default: 16)'
-complete -c rlctl -n '_shtab_rlctl_using tune' -l scheduler -x -d 'what ends trials early (default: asha)'
+complete -c rlctl -n '_shtab_rlctl_using tune' -l scheduler -xka "asha none" -d 'what ends trials early (default: asha)'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l total-timesteps -x -d 'of a trial (default: the recipe'"'"'s)'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l max-seconds -x -d 'a trial ends after so long'
 complete -c rlctl -n '_shtab_rlctl_using tune' -l seed -x -d 'of the searcher and of the first trial (default: 0)'

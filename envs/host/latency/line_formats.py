@@ -25,9 +25,6 @@ LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
 
 NGINX_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<latency>\d+\.\d{3})$"
 
-# `cyclictest --verbose`: thread, number of the wake-up, latency; and with --smi, how many SMIs there were.
-CYCLICTEST_PATTERN = r"^ *\d+: *\d+: *(?P<latency>\d{1,15})(?: +\d+)?$"
-
 _FAILED = b"%d" % FIRST_ERROR_STATUS
 
 
@@ -183,19 +180,6 @@ def nginx_lines(pattern: str | None = None, wall_clock: Callable[[], float] = ti
     """
     lines = PatternLines(pattern or NGINX_PATTERN, wall_clock=wall_clock)
     lines.kind, lines.unfit = "nginx", "the pattern fits none of its lines; set log_format, or lc.latency.pattern"
-    return lines
-
-
-def cyclictest_lines(unit: TimeUnit = TimeUnit.MICROSECONDS) -> PatternLines:
-    """How late a real-time task wakes, all threads together, from `cyclictest --verbose` (nanoseconds with --nsecs).
-
-    Its FIFO and its snapshots hold minimum, mean and maximum since the start, and histogram and JSON come at the end. A
-    task that does not wake up writes nothing: no wake-up, no tail. Its load is the wake-ups that it made; one that
-    oversleeps its next period leaves that out. cyclictest hands on 4 KB at a time, some 150 lines: where that is more
-    than a control period, add --unbuffered.
-    """
-    lines = PatternLines(CYCLICTEST_PATTERN, unit)
-    lines.kind, lines.unfit = "cyclictest", "none of its lines is a wake-up; run cyclictest with --verbose"
     return lines
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.workloads import LcProgram
+from rlctl.envs.testbed.workloads import READY_SECONDS, LcProgram, talk
 
 USER = "postgres"  # of Debian's package; the server refuses to run as root
 
@@ -46,7 +46,15 @@ class Postgres(LcProgram):
     @property
     def socket(self) -> Path:
         """The socket that it listens on."""
-        return self.folder / ".s.PGSQL.5432"
+        return self.folder / f".s.PGSQL.{self._port}"
+
+    @property
+    def _port(self) -> int:
+        return self.address[1] if self.address else 5432
+
+    def ready(self, timeout_seconds: float = READY_SECONDS) -> None:
+        """Wait until it answers at its unix socket, which it has beside a port too."""
+        self.await_that(lambda: self.answer in talk(self.socket, self.request), "answer", timeout_seconds)
 
     def load(self) -> GeneratorConfig:
         """One inserted row a request, committed when it is answered."""
@@ -63,7 +71,9 @@ class Postgres(LcProgram):
         init = launcher.start("initdb", [*_as_user(user), *making])
         if (code := init.wait(INIT_SECONDS)) != os.EX_OK:
             raise TestbedError(f"initdb ended with code {code}: {init.tail()}")
-        settings = SETTINGS | {"unix_socket_directories": str(folder)}
+        settings = SETTINGS | {"unix_socket_directories": str(folder), "port": str(self._port)}
+        if self.address:
+            settings["listen_addresses"] = self.address[0]
         server = [str(programs / "postgres"), "-D", str(data), *(f"--{key}={value}" for key, value in settings.items())]
         return [*_as_user(user), *server]
 

@@ -23,7 +23,7 @@ from rlctl.envs.testbed.namespace import Namespace, require_tools
 from rlctl.envs.yaml_edge import Strict
 
 HOST_ADDRESS, CLIENT_ADDRESS = "169.254.77.1", "169.254.77.2"  # RFC 3927: no router passes them on
-LC_PORT = 7001
+LC_PORT, LOOPBACK = 7001, "127.0.0.1"
 SINK_PORT = 7002
 
 Command = tuple[str, ...]

@@ -10,13 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.envs.errors import PermissionMissing
-from rlctl.envs.host.latency.line_formats import CYCLICTEST_PATTERN
+from rlctl.envs.host.latency.figures import TimeUnit
+from rlctl.envs.host.latency.line_formats import PatternLines
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import Program
 
 LAST_BYTES = 4096
 
-_WAKE_UP = re.compile(CYCLICTEST_PATTERN.encode(), re.MULTILINE)
+PATTERN = r"^ *\d+: *\d+: *(?P<latency>\d{1,15})(?: +\d+)?$"
+"""Thread, number of the wake-up, latency; and with --smi, how many SMIs there were."""
+
+_WAKE_UP = re.compile(PATTERN.encode(), re.MULTILINE)
 
 _NEWEST = re.compile(rb"^ *\d+: *(\d+): *\d+$", re.MULTILINE)
 
@@ -24,6 +28,17 @@ _NEWEST = re.compile(rb"^ *\d+: *(\d+): *\d+$", re.MULTILINE)
 def wake_ups(lines: bytes) -> list[int]:
     """The latency of each wake-up, in the unit that cyclictest writes."""
     return [int(latency) for latency in _WAKE_UP.findall(lines)]
+
+
+def cyclictest_lines(unit: TimeUnit = TimeUnit.MICROSECONDS) -> PatternLines:
+    """How late a real-time task wakes, all threads together, from `cyclictest --verbose` (nanoseconds with --nsecs).
+
+    Its FIFO and its snapshots hold minimum, mean and maximum since the start, and histogram and JSON come at the end. A
+    task that does not wake up writes nothing: no wake-up, no tail. Its load is the wake-ups that it made; one that
+    oversleeps its next period leaves that out. cyclictest hands on 4 KB at a time, some 150 lines: where that is more
+    than a control period, add --unbuffered.
+    """
+    return PatternLines(PATTERN, unit)
 
 
 class Cyclictest(Program):

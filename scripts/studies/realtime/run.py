@@ -20,7 +20,6 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.latency.line_formats import cyclictest_lines
 from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.live import Lc, LiveHost
 from rlctl.envs.host.sensors.of_groups import group_sensors
@@ -33,7 +32,7 @@ from rlctl.log.record import MemoryRecorder, Tick
 from rlctl.loop.control import Controller
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield
-from scripts.studies.realtime.cyclictest import Cyclictest
+from scripts.studies.realtime.cyclictest import Cyclictest, cyclictest_lines
 from scripts.studies.realtime.isolation import Cell, Outcome, Plan, Run
 from scripts.studies.realtime.rtgroups import Condition, Places, Rig, disk_of, in_memory
 from scripts.studies.realtime.rtload import BLOCK_BYTES, Load, RtLoad

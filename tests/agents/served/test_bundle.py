@@ -233,11 +233,6 @@ def test_a_network_of_another_shape_is_refused(outputs, inputs, make_bundle, lin
     refused(good, said)
 
 
-def test_bundle_of_earlier_version_names_way_out(good):
-    (good / "weights.npz").rename(good / "policy.onnx")
-    refused(good, "earlier version: export its model again")
-
-
 def test_a_network_that_answers_with_nan(make_bundle, linear, tmp_path):
     policy = linear(np.zeros((len(MOVES), SIZE)), np.full(len(MOVES), np.nan))
     refused(make_bundle(tmp_path / "b", policy=policy), "finite number for each move")

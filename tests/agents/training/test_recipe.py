@@ -55,6 +55,7 @@ def test_numbers_may_be_written_as_the_zoo(tmp_path):
         ("n_envs: 16", "n_envs: 16\n  lags: [1, 2]", "oldest first"),
         ("n_envs: 16", "n_envs: 16\n  policy_kwargs: {activation_fn: nn.Tanh}", "mine.yaml:3: "),
         ("n_envs: 16", "n_envs: 16\n  policy_kwargs: {net_arch: 'dict(pi=[64])'}", "mine.yaml:3: "),
+        ("n_envs: 16", "n_envs: 16\n  warm_start: null", "warm_start' was removed: clone a manager"),
         ("n_envs: 16", "n_envs: 16\n  normalize: true", "unknown key 'rlctl/SimHost-v0.normalize'"),
         ("rlctl/SimHost-v0", "rlctl/SimHost", "did you mean 'rlctl/SimHost-v0'?"),
     ],
@@ -63,12 +64,6 @@ def test_forbidden_in_a_file_is_one_line(old, new, said, tmp_path):
     with pytest.raises(ConfigError) as refused:
         load_recipe("ppo", written(tmp_path, PPO.replace(old, new)))
     assert said in str(refused.value)
-
-
-def test_a_warm_start_is_refused_but_null(tmp_path):
-    assert load_recipe("ppo", written(tmp_path, PPO + "  warm_start: null\n"))
-    with pytest.raises(ConfigError, match=r"warm_start was removed: record its manager"):
-        load_recipe("ppo", written(tmp_path, PPO + "  warm_start: {manager: feedforward}\n"))
 
 
 def test_a_recurrent_learner_is_refused():

@@ -24,7 +24,7 @@ SPACE = load_space("ppo", RECIPE)
         (["recipe:", "  n_epochs: {choice: [4, 0]}"], 3, "n_epochs is 0"),
         (["recipe:", "  n_epochs: {choice: [1, 4]}"], 1, "n_epochs: 2, as the first trial has it, is outside"),
         (["recipe:", "  n_timesteps: {choice: [4]}"], 3, "follows from the budget"),
-        (["shield:", "  profile: responsive"], 2, "shield: its margins are not searched any more"),
+        (["shield:", "  profile: responsive"], 2, "'shield' was removed: compare profiles of your own"),
     ],
 )
 def test_wrong_file_is_said_with_its_line(lines, line, said, tmp_path):

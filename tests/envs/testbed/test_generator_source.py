@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import pytest
 
 from rlctl.envs.errors import ConfigError, TestbedError
-from rlctl.envs.telemetry import Missing, Quantile, Value, Why
+from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.testbed.generator import GeneratorStats
-from rlctl.envs.testbed.generator_source import GeneratorSource
+from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource, as_client_saw
 from rlctl.envs.workload import SLO
 
 
@@ -49,6 +49,16 @@ def test_slos_quantile_is_one_that_is_read() -> None:
     assert tail.value == 0.009
     with pytest.raises(ConfigError, match=r"0\.9"):
         GeneratorSource(Stats, SLO(0.01, quantile=0.9))
+
+
+def test_client_overrules_what_was_told(slo: SLO) -> None:
+    told = Telemetry(10.0, 0.010, Quantile(0.040), load_ratio=Value(0.9), counters={LC_IDLE: Value(0.0)})
+    assert as_client_saw(told) is told
+    both = told.but(counters={**told.counters, **ClientTruth(GeneratorSource(Stats, slo)).read(10.0)})
+    seen = as_client_saw(both)
+    assert (both.missed, seen.missed) == (True, False)
+    assert seen.load_ratio == Value(0.46)
+    assert set(seen.counters) == {LC_IDLE, "offered_rps", "done_rps", "error_rps", "tail_is_lower_limit"}
 
 
 def test_stalled_lc_has_no_tail_but_oldest_request(slo: SLO) -> None:

@@ -198,6 +198,7 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
         (["--shield", "none"], 78, "none"),
         (["--plant", "sim", "--be-weight", "idle"], 78, "--be-weight idle: the simulated hosts know no idle class"),
         (["--be-weight", "huge"], 2, "be-weight"),
+        (["--source", "tcp"], 78, "--source is the live host's"),
         (["--seeds", "0"], 2, "positive"),
         (["--repeats", "0"], 2, "positive"),
         (["--jobs", "many"], 2, "--jobs"),

@@ -10,7 +10,7 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.live_scenario import LiveScenario, ScenarioLc
-from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.bench.scenarios import changed, load_scenario, scenarios_folder, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
@@ -113,6 +113,12 @@ def test_link_is_served_and_uploaded_over():
     assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
     assert (spec.be_kind, spec.be_workers) == ("upload", 1)
     assert load_scenario("live-nginx").testbed().link is None
+
+
+def test_source_that_is_named_has_a_port():
+    told = {one: changed(load_scenario("live-disk"), source=one).testbed() for one in (None, "generator", "tcp")}
+    assert [bed.lc.address for bed in told.values()] == [None, ("127.0.0.1", 7001), ("127.0.0.1", 7001)]
+    assert [bed.told_by_kernel for bed in told.values()] == [False, False, True]
 
 
 def test_kernels_answers_are_no_managers():

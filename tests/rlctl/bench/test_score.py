@@ -10,6 +10,7 @@ from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.testbed.generator_source import CLIENT
 from rlctl.log.record import Tick
 from rlctl.report.page import render
 from rlctl.report.table import LEGEND, score_rows, suite_rows
@@ -43,6 +44,20 @@ def test_idle_window_holds_unless_somebody_waits():
     quiet = replace(quiet, ticks=tuple(ticks))
     assert score([quiet]).qos_guarantee_percent.mean == 75.0
     assert list(gaps(quiet)) == ["no latency in 1 of 4 windows, which count as missed and in no worst one: gone"]
+
+
+def test_run_is_judged_by_its_client():
+    """A policy may be told too little by another source; its score may not be."""
+    told = run(0.001, 0.002, 0.020)
+    saw = [Quantile(0.001, samples=100), Quantile(0.030, samples=100), Missing(Why.GONE)]
+    ticks = [
+        replace(one, telemetry=replace(one.telemetry, counters={f"{CLIENT}tail_latency_seconds": truth}))
+        for one, truth in zip(told.ticks, saw, strict=True)
+    ]
+    judged = replace(told, ticks=tuple(ticks))
+    assert score([told]).qos_guarantee_percent.mean == pytest.approx(200 / 3)
+    assert score([judged]).qos_guarantee_percent.mean == pytest.approx(100 / 3)
+    assert "its source put 1 of 3 windows on the same side of the target as the client" in list(gaps(judged))
 
 
 def test_table_says_100_only_without_misses():

@@ -110,7 +110,7 @@ def test_defaults_are_marked_others_are_not(serve_yaml):
 
 def test_the_schema_names_every_kind_for_editors():
     text = json.dumps(schema())
-    kinds = "cgroup unit pid container kubernetes tcp waiting prometheus http jsonl nginx-log cyclictest postgres"
+    kinds = "cgroup unit pid container kubernetes tcp waiting prometheus http jsonl nginx-log text postgres"
     for kind in kinds.split():
         assert f'"const": "{kind}"' in text
 

@@ -1,6 +1,6 @@
 """The configuration's schema and the reference say what the docstrings say."""
 
-from rlctl.config.docstrings import attributes, summary
+from rlctl.config.fields import attributes, summary
 from rlctl.config.serve import schema
 
 

@@ -39,3 +39,6 @@ def test_without_pressure_the_threads_tell() -> None:
 def test_be_that_uses_nothing_is_not_blamed() -> None:
     alone = LC.but(lc_pressure_ratio=Value(0.9), be_cpus=Value(0.0))
     assert "not behind BE" in waiting_sentence(alone)
+    unknown = alone.but(be_cpus=Missing(Why.NOT_CONFIGURED))
+    assert "`be.cpus`" in waiting_sentence(unknown)
+    assert "not behind BE" in waiting_sentence(unknown, frozen=True)

@@ -164,7 +164,7 @@ def test_without_default_log_naming_one_is_told(capsys, monkeypatch, tmp_path, c
     monkeypatch.setattr("rlctl.commands.log.LogSection", lambda: LogSection(directory=tmp_path / "absent"))
     code = main([command])
     assert (code, "absent: there is no log" in (err := capsys.readouterr().err)) == (78, True)
-    assert "--config serve.yaml" in err
+    assert "has `rlctl serve` run?" in err
 
 
 def test_the_configuration_names_the_log(capsys, recorded_run, serve_yaml):

@@ -147,7 +147,7 @@ def test_the_gate_that_ships_wants_a_day(capsys, simulated_log):
         (
             "most_drift_percent: 1",
             "most_drift_percent: 1\nsimulator: {needed: true}",
-            "`simulator` was removed",
+            "'simulator' was removed: compare policies on a profile",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.telemetry import Why
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
-from scripts.studies.realtime.cyclictest import Cyclictest
+from scripts.studies.realtime.cyclictest import PATTERN, Cyclictest
 from scripts.studies.realtime.rtgroups import Condition, Rig
 from scripts.studies.realtime.rtload import Load, RtLoad
 from tests.doubles.tick_logs import read_ticks
@@ -46,7 +46,7 @@ tick_seconds: 0.5
 lc:
   workload: {{kind: cgroup, path: /{places.rt.name}}}
   slo: {{target_milliseconds: 1000, quantile_percent: 99, max_load_rps: 2000}}
-  latency: {{kind: cyclictest, path: {task.output}, unit: nanoseconds}}
+  latency: {{kind: text, path: {task.output}, pattern: '{PATTERN}', unit: nanoseconds}}
 be:
   workloads: [{{kind: cgroup, path: /{places.load.name}}}]
 policy: {{name: greedy-shield}}

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.latency.line_formats import cyclictest_lines
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
-from scripts.studies.realtime.cyclictest import wake_ups
+from scripts.studies.realtime.cyclictest import cyclictest_lines, wake_ups
 from tests.doubles.timed import TimedLog
 
 CAPTURED = (
@@ -86,14 +85,14 @@ def test_sleeping_task_has_no_tail(lines: Path) -> None:
     source.close()
 
 
-def test_output_without_wake_ups_names_the_option(lines: Path) -> None:
+def test_output_without_wake_ups_says_the_pattern_misses(lines: Path) -> None:
     source = TimedLog(lines, cyclictest_lines(), SLO_OF_TASK)
     source.read(0.0)
     append(lines, b"T: 0 (22533) P:80 I:200 C:   3000 Min:      2 Act:    3 Avg:    3 Max:    1145\n")
     tail = source.read(1.0)["tail_latency_seconds"]
     assert isinstance(tail, Missing)
     assert tail.why is Why.MALFORMED
-    assert "--verbose" in tail.detail
+    assert "the pattern fits none of its lines" in tail.detail
     source.close()
 
 
