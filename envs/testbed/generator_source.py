@@ -12,6 +12,9 @@ from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO
 
+STALE_SECONDS = 3.0
+"""Figures older than this are missing."""
+
 CLIENT = "client_"
 """Before the names of the client's readings, where another source gives those that a policy sees."""
 
@@ -23,7 +26,6 @@ class GeneratorSource:
         stats: Asks the generator; it should wait a few ms at most (`lambda: generator.stats(timeout_seconds=0.02)`).
         peek: Asks it between the ticks, likewise (`LoadGenerator.peek`).
         slo: The LC's objective; its quantile must be .5, .95 or .99.
-        stale_seconds: Figures older than this are missing.
 
     Raises:
         ConfigError: The generator does not report this quantile.
@@ -33,17 +35,12 @@ class GeneratorSource:
     provides = PROVIDES
 
     def __init__(
-        self,
-        stats: Callable[[], GeneratorStats],
-        slo: SLO,
-        *,
-        peek: Callable[[], Newest] = lambda: NOTHING,
-        stale_seconds: float = 3.0,
+        self, stats: Callable[[], GeneratorStats], slo: SLO, *, peek: Callable[[], Newest] = lambda: NOTHING
     ) -> None:
         if slo.quantile not in QUANTILES:
             raise ConfigError(f"the load generator reports p50, p95 and p99, not the SLO's quantile {slo.quantile:g}")
         self._stats, self._peek, self._quantile = stats, peek, QUANTILES[slo.quantile]
-        self._reporter = Reporter(self.name, slo, stale_seconds)
+        self._reporter = Reporter(self.name, slo, STALE_SECONDS)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The figures since the previous call; missing when the generator is gone or does not answer."""

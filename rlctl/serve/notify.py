@@ -35,13 +35,11 @@ class Heartbeat:
     the heartbeat, and systemd restarts it (`WatchdogSec=`).
     """
 
-    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        self._environ = environ
-        self._ready = False
+    _ready = False
 
     def write(self, tick: Tick) -> None:
         """One tick was completed."""
         # READY only after a whole tick: `systemctl start` then returns when BE is under control.
         state = "WATCHDOG=1" if self._ready else "READY=1\nWATCHDOG=1"
         self._ready = True
-        notify(f"{state}\nSTATUS=BE {tick.applied}", self._environ)
+        notify(f"{state}\nSTATUS=BE {tick.applied}")

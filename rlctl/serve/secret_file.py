@@ -14,7 +14,7 @@ from rlctl.envs.errors import ConfigError, PermissionMissing
 LEAST_TOKEN_BYTES = 16
 
 
-def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> bytes:
+def secret_of(key: str, path: Path) -> bytes:
     """The secret in a file that not everybody may read.
 
     Args:
@@ -24,10 +24,9 @@ def secret_of(key: str, path: Path, least_bytes: int = LEAST_TOKEN_BYTES) -> byt
     with open_regular(key, path) as file:
         status, secret = os.fstat(file.fileno()), file.read(4096).strip()
     refuse_public(key, path, status)
-    if len(secret) < least_bytes or len(secret) >= 4096 or len(secret.split()) != 1:
-        raise ConfigError(
-            f"{key}: {path} is not one line of {least_bytes} characters or more: openssl rand -hex 32 > {path}"
-        )
+    if len(secret) < LEAST_TOKEN_BYTES or len(secret) >= 4096 or len(secret.split()) != 1:
+        least = f"one line of {LEAST_TOKEN_BYTES} characters or more"
+        raise ConfigError(f"{key}: {path} is not {least}: openssl rand -hex 32 > {path}")
     return secret
 
 
