@@ -72,6 +72,10 @@ class SimHosts(ABC):
         """From now on BE's level is moved by the CPUs alone, as for policies that do not move reins."""
         self.hosts.constant_rows["rein"] = CPU
 
+    def take_reins(self) -> None:
+        """Have the hosts' other reins in hand, on those that have one."""
+        self.hosts.rows["rein"] = self.hosts.constant_rows["rein"]
+
     def rate_rps(self, tick: int) -> Array:
         """The configured load in requests per second, shape (n,)."""
         return self.load_ratio(tick) * self.constants.max_load_rps

@@ -126,6 +126,7 @@ def simulated_levels(host: HostProfile, weight: Weight, tick_seconds: float = 1.
         hosts.apply([cell for cell in cells for _ in range(SIM_HOSTS)])
         good = np.zeros(len(keys))
         for window in range(SIM_WINDOWS):
+            hosts.take_reins()  # before somebody missed nothing is held by them, nor is it afterwards by the CPUs
             hosts.step()
             good += (hosts.truth().latency_ratio <= HOLD_RATIO) * (window > 0)
         shares = good.reshape(len(cells), SIM_HOSTS).mean(axis=1) / (SIM_WINDOWS - 1)

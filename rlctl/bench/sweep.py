@@ -151,7 +151,8 @@ def _measured(plan: Sweep, point: Point, bed: Testbed, reins: Reins | None) -> l
         plant.wait()
         row = _row(plant.read(), window)
         if row is not None:
-            rows.append({**_place(plan, point, bed.slo.max_load_rps), **row})
+            absent = {"be_cpu": 0.0} if point.allocation.frozen else {}  # nobody used a level there
+            rows.append({**_place(plan, point, bed.slo.max_load_rps), **row, **absent})
         if reins:  # on the link a level is a share of what the others left in the last period
             apply(point.allocation)
     return rows
@@ -165,7 +166,7 @@ def _place(plan: Sweep, point: Point, max_load_rps: float) -> dict[str, object]:
     number = {cpu: place for place, cpu in enumerate((*lc, *others))}
     lifted = math.isinf(allocation.quota_cpus)
     return {
-        "cfg": f"{scenario.lc.kind}-link" if scenario.link else scenario.lc.kind,
+        "cfg": "-".join((scenario.lc.kind, *["link"] * bool(scenario.link), *["rein"] * (plan.rein is not Rein.CPU))),
         "rate": round(point.load_ratio * max_load_rps, 1),
         "be": "none" if allocation.frozen else scenario.be.kind,
         "cpuset": "-"

@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenario",
         metavar="A,B,...|all",
-        help="compare policies on these while they learn (default: all, these nine); host: its testbed",
+        help="compare policies on these while they learn (default: all); host: its testbed",
     )
     parser.add_argument("--shield", metavar="NAME|FILE", help=f"and under this shield (default: {DEFAULT})")
     parser.add_argument("--threads", type=positive_int, metavar="N", help="of torch (default: 1)")

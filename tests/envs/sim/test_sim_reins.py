@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,9 +20,11 @@ from rlctl.envs.reins import CARRIED_RATIO, CPU, DISK, DISK_CARRIED_RATIO, EVIDE
 from rlctl.envs.sim.physics import Hosts
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile, load_profile
+from rlctl.envs.sim.residuals import MANY_SEEDS, agreement, residuals
+from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.workload import Weight
 
-SENDFILE = load_profile("capped-link").but(rein=LINK, link_be_bytes=1e9, link_wait_ratio=1.0, link_be_cv=0.0)
+SENDFILE = load_profile("sendfile-link")
 DIRECT = load_profile("capped-disk").but(rein=DISK, link_be_bytes=1e9, link_be_cv=0.0)
 QUIET = {"drift_cv": 0.0, "tail_cv": 0.0}
 LOADS, LEVELS = st.floats(0.1, 0.8), st.floats(0.02, 1.0)
@@ -39,7 +43,7 @@ def at(hosts: SimBatch, level: float, frozen: bool = False) -> Allocation:
 def held_by(profile: HostProfile, load: float, level: float, periods: int = 6) -> tuple[SimBatch, list[float]]:
     """A host after some periods at a level on the rein that is its other one, and the latencies by the target."""
     hosts = batch(profile, load)
-    hosts.hosts.rows["rein"] = profile.values()["rein"]
+    hosts.take_reins()
     hosts.apply([at(hosts, level)])
     ratios = []
     for _ in range(periods):
@@ -158,6 +162,14 @@ def test_training_hosts_have_reins() -> None:
     }  # fmt: skip
     assert kinds["link-or-cpu"].weight is Weight.EQUAL
     assert sum(kinds[name].share for name in reined) / sum(kind.share for kind in kinds.values()) > 0.2
+
+
+def test_levels_on_link_are_near_their_sweep() -> None:
+    """At no level was the LC later than alone: the link's own law needs no constant that quotas did not show."""
+    cells = read_surface(Path(__file__).resolve().parents[2] / "fixtures/surface/network-rein.csv")
+    assert {cell.rein for cell in cells} == {Rein.LINK}
+    agreed = agreement(residuals(cells, {"": load_profile("sendfile-link")}, MANY_SEEDS))
+    assert min(agreed.within_percent, agreed.side_percent, agreed.be_percent, agreed.lc_percent) >= 90.0
 
 
 def test_branch_of_hosts_keeps_their_rein() -> None:

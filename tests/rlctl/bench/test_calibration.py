@@ -212,7 +212,7 @@ def arguments(**changes):
             "force",
         )
     )
-    return SimpleNamespace(**{**values, "repeats": 1, **changes})
+    return SimpleNamespace(**{**values, "repeats": 1, "rein": "cpu", **changes})
 
 
 def test_links_sweep_is_fitted_from_provisioned(monkeypatch, tmp_path):
@@ -271,6 +271,8 @@ def test_unfittable_testbed_says_so_before_sweeping(tmp_path, capsys):
         ({"config": "live-nginx", "out": "p.yaml", "windows": 1}, "--windows"),
         ({"config": "live-nginx", "out": "p.yaml", "repeats": 0}, "--repeats must"),
         ({"surface": Path("x.csv"), "repeats": 2}, "go with --config"),
+        ({"surface": Path("x.csv"), "rein": "link"}, "go with --config"),
+        ({"config": "live-nginx", "out": "p.yaml", "rein": "link"}, "--rein link: live-nginx has no such thing"),
         ({"config": "live-nginx", "out": "p.yaml", "fit": True}, "go with --surface"),
         ({"surface": "s.csv", "out": "p.yaml"}, "go with --config"),
         ({"surface": "s.csv"}, "s.csv: cannot be read"),
