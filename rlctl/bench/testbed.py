@@ -37,6 +37,9 @@ from rlctl.safety.shield import Shield
 FRESH_SECONDS = 90.0
 """A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""
 
+LEAD_TICKS = 3
+"""So many windows of a run, before BE comes, count for nobody where services go on: they are a controller's start."""
+
 LESS_RATIO = 0.95
 """A maximum load that is searched anew on the same quiet host is no nearer to the one before."""
 
@@ -273,7 +276,7 @@ def run_once(
 
     Args:
         alone: What its work is compared with; without it the ratio is nan.
-        service: What goes on; BE, which is started for each run, begins at the safe allocation all the same.
+        service: What goes on; it begins at the safe allocation all the same, some windows before BE comes.
         seconds: How long, where it is not as long as the scenario.
     """
     plant, scenario = bed.plant, plan.scenario
@@ -281,23 +284,38 @@ def run_once(
     plant.set_weight(plan.weight(policy.name))  # before anybody reads the limits, which say which it is
     shield = Shield(plan.profile, plant.limits) if policy.shielded else None
     recorder = MemoryRecorder(header_of(plant, policy, shield))
+    controller = Controller(plant, policy, shield, recorder)
+    controller.restore_state = lambda experience: service.go_on(experience, shield)
+    lead, begun = LEAD_TICKS if plan.adapt_seconds and alone else 0, (0.0, 0.0)
+
+    def begin() -> None:
+        """BE comes, at the level that the controller has come to, and from here on all counts."""
+        nonlocal begun
+        if controller.totals.ticks != lead:
+            return
+        level = plant.current
+        bed.start_be()
+        plant.apply(level)
+        bed.follow(scenario.trace, scenario.duration_seconds)
+        recorder.ticks.clear()
+        begun = time.process_time(), time.monotonic()
+        plant.reset()
+
     bed.settle(scenario.trace)
     reined = bed.reins(service.reins) if policy.moves_reins else contextlib.nullcontext()
     with divide_resource(policy.name, scenario, bed), reined as reins:
-        bed.start_be()
-        bed.follow(scenario.trace, scenario.duration_seconds)
-        cpu_seconds, begun = time.process_time(), time.monotonic()
-        controller = Controller(plant, policy, shield, recorder)
-        controller.restore_state = lambda experience: service.go_on(experience, shield)
-        controller.run(seconds=seconds or scenario.duration_seconds)
-        used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - begun)
+        ticks = lead + max(round((seconds or scenario.duration_seconds) / scenario.tick_seconds), 1)
+        controller.run(ticks=ticks, between=begin)
+        cpu_seconds, monotonic_seconds = begun
+        used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - monotonic_seconds)
         work = bed.stop_be()
         experience = {one.name: one.state_dict() for one in controller.runner.observer.experiences}
         known = reins.state_dict() if reins else {}
     guards = shield.state if shield else {}
     done_ratio = work.share_of(alone) if alone else math.nan
-    ticks = tuple(recorder.ticks)
-    return LiveRun(policy.name, ticks, done_ratio, used_ratio, recorder.header, experience, guards, known)
+    return LiveRun(
+        policy.name, tuple(recorder.ticks), done_ratio, used_ratio, recorder.header, experience, guards, known
+    )
 
 
 def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

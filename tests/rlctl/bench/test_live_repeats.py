@@ -317,7 +317,7 @@ class SearchedBed(Bed):
 
 
 def test_repeats_loads_are_shares_of_its_maximum(monkeypatch):
-    monkeypatch.setattr("rlctl.bench.testbed.FRESH_SECONDS", 0.3)
+    monkeypatch.setattr("rlctl.bench.testbed.FRESH_SECONDS", 0.0)
     scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
     plan = LivePlan(scenario, ("frozen", "learned-table"), 2, load_profile("responsive"), adapt_seconds=0.3)
 
@@ -327,9 +327,9 @@ def test_repeats_loads_are_shares_of_its_maximum(monkeypatch):
                 yield from (StepResult("", number, place, step(one)) for place, one in enumerate(block))
 
     outcome = collected(plan, begin)
-    assert "maximum load 100 to 150 rps; " in outcome.caption
-    assert outcome.as_json()["max_load_rps"] == 125.0
-    assert outcome.as_json()["max_loads_rps"] == [150.0, 100.0]
+    assert "maximum load 75 to 100 rps; " in outcome.caption
+    assert outcome.as_json()["max_load_rps"] == 87.5
+    assert outcome.as_json()["max_loads_rps"] == [100.0, 75.0]
 
 
 def test_service_goes_on_from_repeat_to_repeat():
@@ -347,4 +347,5 @@ def test_service_goes_on_from_repeat_to_repeat():
     assert all("held here" in note and "nothing" not in note for note in notes), notes
     assert "learned-table had watched the host for 0.3 s before" in plan.described("")
     well = [one.run.guards["growth-rate"]["well_seconds"] for one in (first, second)]
+    assert [one.run.ticks[0].index for one in (first, second)] == [3, 3]  # BE comes, and counts, after the start
     assert 0.0 < well[0] < well[1]  # calm that was saved counts in the next run, as in a service that goes on
