@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from rlctl.config.serve import StarvedSection
 from rlctl.envs.errors import ConfigError, in_one_line
 from rlctl.envs.host.events import Events
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import number
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Reason
@@ -57,7 +58,8 @@ class StarvationDetector:
 
     In each tick BE had what it may use from then on. Where PSI says that it waited for a CPU for half of the time or
     more (WANTING_RATIO), it had the less of that and of what it used in the period before. At the least weight beside a
-    busy LC it may use everything and gets nothing. Without PSI of BE's groups only what it may use counts.
+    busy LC it may use everything and gets nothing. Without PSI of BE's groups, and while its link or disk is held, only
+    what it may use counts: of a job that copies next to no CPU time says nothing.
 
     Ticks in which a pause, a limit or the schedule holds BE, or in which its groups are empty, do not count. The mean
     is that of the others, as if no time had passed.
@@ -110,7 +112,7 @@ class StarvationDetector:
         may_cpus, telemetry = tick.applied.usable_cpus, tick.telemetry
         used_cpus, waited = number(telemetry.be_cpus), number(telemetry.be_pressure_ratio)
         # PSI some: the share of time in which at least one task of BE was ready and had no CPU.
-        wanting = waited is not None and waited >= WANTING_RATIO
+        wanting = telemetry.rein == Rein.CPU and waited is not None and waited >= WANTING_RATIO
         had_cpus = min(may_cpus, used_cpus) if wanting and used_cpus is not None else may_cpus
         # Less than half of what it may use: not the shield but the LC's work kept BE from the CPUs.
         if had_cpus < 0.5 * may_cpus:

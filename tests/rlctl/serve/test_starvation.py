@@ -72,6 +72,13 @@ def test_whoever_held_most_often_held_it_back():
     assert told.endswith("mostly for: policy ppo")
 
 
+def test_copier_that_its_disk_holds_needs_no_cpu():
+    little = {"rein": "disk", "be_cpus": Value(0.003), "be_pressure_ratio": Value(0.98)}
+    assert fed(starving(), *[tick(FULL, **little)] * 20) == []
+    (told,) = fed(starving(), *[tick(HELD, **little)] * 10)
+    assert told.endswith("mostly for: policy ppo")
+
+
 def test_reason_with_numbers_is_one_reason():
     late = [tick(HELD) for _ in range(6)]
     for seconds, one in enumerate(late):
