@@ -12,7 +12,7 @@ from rlctl.envs.errors import CgroupError, HostError
 from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
 from rlctl.envs.reins import CARRIED_RATIO, LINK_SENT, OTHERS, USE, Rein, level_ratio
-from rlctl.envs.telemetry import Telemetry, Value
+from rlctl.envs.telemetry import Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4)
 SOME = Allocation(1.0, 4)
@@ -181,6 +181,62 @@ def test_lost_rein_leaves_the_cpus():
     assert any("link" in event for event in host.reins._events.drain())
 
 
+def test_only_three_failures_in_a_row_cost_a_rein():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    for refused in (True, True, False, True, True, True):
+        assert host.reins.in_hand is Rein.LINK
+        host.refused = {Rein.LINK} if refused else set()
+        with contextlib.suppress(HostError):
+            host.reins.apply(SOME)
+    host.refused = set()
+    host.reins.apply(SOME)
+    assert host.reins.in_hand is Rein.CPU
+    assert host.holds[Rein.LINK] == 0.25, "nobody writes to a rein that is lost"
+
+
+def test_rein_that_is_never_freed_is_lost():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    host.take(Rein.DISK)
+    host.refused = {Rein.LINK}
+    for _ in range(FAILURES_IN_A_ROW):
+        host.reins.apply(SOME)
+    host.refused = set()
+    host.reins.apply(SOME)
+    assert host.holds == {Rein.LINK: 0.25, Rein.DISK: 0.25}
+
+
+def test_windows_that_were_seen_choose_the_rein():
+    host = Host()
+    waits = {"lc_io_pressure_ratio": Value(0.6), USE[Rein.DISK]: Value(0.5), USE[Rein.LINK]: Value(0.0)}
+    for second in range(2):
+        late = Telemetry(float(second), 0.01, tail_latency_seconds=Quantile(0.05, samples=50), counters=waits)
+        host.reins.look(late, SOME)
+    host.reins.apply(SOME)
+    assert host.reins.in_hand is Rein.DISK
+
+
+def test_freeze_comes_before_a_rein_that_fails():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(LIMITS.minimum)
+    host.refused = {Rein.LINK}
+    with pytest.raises(HostError):
+        host.reins.apply(SOME.but(frozen=True))
+    assert host.cpus.frozen
+
+
+def test_a_second_close_touches_nothing():
+    host = Host()
+    host.reins.close()
+    host.holds[Rein.LINK] = 0.5
+    host.reins.close()
+    assert host.holds[Rein.LINK] == 0.5
+
+
 def test_rein_that_is_not_freed_is_tried_again():
     host = Host()
     host.take(Rein.LINK)
@@ -210,6 +266,9 @@ def test_groups_that_come_are_followed():
     host.take(Rein.DISK)
     host.reins.apply(SOME)
     assert host.reins._others[Rein.DISK].groups == ("another",)
+    host.reins._others[Rein.DISK].groups = ()
+    host.reins.apply(SOME)
+    assert host.reins._others[Rein.DISK].groups == (), "the same ones are followed once"
 
 
 class Interface:
