@@ -231,7 +231,10 @@ def test_freeze_comes_before_a_rein_that_fails():
 
 def test_a_second_close_touches_nothing():
     host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
     host.reins.close()
+    assert host.holds[Rein.LINK] == 1.0
     host.holds[Rein.LINK] = 0.5
     host.reins.close()
     assert host.holds[Rein.LINK] == 0.5
@@ -351,7 +354,9 @@ def test_window_with_a_fault_has_its_reason():
         raise HostError("gone")
 
     host.reins._others[Rein.DISK].read_use = read_use
+    host.groups = ("another",)
     readings = host.reins.read(0.0)
+    assert host.reins._others[Rein.LINK].groups == ("another",), "what is read is of the groups of now"
     assert readings[USE[Rein.LINK]] == Value(0.5)
     assert "gone" in readings[USE[Rein.DISK]].detail
     host.reins.look(Telemetry(0.0, 0.01, counters=readings), SOME)
