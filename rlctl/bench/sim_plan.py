@@ -45,6 +45,7 @@ class SimPlan:
         tuned: Constants that managers run with in place of their published ones, or None.
         levels: What `table` looks up; of a sweep of the simulated host, where `table` takes part.
         adapt_seconds: Time at the beginning of every run that does not count, in which a host teaches who learns of it.
+        unopened: On seeds that nobody looks at before a release.
     """
 
     scenario: SimScenario
@@ -59,6 +60,7 @@ class SimPlan:
     tuned_source: str = ""
     levels: Levels = ()
     adapt_seconds: float = 0.0
+    unopened: bool = False
 
     @classmethod
     def of(
@@ -94,6 +96,12 @@ class SimPlan:
         return self.scenario.ticks
 
     @property
+    def seed_numbers(self) -> list[int]:
+        """The evaluation seeds of the runs."""
+        first = seeds.FIRST_UNOPENED if self.unopened else 0
+        return [seeds.evaluation(first + number) for number in range(self.seeds)]
+
+    @property
     def adapt_ticks(self) -> int:
         """Windows before them, which do not count."""
         return math.ceil(self.adapt_seconds / self.scenario.tick_seconds)
@@ -125,9 +133,8 @@ class SimPlan:
 
     def loads(self) -> Array:
         """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, windows)."""
-        scenario, numbers = self.scenario, [seeds.evaluation(number) for number in range(self.seeds)]
-        ticks = self.adapt_ticks + self.ticks
-        return np.array([scenario.load_model(seed, ticks, scenario.tick_seconds) for seed in numbers])
+        scenario, ticks = self.scenario, self.adapt_ticks + self.ticks
+        return np.array([scenario.load_model(seed, ticks, scenario.tick_seconds) for seed in self.seed_numbers])
 
     @property
     def caption(self) -> str:
@@ -136,8 +143,9 @@ class SimPlan:
         shielded = ", ".join(name for name in self.managers if self.shielded(name)) or "none"
         tuned = f"constants tuned on training seeds ({self.tuned.digest}), where any; " if self.tuned else ""
         adapted = f", after {self.adapt_seconds:g} s that do not count" if self.adapt_seconds else ""
+        which = "unopened seeds" if self.unopened else "seeds"
         return (
-            f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} seeds x "
+            f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} {which} x "
             f"{scenario.duration_seconds:g} s{adapted}; p{100 * host.lc.quantile_ratio:g} <= "
             f"{1e3 * host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
             f"BE weight {scenario.be.weight}{self.own_weights}; "
@@ -159,6 +167,7 @@ class SimPlan:
             "profile": host.name,
             "profile_digest": host.digest,
             "seeds": self.seeds,
+            **({"unopened": True} if self.unopened else {}),
             "shield": self.profile.name,
             "shield_source": self.shield_source or self.profile.name,
             "shield_digest": self.profile.digest,
@@ -182,7 +191,7 @@ class SimPlan:
                 hosts costs little more than a step of one.
             chunk: Seeds of one piece instead; 0 leaves it to `workers`.
         """
-        numbers = [seeds.evaluation(number) for number in range(self.seeds)]
+        numbers = self.seed_numbers
         chunk = chunk or -(-self.seeds // max(-(-workers // len(self.managers)), 1))
         return [
             SimTask(

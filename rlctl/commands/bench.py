@@ -69,7 +69,7 @@ RAY = (
 
 NOT_OF_ACTIONS = (
     *("plant", "scenario", "managers", "seeds", "repeats", "adapt", "duration", "be_weight", "shield", "tuned"),
-    *("source", "time_scale", "json", "report", "dry_run", "against"),
+    *("source", "unopened", "time_scale", "json", "report", "dry_run", "against"),
 )
 
 
@@ -79,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME|FILE,...|all", help=ALL)
     parser.add_argument("--managers", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
+    unopened = "sim: on seeds that nobody looks at before a release"
+    parser.add_argument("--unopened", action="store_true", default=None, help=unopened)
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)
     rounds = "host: rounds, in each of which everybody runs once, in a fresh order (default: 8)"
@@ -193,8 +195,8 @@ def _that_fit(cluster: str | None) -> Iterator[str]:
 
 def _check_options(args: argparse.Namespace, *, live: bool) -> None:
     """An option of the other plant is a misunderstanding, and not to be passed over."""
-    if live and (args.seeds or args.jobs):
-        raise ConfigError("--seeds and --jobs are the simulator's; on the host give --repeats")
+    if live and (args.seeds or args.jobs or args.unopened):
+        raise ConfigError("--seeds, --unopened and --jobs are the simulator's; on the host give --repeats")
     if live and args.tuned:
         raise ConfigError("--tuned constants were found in the simulator, for the simulator; leave it out on the host")
     if args.be_weight == Weight.IDLE and (why := no_idle_class(live=live)):

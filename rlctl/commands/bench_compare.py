@@ -14,7 +14,10 @@ from rlctl.log.progress import say
 from rlctl.report.page import render
 from rlctl.report.table import difference_rows
 
-CONDITIONS = ("scenario_digest", "profile_digest", "shield_digest", "duration_seconds", "adapt_seconds", "be_weight")
+CONDITIONS = (
+    *("scenario_digest", "profile_digest", "shield_digest", "duration_seconds", "adapt_seconds", "unopened"),
+    "be_weight",
+)
 """What must be the same, or the seeds met other hosts and a difference may not be the manager's."""
 
 

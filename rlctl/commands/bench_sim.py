@@ -90,7 +90,7 @@ def run_plan(plan: SimPlan, workers: Workforce) -> SimOutcome:
 def plan_of(args: argparse.Namespace, scenario: SimScenario, managers: tuple[str, ...], source: str) -> SimPlan:
     """The plan that the arguments of `rlctl bench` ask for, all names checked before anything is started."""
     plan = SimPlan.of(scenario, managers, args.seeds or SEEDS, args.shield, source, args.tuned or "")
-    return replace(plan, adapt_seconds=args.adapt or 0.0)
+    return replace(plan, adapt_seconds=args.adapt or 0.0, unopened=bool(args.unopened))
 
 
 def warn_of_misfits(plan: SimPlan) -> None:

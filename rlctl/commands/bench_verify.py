@@ -52,6 +52,7 @@ class Claim(BaseModel):
     scenario_digest: str
     profile_digest: str
     seeds: int = Field(ge=1)
+    unopened: bool = False
     shield_source: str = Field(min_length=1)
     shield_digest: str
     duration_seconds: float = Field(gt=0.0)
@@ -138,6 +139,7 @@ def plan_of(claim: Claim) -> SimPlan:
     plan = replace(
         SimPlan.of(scenario, tuple(claim.managers), claim.seeds, claim.shield_source, claim.scenario_source, tuned),
         adapt_seconds=claim.adapt_seconds,
+        unopened=claim.unopened,
     )
     compared = [
         ("scenario", claim.scenario_digest, scenario.digest),

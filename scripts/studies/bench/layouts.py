@@ -66,9 +66,11 @@ def groups(names: list[str]) -> Iterator[dict[str, Group]]:
 @contextlib.contextmanager
 def busy(members: list[Group], cpu: int) -> Iterator[None]:
     """A process that spins in each group, all on one CPU."""
-    jobs = [subprocess.Popen(SPIN, preexec_fn=lambda: os.sched_setaffinity(0, {cpu})) for _ in members]
+    jobs = [subprocess.Popen(SPIN) for _ in members]
     for job, group in zip(jobs, members, strict=True):
         group.attach(job.pid)
+        # Afterwards: before Linux 6.2 a task that comes into a cpuset has all of its CPUs.
+        os.sched_setaffinity(job.pid, {cpu})
     try:
         yield
     finally:

@@ -62,6 +62,17 @@ def test_taught_runs_are_run_so_again(verify, tmp_path):
     assert verify(changed(written, "adapt_seconds", value=10.0))[0] == 1
 
 
+def test_unopened_seeds_are_others_and_verified(written, verify, tmp_path):
+    asked = ["--scenario", "noisy", "--managers", "frozen,feedforward", "--seeds", "3", "--duration", "20"]
+    path = tmp_path / "fresh.json"
+    assert main(["bench", *asked, "--unopened", "--jobs", "1", "--json", str(path)]) == 0
+    fresh = json.loads(path.read_text())
+    assert fresh["managers"]["feedforward"] != written["managers"]["feedforward"]
+    code, out, _ = verify(fresh)
+    assert (code, out[-len(EQUAL) :]) == (0, EQUAL)
+    assert verify(changed(fresh, "unopened"))[0] == 1
+
+
 def test_absent_file_is_said_to_be_missing(capsys):
     assert main(["bench", "verify", "nosuch.json"]) == 78
     assert capsys.readouterr().err == "rlctl: error: nosuch.json: cannot be read: No such file or directory\n"
