@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME|FILE,...|all", help=ALL)
     parser.add_argument("--managers", metavar="A,B,...", help=MANAGERS)
     parser.add_argument("--seeds", type=positive_int, metavar="N", help="sim: evaluation seeds (default: 30)")
-    unopened = "sim: on seeds that nobody looks at before a release"
+    unopened = "sim: on seeds that are kept for releases"
     parser.add_argument("--unopened", action="store_true", default=None, help=unopened)
     parser.add_argument("--jobs", type=positive_int, metavar="N", help="sim: processes (default: one for each CPU)")
     add_ray(parser, RAY)

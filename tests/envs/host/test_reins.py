@@ -181,7 +181,7 @@ def test_lost_rein_leaves_the_cpus():
     assert any("link" in event for event in host.reins._events.drain())
 
 
-def test_only_three_failures_in_a_row_cost_a_rein():
+def test_three_failures_in_a_row_cost_a_rein():
     host = Host()
     host.take(Rein.LINK)
     host.reins.apply(SOME)
