@@ -139,8 +139,11 @@ def lose_track(row: Any) -> None:
 
 @law
 def expect_backlog(row: Any, now_seconds: float) -> None:
-    """What is missed now is the backlog of something else, until it holds or goes on for long."""
-    row["missing_since"] = now_seconds
+    """What is missed now is the backlog of something else, until it holds or goes on for long.
+
+    So is what was missed in the window before, which is not booked yet.
+    """
+    row["missing_since"], row["missed_level"] = now_seconds, -1
 
 
 @law

@@ -21,7 +21,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import TOLD, SafeLevelMemory, periods_of
 from rlctl.envs.features import FRAME_SIZE, write_frame
 from rlctl.envs.law import law
-from rlctl.envs.reins import CPU, REINS, Rein, lc_goes_first, used_cpus
+from rlctl.envs.reins import CPU, REINS, Rein, is_mended, lc_goes_first, used_cpus
 from rlctl.envs.rows import ALLOCATION, LIMIT, row_of
 from rlctl.envs.telemetry import FEW_SAMPLES, MAX_LOAD, Quantile, Telemetry, Value, number, number_or_nan
 
@@ -223,6 +223,8 @@ class Observer:
         """
         if telemetry.rein != self._rein:
             self._take_rein(telemetry.rein, telemetry.time_seconds)
+        elif is_mended(telemetry):
+            self.experience.expect_backlog(telemetry.time_seconds)
         frame = Frame(telemetry, current, self._limits)
         if not self._frames:
             self._frames.extend([frame] * (self._frames.maxlen or 1))

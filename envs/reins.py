@@ -28,11 +28,17 @@ REINS = tuple(Rein)
 CPU, LINK, DISK = range(len(REINS))
 """Places of the reins."""
 
+LINK_CARRIED = "link_carried_bytes"
+"""The counter with what the link is taken to carry in a second."""
+
+LINK_FELL = "link_fell_ratio"
+"""The counter with the share of that which is not carried, by what was missed in the window before; 0 in most ticks."""
+
 LINK_SENT = "link_sent_ratio"
-"""The counter with what the interface sent, by the most that it was seen to send before."""
+"""The counter with what the interface sent, by what the link is taken to carry."""
 
 OTHERS = "others_link_ratio"
-"""The counter with what all but BE sent, by that most."""
+"""The counter with what all but BE sent, by the same."""
 
 USE = {Rein.LINK: "be_link_ratio", Rein.DISK: "be_disk_ratio"}
 """Counters with BE's use of a rein: its level on the link as far as it used that, and of the disks by BE's own most."""
@@ -65,11 +71,14 @@ KEEP_SECONDS = 30.0
 MORE_RATIO = 1.3
 """So much more than usual is sent beside a BE that sends, as long as nobody counts its part."""
 
+LEAST_RAN_RATIO = 0.25
+"""A window in which BE ran for less counts as so much: what an LC waits for wavers by some hundredths in each."""
+
 USUAL = 0.1
 """Weight of a window that held beside a frozen BE in what the LC usually waits for, which is nobody's doing."""
 
 CARRIED_RATIO = 0.88
-"""Of the most that a link was seen to send, what all together may send. A full link drops what is sent again, and so
+"""Of what a link is taken to carry, what all together may send. A full link drops what is sent again, and so
 counts twice. And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
 DISK_CARRIED_RATIO = 0.8
@@ -82,11 +91,11 @@ LEAST_DISK_BYTES = 1e6
 
 @law
 def share_of_link(level: float, others: float) -> float:
-    """What all together may send, by the most that was seen, where BE has a level of what the others leave.
+    """What all together may send, by what the link is taken to carry, where BE has a level of what the others leave.
 
     Args:
         level: Share of everything, where everything is what the LC does not feel.
-        others: What all but BE sent, by that most.
+        others: What all but BE sent, by the same.
     """
     return min(others + level * max(CARRIED_RATIO - others, 0.0), CARRIED_RATIO)
 
@@ -97,7 +106,7 @@ def level_used(level: float, share: float, others: float, be: float) -> float:
 
     Args:
         share: What all might send, from `share_of_link`.
-        others, be: What they and BE sent, by the same most.
+        others, be: What they and BE sent, by the same.
     """
     left = share - others
     if left > LITTLE_RATIO:
@@ -179,16 +188,25 @@ def used_cpus(telemetry: Telemetry, cpus: int) -> float | None:
     return None if used is None else used * cpus
 
 
+def is_mended(telemetry: Telemetry) -> bool:
+    """What was missed in the window before was no level's doing: the link is taken to carry less since then."""
+    return (_counter(telemetry, LINK_FELL) or 0.0) > 0.0
+
+
 class ReinLaw:
     """Which rein is in hand: that of what the LC waited for more than usual when it missed its target beside BE.
 
     Args:
         reins: Those that this host has.
+
+    Attributes:
+        suspect: What the LC waited for beside BE in the last window; None where it held, or where nothing says.
     """
 
     def __init__(self, reins: Collection[Rein]) -> None:
         self._reins = frozenset(reins)
         self._usual: dict[str, float] = {}
+        self.suspect: Rein | None = None
         self._hand = {"rein": CPU, "suspect": CPU, "windows": 0, "seen_seconds": 0.0, "taken_seconds": float("-inf")}
 
     @property
@@ -213,6 +231,7 @@ class ReinLaw:
             level: What BE had in the window, or until it was cut.
             ran_ratio: Share of the window in which BE had that.
         """
+        self.suspect = None
         # 1. What the LC waits for alone, while its target is held, is its own affair.
         if telemetry.missed is False and level.at_most(limits.safe):
             sent = _counter(telemetry, LINK_SENT)
@@ -224,7 +243,7 @@ class ReinLaw:
         ran_ratio = max(ran_ratio, LITTLE_RATIO)
         reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
         used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
-        suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
+        suspect = self.suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
         if suspect is None:
             return self.in_hand
         # 3. It does not go to and fro.
@@ -235,10 +254,10 @@ class ReinLaw:
         self, telemetry: Telemetry, used: Sequence[Rein], lc_cpus: float, ran_ratio: float
     ) -> Rein | None:
         """The rein that BE uses of what the LC waited for; None where it waited for nothing that is known."""
-        longer = self._longer_waits(telemetry)
+        longer, worth_ratio = self._longer_waits(telemetry), WORTH_RATIO * max(ran_ratio, LEAST_RAN_RATIO)
         if _sleeps(telemetry, lc_cpus):
             longer[Rein.CPU] = 0.0
-        if used and longer[most := max(used, key=lambda rein: longer[rein])] >= WORTH_RATIO * ran_ratio:
+        if used and longer[most := max(used, key=lambda rein: longer[rein])] >= worth_ratio:
             return most
         if max(longer.values()) >= WORTH_RATIO:  # behind others than BE
             return None

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.law import law
-from rlctl.envs.reins import USE
+from rlctl.envs.reins import USE, is_mended
 from rlctl.envs.telemetry import MOST_LOAD_RATIO, Quantile, Telemetry, Value, number
 from rlctl.safety.gates import SlackGate
 from rlctl.safety.growth import GrowthRate, SlackFloor, SlackHold
@@ -181,7 +181,7 @@ class HarmEvidence:
     def advance(self, memory: HarmRecord, telemetry: Telemetry) -> HarmRecord:
         """Count the window for BE or for the control, and judge."""
         tail = telemetry.tail_latency_seconds
-        return harm_after(
+        after = harm_after(
             memory,
             telemetry.time_seconds,
             self.trust.slack_ratio(telemetry),
@@ -195,6 +195,12 @@ class HarmEvidence:
             self.suspect_seconds,
             self.gap_seconds,
         )
+        if not is_mended(telemetry):
+            return after
+        # The link had carried less than BE's level was a share of, and what it fell by is taken from BE: what was late
+        # in the window before was no level's doing, nor is the backlog in this one.
+        sentence = 0.5 * memory.sentence_seconds
+        return after._replace(clean_seconds=LONGEST_SECONDS, suspect_seconds=0.0, sentence_seconds=sentence)
 
     def bound(self, memory: HarmRecord, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """No objection of its own."""

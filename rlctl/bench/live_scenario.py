@@ -135,6 +135,7 @@ class LiveScenario(Strict):
         source: Who tells the policy of latency and load: the load generator, or the kernel (`kind: tcp`), and then the
             maximum load is learned. Where it is given the LC has a TCP port in place of a unix socket. Runs are judged
             by the generator's figures in any case.
+        fast_guard: Who has a shield has the guard between the ticks too, as `rlctl serve` has it.
         load: Arguments of a trace of `rlctl.envs.testbed.traces`, with rates as shares of the LC's maximum load.
         core_cpus: How many CPUs here stand for one core of the machine that a manager was published for. The thesis'
             host has 36 cores, so on a single shared CPU a "core" is 1/36 of it. Managers whose step is a share of the
@@ -153,6 +154,7 @@ class LiveScenario(Strict):
     link: LinkConfig | None = None
     disk: DiskSection | None = None
     source: Literal["generator", "tcp"] | None = None
+    fast_guard: bool = False
     load: dict[str, Any]
     duration_seconds: float = Field(60.0, gt=0.0)
     tick_seconds: float = Field(1.0, gt=0.0)

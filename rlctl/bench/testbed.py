@@ -22,20 +22,26 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, held_percent, idle
+from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
-from rlctl.envs.telemetry import Missing
+from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
+from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
 from rlctl.log.header import header_of
 from rlctl.log.progress import say
-from rlctl.log.record import MemoryRecorder
+from rlctl.log.record import MemoryRecorder, Tee
 from rlctl.loop.control import Controller
+from rlctl.loop.fast_guard import FastGuard
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
 FRESH_SECONDS = 90.0
 """A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""
+
+AROUND = 8
+"""Ticks before and after another rein is taken that are looked at."""
 
 LEAD_TICKS = 3
 """So many windows of a run, before BE comes, count for nobody where services go on: they are a controller's start."""
@@ -200,7 +206,7 @@ class OnTestbed:
                 run = run_once(plan, bed, policy, alone, service)
                 if manager in services:
                     services[manager] = replace(service, before=run)
-                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark, *gaps(run)))))
+                return Measured(run, tuple(filter(None, (*policy.remarks, service.remark, *gaps(run), *moves(run)))))
 
             yield step
 
@@ -219,6 +225,32 @@ def gaps(run: LiveRun) -> Iterator[str]:
         yield f"its source put {agree} of {len(ticks)} windows on the same side of the target as the client"
     if late := ticks[-1].missed_deadlines:
         yield f"{late} deadlines missed: as many windows are longer than a period"
+
+
+def moves(run: LiveRun) -> Iterator[str]:
+    """When another rein was taken, with what was missed until then, and what BE sent on the link around it."""
+    first = run.ticks[0].telemetry.time_seconds
+    for place, tick in enumerate(run.ticks[2:], 2):  # in the first one a rein that was in hand before is taken again
+        if (rein := tick.telemetry.rein) == (before := run.ticks[place - 1].telemetry.rein):
+            continue
+        sent = [_sent_mbit(one.telemetry) for one in run.ticks]
+        parts = [part for part in (sent[max(place - AROUND, 0) : place], sent[place + 1 :][:AROUND]) if part]
+        around = " and ".join(f"{np.nanmean(part):.1f}" for part in parts)
+        late = sum(tick.telemetry.missed is not False for tick in run.ticks[max(place - AROUND, 0) : place])
+        yield (
+            f"{tick.telemetry.time_seconds - first:.0f} s into a run BE was held by its {rein}, not by its {before}: "
+            f"{late} of the {min(place, AROUND)} windows before were missed; it sent {around} Mbit/s in "
+            f"{AROUND} s before and after"
+        )
+
+
+def _sent_mbit(telemetry: Telemetry) -> float:
+    """What BE sent on the link; nan where nobody counts it."""
+    all_ratio, others, carried = (
+        number_or_nan(telemetry.counters.get(name, Missing(Why.NOT_CONFIGURED)))
+        for name in (LINK_SENT, OTHERS, LINK_CARRIED)
+    )
+    return (all_ratio - others) * carried * 8e-6
 
 
 def this_host() -> dict[str, str]:
@@ -303,7 +335,9 @@ def run_once(
 
     bed.settle(scenario.trace)
     reined = bed.reins(service.reins) if policy.moves_reins else contextlib.nullcontext()
-    with divide_resource(policy.name, scenario, bed), reined as reins:
+    with divide_resource(policy.name, scenario, bed), reined as reins, fast_guard(scenario, bed, shield) as guard:
+        if guard:
+            controller.inner, controller.recorder = guard, Tee(recorder, guard)
         ticks = lead + max(round((seconds or scenario.duration_seconds) / scenario.tick_seconds), 1)
         controller.run(ticks=ticks, between=begin)
         cpu_seconds, monotonic_seconds = begun
@@ -316,6 +350,21 @@ def run_once(
     return LiveRun(
         policy.name, tuple(recorder.ticks), done_ratio, used_ratio, recorder.header, experience, guards, known
     )
+
+
+@contextlib.contextmanager
+def fast_guard(scenario: LiveScenario, bed: Testbed, shield: Shield | None) -> Iterator[FastGuard | None]:
+    """The guard between the ticks for as long as the context lasts, where this scenario has one; None: it has none."""
+    watch = bed.plant.watch if shield and scenario.fast_guard else None
+    if watch is None:
+        yield None
+        return
+    guard = FastGuard(bed.plant, {"lc": bed.slo}, InnerGuardSection().most_false_alarms)
+    watch.look = guard.look
+    try:
+        yield guard
+    finally:
+        watch.look = None
 
 
 def divide_resource(name: str, scenario: LiveScenario, bed: Testbed) -> AbstractContextManager[None]:

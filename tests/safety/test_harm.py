@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.reins import USE
+from rlctl.envs.reins import LINK_FELL, USE
 from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.harm import HarmEvidence
 from rlctl.safety.profile import DEFAULT, load_profile
@@ -55,6 +55,20 @@ def test_two_misses_suspend_be_for_cool_down(calm: Calm) -> None:
     lived = live(calm, lambda second, used: second in (5, 7) and used > 1.0, 60)
     assert {used for used, _ in lived[8:37]} == {0.0}
     assert lived[40][0] < 2.5, "it grows back as slowly as at any weight"
+
+
+def test_link_that_fell_is_no_harm(calm: Calm) -> None:
+    def live_with(fell_ratio: float) -> list[float]:
+        shield, current, had = Shield(load_profile("measured"), LEAST), LEAST.safe, []
+        for second in range(10):
+            had.append(current.usable_cpus)
+            reading = calm(float(second), 0.5, -0.5 if second in (5, 6) else 0.5, be_cpus=Value(had[-1]))
+            fell = {LINK_FELL: Value(fell_ratio if second == 6 else 0.0)}
+            current = shield.rule(reading.but(counters=fell), current, LEAST.full).allocation
+        return had
+
+    assert live_with(0.5)[5:] == [4.0, pytest.approx(0.01), 0.0, 4.0, 4.0]
+    assert live_with(0.0)[5:] == [4.0, pytest.approx(0.01), 0.0, 0.0, 0.0]
 
 
 def test_what_lc_misses_alone_costs_no_cool_down(calm: Calm) -> None:

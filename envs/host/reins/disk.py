@@ -93,6 +93,9 @@ class DiskRein:
     def prepare(self) -> None:
         """Nothing: all that it takes was seen by `open`."""
 
+    def judge(self, *, missed: bool, calm: bool, ran_ratio: float) -> None:
+        """Nothing: what it carries is the most that was seen."""
+
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on; those that are new are held at the next `hold`."""
         self.groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)

@@ -1,4 +1,4 @@
-"""The link's rein in shares: what BE and all others send, by the most that the interface was ever seen to send."""
+"""The link's rein in shares: what BE and all others send, by what the link is taken to carry."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, level_used, rate_of, share_of_link
-
-LEAST_BYTES = 125e3
-"""A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
+from rlctl.envs.host.reins.carried_rate import CarriedRate
+from rlctl.envs.reins import (
+    LINK_CARRIED,
+    LINK_FELL,
+    LINK_SENT,
+    LITTLE_RATIO,
+    OTHERS,
+    USE,
+    Rein,
+    level_used,
+    rate_of,
+    share_of_link,
+)
 
 
 class HeldLink(Protocol):
@@ -30,10 +39,7 @@ class HeldLink(Protocol):
 
 
 class LinkShare:
-    """Holds BE to a share of that most, which is the mean of two windows in a row.
-
-    In one alone a queue that was empty takes more than the link carries, and drops the rest. But BE is cut when that
-    makes the LC late, so that there is seldom a second one.
+    """Holds BE to a share of what the link is taken to carry, and has that follow the link.
 
     A level of BE is its share of what the others leave, by what they sent in the window before. So one level holds at
     any load, and everything is what the LC does not feel. Where the others send more at once, BE has less, packet by
@@ -43,17 +49,16 @@ class LinkShare:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
             the interface's queues.
         sent_bytes: What the interface has sent, before it has that class.
-
-    Attributes:
-        most: Bytes in a second of a window; may be set to what is known of this host.
     """
 
     def __init__(self, open_link: Callable[[], HeldLink], sent_bytes: Callable[[], int]) -> None:
         self._open_link, self._sent_bytes = open_link, sent_bytes
         self._link: HeldLink | None = None
-        self.most = LEAST_BYTES
-        self._before, self._before_seconds, self._last_total = (0, 0), math.nan, 0.0
-        self._ratio, self._others_ratio, self._all_ratio = 1.0, 0.0, 1.0  # the level in force, and what it was made of
+        self._rate = CarriedRate()
+        self._before, self._before_seconds = (0, 0), math.nan
+        self._be, self._others = 0.0, 0.0  # what they sent in the window before, bytes a second
+        self._fell_ratio = 0.0
+        self._ratio, self._all = 1.0, math.inf  # the level in force, and what all may send by it
 
     @classmethod
     def of(cls, link: HeldLink) -> LinkShare:
@@ -62,16 +67,22 @@ class LinkShare:
         share.prepare()
         return share
 
+    @property
+    def most(self) -> float:
+        """The most that the link was seen to carry, bytes a second: what another run begins with."""
+        return self._rate.most
+
     def prepare(self) -> None:
         """Have BE's class on the interface; RlctlError: it cannot be put there, and why."""
         if self._link is None:
             self._link, self._before_seconds = self._open_link(), math.nan
-            self._others_ratio = 0.0  # BE's own bytes were among theirs
+            self._others = 0.0  # BE's own bytes were among theirs
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
-        """What was sent by that most, and BE's level as far as it used it; nothing at the first call.
+        """What the link is taken to carry, what was sent by that, and BE's level as far as it used it.
 
-        BE may send what the others leave. Where they leave next to nothing it has used all of its level.
+        BE may send what the others leave. Where they leave next to nothing it has used all of its level. Nothing at the
+        first call.
         """
         sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
@@ -79,25 +90,35 @@ class LinkShare:
         if not passed > 0.0:
             return {}
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
-        readings = {LINK_SENT: total / self.most}
-        self.most, self._last_total = max(self.most, 0.5 * (total + self._last_total)), total
-        self._others_ratio = min((total - be) / self.most, 1.0)
+        self._rate.see(total, passed)
+        carried, self._be, self._others = self._rate.carried, be, total - be
+        readings = {LINK_CARRIED: carried, LINK_FELL: self._fell_ratio, LINK_SENT: total / carried}
+        self._fell_ratio = 0.0
         if self._link:
-            readings[OTHERS] = self._others_ratio
-            used = level_used(self._ratio, self._all_ratio, self._others_ratio, be / self.most)
-            readings[USE[Rein.LINK]] = used
+            readings[OTHERS] = others = min(self._others / carried, 1.0)
+            readings[USE[Rein.LINK]] = level_used(self._ratio, min(self._all / carried, 1.0), others, be / carried)
         return readings
+
+    def judge(self, *, missed: bool, calm: bool, ran_ratio: float) -> None:
+        """Have what the link is taken to carry follow from a window that was read, see `CarriedRate`."""
+        cut, before = ran_ratio < 1.0, self._rate.carried
+        if (missed or (cut and not calm)) and self._be >= LITTLE_RATIO * ran_ratio * self._rate.bound:
+            self._rate.fall(self._all, cut=cut)
+            self._fell_ratio = 1.0 - self._rate.carried / before
+        elif not missed and not cut and self._ratio >= 1.0:
+            self._rate.hold(calm=calm)
 
     def hold(self, ratio: float | None) -> None:
         """Hold BE to that share of what the others left last."""
         if self._link is not None:
-            all_ratio = 1.0 if ratio is None else share_of_link(ratio, self._others_ratio)
-            self._link.hold(None if ratio is None else all_ratio * self.most)
-            self._ratio, self._all_ratio = 1.0 if ratio is None else ratio, all_ratio
+            carried = self._rate.carried
+            all_may = share_of_link(ratio, self._others / carried) * carried if ratio else math.inf
+            self._link.hold(all_may if ratio else None)
+            self._ratio, self._all = ratio or 1.0, all_may
 
     def restore_state(self, most: object) -> None:
-        """Go on with the `most` of an earlier run; ValueError: it is none."""
-        self.most = max(self.most, rate_of(most))
+        """Go on with the `most` of an earlier run, since what fell may be back; ValueError: it is none."""
+        self._rate = CarriedRate(max(self.most, rate_of(most)))
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""

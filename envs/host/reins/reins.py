@@ -11,13 +11,16 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
-from rlctl.envs.reins import LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
+from rlctl.envs.reins import LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
 """Writes to a rein that fail, until this host has it no more: an interface that has gone does not come back."""
+
+CALM_RATIO = 0.5
+"""Latency by the target up to which nothing queues yet beside BE."""
 
 
 class CpuRein(Protocol):
@@ -37,15 +40,26 @@ class CpuRein(Protocol):
 
 
 class SharedRein(Protocol):
-    """A rein that holds BE to a share of the most that was ever seen, `most`."""
+    """A rein that holds BE to a share of what it is taken to carry."""
 
-    most: Any
+    @property
+    def most(self) -> Any:
+        """The most that was ever seen, for another run."""
 
     def prepare(self) -> None:
         """Before BE is held by it for the first time. RlctlError: this host has not what it takes."""
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """Counters of the window since the last call, by name, see `rlctl.envs.reins`."""
+
+    def judge(self, *, missed: bool, calm: bool, ran_ratio: float) -> None:
+        """Learn from the window that was read last, in which this rein held BE above the least level.
+
+        Args:
+            missed: The LC missed its target, and waited for nothing else that is known.
+            calm: It held the target by far.
+            ran_ratio: Share of the window in which BE ran.
+        """
 
     def hold(self, ratio: float | None) -> None:
         """Hold BE to a share in (0, 1], where 1 is everything that the LC does not feel; None: it is free.
@@ -82,7 +96,7 @@ class Reins:
     """
 
     name = "reins"
-    provides = (LINK_SENT, OTHERS, *USE.values())
+    provides = (LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, *USE.values())
 
     def __init__(
         self, cpu: CpuRein, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None
@@ -136,8 +150,16 @@ class Reins:
         return self._level()
 
     def look(self, telemetry: Telemetry, level: Allocation, ran_ratio: float = 1.0) -> None:
-        """Choose by a window which rein the next tick takes; arguments as of `ReinLaw.look`."""
+        """Choose by a window which rein the next tick takes, and have the one in hand learn from it.
+
+        Arguments are as of `ReinLaw.look`.
+        """
         self._law.look(telemetry, level, self._cpu.limits, ran_ratio)
+        other, missed, latency = self._others.get(self.in_hand), telemetry.missed, telemetry.latency_ratio
+        if other is None or missed is None or level.frozen or level.at_most(self._cpu.limits.minimum):
+            return
+        if not missed or self._law.suspect in (None, self.in_hand):
+            other.judge(missed=missed, calm=latency is not None and latency <= CALM_RATIO, ran_ratio=ran_ratio)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """What was used of each, as shares."""

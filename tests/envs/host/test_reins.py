@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
-from rlctl.envs.host.reins.link_share import LEAST_BYTES, LinkShare
+from rlctl.envs.host.reins.carried_rate import LEAST_BYTES
+from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
-from rlctl.envs.reins import CARRIED_RATIO, LINK_SENT, OTHERS, USE, Rein, level_ratio
+from rlctl.envs.reins import CARRIED_RATIO, LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4)
@@ -50,11 +51,14 @@ class Held:
     most = None
 
     def __init__(self, host, rein):
-        self.host, self.rein = host, rein
+        self.host, self.rein, self.judged = host, rein, []
 
     def prepare(self):
         if self.rein in self.host.lacking:
             raise HostError("no such thing here")
+
+    def judge(self, *, missed, calm, ran_ratio):
+        self.judged.append((missed, calm, ran_ratio))
 
     def hold(self, ratio):
         if self.rein in self.host.refused:
@@ -289,12 +293,15 @@ class Interface:
     def close(self): ...
 
 
-def test_link_is_shared_by_the_most_it_sent():
+def test_link_is_shared_by_what_it_carries():
     link = Interface()
     share = LinkShare(lambda: link, lambda: link.sent[0])
     seen = iterate(link, share)
     assert next(seen) == {}
-    assert seen.send((250_000, 0)) == {LINK_SENT: 2.0}, "nobody counts BE's part before it is told apart"
+    first = seen.send((250_000, 0))
+    assert first == {LINK_CARRIED: 125_000.0, LINK_FELL: 0.0, LINK_SENT: 2.0}, (
+        "nobody counts BE's part before it is told apart"
+    )
     share.hold(0.5)
     assert link.held is None
     share.prepare()
@@ -304,10 +311,12 @@ def test_link_is_shared_by_the_most_it_sent():
     assert seen.send((0, 0)) == {}
     seen.send((19_750_000, 0))
     assert share.most == 10_000_000, "one window alone fills a queue"
-    seen.send((10_000_000, 6_000_000))
-    share.most = 10_000_000
-    assert seen.send((10_000_000, 6_000_000)) == {LINK_SENT: 1.0, USE[Rein.LINK]: 1.0, OTHERS: 0.4}
-    assert seen.send((5_000_000, 2_000_000)) == {LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7), OTHERS: 0.3}
+    seen.send((0, 0))
+    known = {LINK_CARRIED: 10e6, LINK_FELL: 0.0}
+    used = seen.send((10_000_000, 6_000_000))
+    assert used == {**known, LINK_SENT: 1.0, USE[Rein.LINK]: 1.0, OTHERS: 0.4}
+    used = seen.send((5_000_000, 2_000_000))
+    assert used == {**known, LINK_SENT: 0.5, USE[Rein.LINK]: pytest.approx(2 / 7), OTHERS: 0.3}
     share.hold(0.5)
     assert link.held == pytest.approx(5.9e6), "half of what the others leave"
     assert seen.send((5_000_000, 2_000_000))[USE[Rein.LINK]] == pytest.approx(0.5 * 0.2 / 0.29)
@@ -318,6 +327,26 @@ def test_link_is_shared_by_the_most_it_sent():
     share.hold(None)
     assert link.held is None
     assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
+
+
+def test_late_answers_lower_what_the_link_carries():
+    link = Interface()
+    share = LinkShare.of(link)
+    seen = iterate(link, share)
+    next(seen)
+    seen.send((10_000_000, 6_000_000))
+    seen.send((10_000_000, 6_000_000))
+    seen.send((6_000_000, 0))
+    share.judge(missed=True, calm=False, ran_ratio=1.0)
+    share.hold(1.0)
+    assert link.held == pytest.approx(8.8e6), "BE sent nothing"
+    seen.send((6_000_000, 3_000_000))
+    share.judge(missed=True, calm=False, ran_ratio=1.0)
+    share.hold(1.0)
+    assert link.held == pytest.approx(0.75 * 5.28e6), "of what was sent the link dropped a part"
+    assert seen.send((0, 0))[LINK_FELL] == pytest.approx(0.55)
+    assert seen.send((0, 0))[LINK_FELL] == 0.0
+    assert share.most == 10e6, "which a later run begins with"
 
 
 def iterate(link, share):
@@ -336,15 +365,30 @@ def test_what_was_known_of_reins_comes_back():
     for second in range(3):
         link.sent = 10_000_000 * second, 0
         readings = reins.read(float(second))
-    assert readings[LINK_SENT] == Value(2.0)
+    assert (readings[LINK_CARRIED], readings[LINK_SENT]) == (Value(10e6), Value(1.0))
     again.restore_state({**reins.state_dict(), "in_hand": "link"})
     again.moves = True
     again.apply(SOME)
-    assert link.held == pytest.approx(CARRIED_RATIO * 2.5e6)
+    assert link.held == pytest.approx(CARRIED_RATIO * 2.5e6)  # SOME is a quarter
     assert Reins(Host()).state_dict() == {}
     for damaged in ({"in_hand": "tape", "most": {}}, {"in_hand": "cpu", "most": {"link": -1.0}}):
         with pytest.raises(ValueError, match="is not a"):
             again.restore_state(damaged)
+
+
+def test_only_what_speaks_of_a_rein_teaches_it():
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    judged = host.reins._others[Rein.LINK].judged
+    sends = {USE[Rein.LINK]: Value(0.5)}
+    well, late = (Quantile(tail, samples=100, window_seconds=1.0) for tail in (0.002, 0.02))
+    host.reins.look(Telemetry(0.0, 0.01, well, counters=sends), SOME)
+    host.reins.look(Telemetry(1.0, 0.01, late, counters=sends), SOME, 0.5)
+    host.reins.look(Telemetry(2.0, 0.01, late, counters=sends), LIMITS.minimum)
+    waits = {"be_cpus": Value(1.0), "lc_cpus": Value(0.9), "lc_run_delay_ratio": Value(0.9)}
+    host.reins.look(Telemetry(3.0, 0.01, late, counters=sends, **waits), SOME)
+    assert judged == [(False, True, 1.0), (True, False, 0.5)]
 
 
 def test_window_with_a_fault_has_its_reason():

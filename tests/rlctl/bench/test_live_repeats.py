@@ -20,10 +20,11 @@ from rlctl.bench.intervals import mean_interval
 from rlctl.bench.live_repeats import collected, live_hosts
 from rlctl.bench.scenarios import load_scenario, scenarios_folder
 from rlctl.bench.score import LiveRun, score
-from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps
+from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps, moves
 from rlctl.cli import main
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
+from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import SLO
@@ -159,6 +160,18 @@ def test_silent_policy_has_a_remark_each_repeat():
         if isinstance(result, Measured) and result.run.manager == "weights":
             object.__setattr__(result, "remarks", ("always", "at first")[: 2 - number])
     assert measured(came).remarks["weights"] == ("always", "at first")
+
+
+def test_report_says_when_a_rein_was_taken():
+    def on(index, rein, carried, missed):
+        counters = {LINK_CARRIED: Value(carried), LINK_SENT: Value(0.8), OTHERS: Value(0.3)}
+        telemetry = tick(index, 0.02 if missed else 0.001).telemetry.but(counters=counters, rein=rein)
+        return replace(tick(index), telemetry=telemetry)
+
+    ticks = [on(at, "cpu" if at < 4 else "link", 25e6 if at < 3 else 12.5e6, at in (2, 3)) for at in range(9)]
+    (line,) = moves(LiveRun("mine", tuple(ticks), 0.5, 0.01))
+    assert line.startswith("4 s into a run BE was held by its link, not by its cpu: 2 of the 4 windows before")
+    assert "it sent 87.5 and 50.0 Mbit/s" in line
 
 
 def test_unmeasured_repeat_takes_nothing_from_others():

@@ -1,0 +1,120 @@
+"""What a link carries, told by nobody: the most that was seen to pass, less by evidence, more by trial.
+
+Only a full link shows its rate, and one that never is full needs no bound. So the most that passed stands, as in BBR's
+max filter. Where the LC misses beside less than that, what passed then is what the link carries now. What fell is tried
+again after a while, in steps, as long as each holds. A trial that fails is taken back at once, and the next one comes
+after twice the time.
+"""
+
+from __future__ import annotations
+
+from rlctl.envs.reins import CARRIED_RATIO
+
+LEAST_BYTES = 125e3
+"""A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
+
+FULL_RATIO = 0.95
+"""Who sends so much of what all may has sent what there was room for, and shows that it is carried. It is also what is
+left of a rate that was a little too high."""
+
+STEP, MOST_STEP = 0.125, 0.25
+"""The first step of a trial, by which the link is still full if it is as it was, and all later ones: BBR's."""
+
+NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
+"""Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
+more than ever. Trials that fail double it, up to the last: a link that stays as it is costs a window an hour."""
+
+LASTING_SECONDS = 600.0
+"""What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
+
+FLOODED_RATIO = 0.75
+"""Of what was sent into a link that fell, what it may have carried. Until who sends has noticed, it drops much."""
+
+CUT_RATIO = 0.5
+"""Of a window in whose midst BE was cut nobody knows what would have passed: half of what might, as TCP has it."""
+
+
+class CarriedRate:
+    """Follows one link, in bytes a second: `see` each window, then `fall`, `hold` or neither.
+
+    Args:
+        most: Of an earlier run; None of a new link.
+
+    Attributes:
+        most: The most that it was seen to carry; what a trial goes back to at first.
+        carried: What it is taken to carry now.
+    """
+
+    def __init__(self, most: float | None = None) -> None:
+        self.most = self.carried = LEAST_BYTES if most is None else most
+        self._new = most is None
+        self._sent, self._seconds = 0.0, 0.0
+        self._wait_seconds, self._calm_seconds = RETRY_SECONDS, 0.0
+        self._sure = 0.0  # what held before the last step of a trial, until that has held for long
+        self._step, self._top = 0.0, 0.0
+
+    @property
+    def bound(self) -> float:
+        """What all together may send."""
+        return CARRIED_RATIO * self.carried
+
+    def see(self, sent: float, seconds: float) -> None:
+        """Take in what all together sent in a second of a window so long.
+
+        In one window alone a queue that was empty takes more than the link carries, and drops the rest. So two in a row
+        count, by their mean.
+        """
+        passed = 0.5 * (sent + self._sent)
+        self.carried, self.most = max(self.carried, passed), max(self.most, passed)
+        self._sent, self._seconds = sent, seconds
+
+    def fall(self, allowed: float, *, cut: bool = False) -> None:
+        """In the window that was seen last the LC missed its target beside a BE that sent.
+
+        Args:
+            allowed: What all together might send in it.
+            cut: BE was taken down in the midst of it.
+        """
+        flooded = self._sent < FULL_RATIO * allowed  # the link itself held back who sends
+        if self._sure:  # a trial: what held before it is carried still, or the next window is missed too
+            passed = self._sure if cut else max(self._sure, FULL_RATIO * self._sent)
+            self._wait_seconds = self._wait_seconds if self._new else min(2.0 * self._wait_seconds, LONGEST_SECONDS)
+        elif cut:
+            passed = max(self._sent, CUT_RATIO * self.bound)
+        else:
+            passed = (FLOODED_RATIO if flooded else 1.0) * self._sent
+            if not flooded and allowed >= FULL_RATIO * self.bound:  # it is as it was, and that was a little less
+                self.most = min(self.most, FULL_RATIO * self.carried)
+        self.carried, self._new = max(min(self.carried, passed), LEAST_BYTES), False
+        if self._wait_seconds > LASTING_SECONDS:
+            self.most = self.carried
+        self._sent = self._step = self._sure = self._calm_seconds = 0.0
+
+    def hold(self, *, calm: bool) -> None:
+        """The LC held its target in that window beside a BE that might send all that the others left.
+
+        Args:
+            calm: By so much that no queue can have begun to form.
+        """
+        if self._sent < FULL_RATIO * self.bound:
+            return
+        if not calm:
+            if self._step:  # as near to a miss as a trial may come
+                self.fall(self._sent)
+            return
+        self._calm_seconds += self._seconds
+        self.most = max(self.most, self.carried)
+        known, beyond_seconds = self.carried < self.most, max(self._wait_seconds, BEYOND_SECONDS)
+        if self._step and self.carried >= self._top:
+            self._step, self._calm_seconds = 0.0, 0.0
+        elif self._step:
+            self._rise(MOST_STEP)
+        elif self._calm_seconds >= (NEW_SECONDS if self._new else self._wait_seconds if known else beyond_seconds):
+            self._top = self.most if known else float("inf")
+            self._rise(STEP)
+        elif self._sure and self._calm_seconds >= self._wait_seconds:
+            self._sure, self._wait_seconds = 0.0, RETRY_SECONDS
+
+    def _rise(self, step: float) -> None:
+        self._step, self._sure = step, self.carried
+        self.carried = min((1.0 + step) * self.carried, self._top)

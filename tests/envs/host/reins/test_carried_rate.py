@@ -1,0 +1,141 @@
+"""What a link is taken to carry: never more than passed and a step, less by evidence, more by trial."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlctl.envs.host.reins.carried_rate import (
+    BEYOND_SECONDS,
+    CUT_RATIO,
+    FULL_RATIO,
+    LEAST_BYTES,
+    MOST_STEP,
+    RETRY_SECONDS,
+    CarriedRate,
+)
+from rlctl.envs.reins import CARRIED_RATIO
+
+FAST, SLOW = 20e6, 10e6
+
+
+class Link:
+    """A link with a rate, which BE fills as far as it may; what it has no room for makes the LC late."""
+
+    def __init__(self, rate):
+        self.rate, self.carried = rate, CarriedRate(rate)
+
+    def pass_windows(self, count):
+        """So many windows; those that were missed."""
+        missed = 0
+        for _ in range(count):
+            late = self.carried.bound > self.rate
+            allowed = self.carried.bound
+            drops = 1.1 if allowed < 1.4 * self.rate else 1.3
+            self.carried.see(min(allowed, drops * self.rate), 1.0)
+            missed += late
+            if late:
+                self.carried.fall(allowed)
+            else:
+                self.carried.hold(calm=True)
+        return missed
+
+
+def test_one_window_alone_is_no_rate():
+    carried = CarriedRate()
+    carried.see(FAST, 1.0)
+    assert carried.carried == FAST / 2
+    carried.see(FAST, 1.0)
+    carried.see(0.0, 1.0)
+    assert (carried.carried, carried.bound) == (FAST, CARRIED_RATIO * FAST)
+
+
+def test_halved_link_costs_one_window():
+    link = Link(FAST)
+    link.rate = SLOW
+    assert link.pass_windows(5) == 1
+    assert 0.8 * SLOW < link.carried.bound < SLOW
+
+
+def test_link_that_is_back_is_found_again():
+    link = Link(FAST)
+    link.rate = SLOW
+    link.pass_windows(5)
+    link.rate = FAST
+    assert link.pass_windows(int(RETRY_SECONDS) + 5) == 0
+    assert link.carried.carried == FAST
+
+
+def test_link_that_grew_is_found_in_minutes():
+    link = Link(SLOW)
+    link.rate = FAST
+    assert link.pass_windows(int(BEYOND_SECONDS) + 9) <= 1
+    assert link.carried.bound > 0.8 * FAST
+
+
+def test_link_that_stays_is_seldom_tried():
+    link = Link(FAST)
+    link.rate = SLOW
+    assert link.pass_windows(3600) <= 9
+    assert link.pass_windows(3600) <= 3
+    assert link.carried.bound > 0.8 * SLOW
+
+
+def test_failed_trial_is_taken_back_at_once():
+    carried = Link(FAST).carried
+    for _ in range(int(BEYOND_SECONDS)):
+        carried.see(carried.bound, 1.0)
+        carried.hold(calm=True)
+    assert carried.carried > FAST
+    carried.see(carried.bound, 1.0)
+    carried.hold(calm=False)
+    assert carried.carried <= FAST
+
+
+def test_new_link_is_found_in_seconds():
+    link = Link(FAST)
+    link.carried = CarriedRate()
+    for _ in range(2):
+        link.carried.see(FAST / 8, 1.0)
+    assert link.pass_windows(30) <= 1
+    assert 0.8 * FAST < link.carried.bound < FAST
+
+
+def test_rate_a_little_too_high_is_lowered():
+    carried = CarriedRate(FAST)
+    for _ in range(3):
+        carried.see(carried.bound, 1.0)
+        carried.fall(carried.bound)
+    assert carried.most == pytest.approx(0.95 * 0.88 * 0.88 * FAST)
+
+
+def test_cut_window_tells_little():
+    carried = Link(FAST).carried
+    carried.see(1e6, 1.0)
+    carried.fall(FAST, cut=True)
+    assert carried.carried == pytest.approx(CUT_RATIO * CARRIED_RATIO * FAST)
+
+
+WINDOWS = st.tuples(
+    st.floats(0.0, 1e9) | st.just(1.0), st.sampled_from(["fall", "cut", "hold", "near", "other"]), st.booleans()
+)
+
+
+@given(st.lists(WINDOWS, max_size=200), st.floats(1.0, 60.0))
+@settings(deadline=None, max_examples=300)
+def test_never_above_what_passed_and_a_step(windows, seconds):
+    carried, most = CarriedRate(), LEAST_BYTES
+    for sent, what, full in windows:
+        sent, before = carried.bound if full else sent, carried.carried
+        carried.see(sent, seconds)
+        # What held a full window is carried, and so is as much more as a full window is short of all.
+        most = max(most, sent / (FULL_RATIO * CARRIED_RATIO))
+        seen, sure = carried.carried, carried._sure
+        if what in ("fall", "cut"):
+            carried.fall(sent if full else 2.0 * sent, cut=what == "cut")
+            assert carried.carried <= seen
+            assert what == "cut" or sure or carried.carried <= max(sent, LEAST_BYTES)
+        elif what != "other":
+            carried.hold(calm=what == "hold")
+            assert what == "hold" or carried.carried <= seen
+        assert carried.carried >= min(before, LEAST_BYTES)
+        assert LEAST_BYTES <= carried.carried <= (1.0 + MOST_STEP) * most
