@@ -162,8 +162,9 @@ class LearnedPolicy(Policy):
         if self._logits is None:
             return "start"
         best, second = np.argsort(-self._logits, kind="stable")[:2]
-        rest = f"before {MOVES[second].name}" if np.isfinite(self._logits[second]) else "as the only move allowed"
-        return f"{MOVES[best].name} {rest}{self._taught}"
+        finite = np.isfinite(self._logits[second])
+        rest = f", second choice {MOVES[second].name}" if finite else " as the only move allowed"
+        return f"{MOVES[best].name}{rest}{self._taught}"
 
     def unfamiliar(self, observation: Observation) -> str:
         """What of a tick its training never had, in a few words; empty when nothing."""

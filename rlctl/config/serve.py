@@ -38,6 +38,7 @@ REMOVED = {
     "approve": "leave it out: review changes in the repository that this file comes from",
     "resources.node_power": "leave it out: `package_watts` is read by itself; ipmi_exporter has the whole machine",
     "be.applications.socket": "leave it out: applications read their mode from the file RLCTL_MODE_FILE",
+    "lc.latency.pattern": "use `kind: text`, which has a pattern",
     "lc.latency.kind: cyclictest": "use `kind: text` with the pattern in docs/measured/realtime.md",
     "lc.latency.kind: redis": _EXPORTER,
     "lc.latency.kind: otlp": f"{_EXPORTER}; an OpenTelemetry collector exports to Prometheus",

@@ -131,14 +131,9 @@ class PatternLatency(_TextLog):
 
 
 class NginxLogLatency(_TextLog):
-    """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';` or one of your own.
-
-    Attributes:
-        pattern: For another format, as of `text`.
-    """
+    """nginx's access log, in the format `log_format rlctl '$msec $status $request_time';`, else take `text`."""
 
     kind: Literal["nginx-log"]
-    pattern: _Pattern | None = None
 
 
 class PostgresLatency(_TextLog):

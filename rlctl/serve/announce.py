@@ -11,6 +11,7 @@ from rlctl.agents.policy import Policy
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.actions import RISE_RATIO
 from rlctl.envs.allocation import Limits
+from rlctl.envs.host.latency.waiting import WaitingSource
 from rlctl.envs.host.live import LiveHost
 from rlctl.safety.shield import Shield
 
@@ -71,8 +72,11 @@ def start_screen(config: ServeConfig, host: LiveHost) -> Iterator[str]:
         slo, most = lc.slo, lc.slo.max_load_rps
         load = "maximum load is learned" if most == "auto" else f"maximum load {most:g} requests a second"
         target = "auto" if slo.target_milliseconds == "auto" else f"{slo.target_milliseconds:g} ms"
-        goal = f"p{slo.quantile_percent:g} to stay below {target}"
-        yield f"LC {name}: {_in_words(lc.workload)}; {goal}; latency from {_in_words(lc.latency)}; {load}"
+        goal = f"p{slo.quantile_percent:g} to stay below {target}; latency from {_in_words(lc.latency)}"
+        source = host.watch.lcs[name].source if host.watch else None
+        if isinstance(source, WaitingSource):
+            goal = f"no latency is known: {source.name}"
+        yield f"LC {name}: {_in_words(lc.workload)}; {goal}; {load}"
     groups, knobs = host.actuator.groups, host.actuator.controls
     written = ", ".join(word for knob, word in KNOB_WORDS.items() if knob in knobs) or "nothing"
     which = ", ".join(group.name for group in groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")

@@ -51,7 +51,7 @@ def _lines(latency: source.TextLatency) -> LineFormat:
         case source.PatternLatency():
             return PatternLines(latency.pattern, latency.unit)
         case source.NginxLogLatency():
-            return nginx_lines(latency.pattern)
+            return nginx_lines()
         case source.PostgresLatency():
             return PostgresLines(latency.one_in)
 

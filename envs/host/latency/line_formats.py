@@ -170,7 +170,7 @@ class PatternLines(LineFormat):
         )
 
 
-def nginx_lines(pattern: str | None = None, wall_clock: Callable[[], float] = time.time) -> PatternLines:
+def nginx_lines(wall_clock: Callable[[], float] = time.time) -> PatternLines:
     """Nginx's access log, by `$request_time`.
 
     It runs from the first byte of the request to the last byte of the answer, in steps of 1 ms: a slow client counts as
@@ -178,8 +178,8 @@ def nginx_lines(pattern: str | None = None, wall_clock: Callable[[], float] = ti
     (static files, its own CPU) is often 0 ms, however long it waited. It tells of what nginx waits for, such as an
     upstream; for the rest take a client's figures.
     """
-    lines = PatternLines(pattern or NGINX_PATTERN, wall_clock=wall_clock)
-    lines.kind, lines.unfit = "nginx", "the pattern fits none of its lines; set log_format, or lc.latency.pattern"
+    lines = PatternLines(NGINX_PATTERN, wall_clock=wall_clock)
+    lines.kind, lines.unfit = "nginx", "its lines are of another log_format: set ours, or take `kind: text`"
     return lines
 
 

@@ -54,7 +54,7 @@ def test_it_moves_by_what_it_sees(loaded):
     assert policy.note == "start"
     best, second, *_ = nearest(0.9)
     assert policy.act(seen(0.9)) == best
-    assert policy.note == f"{MOVES[best].name} before {MOVES[second].name}"
+    assert policy.note == f"{MOVES[best].name}, second choice {MOVES[second].name}"
     assert policy.act(seen(-0.5)) == MOVE["minimum"]
     assert (policy.name, policy.shielded, policy.masked, policy.weight) == ("tiny", True, True, "equal")
 

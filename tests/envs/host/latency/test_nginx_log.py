@@ -32,7 +32,8 @@ def append(path: Path, *lines: str) -> None:
 
 
 def source(log: Path, slo: SLO, pattern: str | None = None) -> TimedLog:
-    return TimedLog(log, nginx_lines(pattern, wall_clock=lambda: NOW), slo)
+    lines = PatternLines(pattern, wall_clock=lambda: NOW) if pattern else nginx_lines(wall_clock=lambda: NOW)
+    return TimedLog(log, lines, slo)
 
 
 def test_p95_and_rates_of_the_window(log: Path, slo: SLO) -> None:
