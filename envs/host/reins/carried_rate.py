@@ -76,7 +76,7 @@ class CarriedRate:
             cut: BE was taken down in the midst of it.
         """
         flooded = self._sent < FULL_RATIO * allowed  # the link itself held back who sends
-        if self._sure:  # a trial: what held before it is carried still, or the next window is missed too
+        if self._sure and (cut or self._sent >= CARRIED_RATIO * self._sure):  # a trial: what held before it still may
             passed = self._sure if cut else max(self._sure, FULL_RATIO * self._sent)
             self._wait_seconds = self._wait_seconds if self._new else min(2.0 * self._wait_seconds, LONGEST_SECONDS)
         elif cut:

@@ -65,6 +65,17 @@ def test_link_that_is_back_is_found_again():
     assert link.carried.carried == FAST
 
 
+def test_fall_after_a_trial_costs_one_window():
+    link = Link(FAST)
+    link.rate = SLOW
+    link.pass_windows(2)
+    link.rate = FAST
+    while link.carried.carried < FAST:
+        link.pass_windows(1)
+    link.rate = SLOW
+    assert link.pass_windows(5) == 1
+
+
 def test_link_that_grew_is_found_in_minutes():
     link = Link(SLOW)
     link.rate = FAST
