@@ -128,7 +128,7 @@ class Foreseen(Policy):
     """What a bound, which looks into the hosts and decides for all of them at once, gives BE on one of them."""
 
     weight, masked, needs, note = Weight.MINIMUM, False, (), "foreseen"
-    remarks = ("a bound, no manager: it looks into the simulated host itself",)
+    remarks = ("a bound on who moves the CPUs alone, no manager: it looks into the simulated host itself",)
 
     def __init__(self, name: str) -> None:
         self.name, self.shielded = name, name in SHIELDED_BOUNDS
