@@ -8,6 +8,8 @@ after twice the time.
 
 from __future__ import annotations
 
+import math
+
 from rlctl.envs.reins import CARRIED_RATIO
 
 LEAST_BYTES = 125e3
@@ -17,8 +19,8 @@ FULL_RATIO = 0.95
 """Who sends so much of what all may has sent what there was room for, and shows that it is carried. It is also what is
 left of a rate that was a little too high."""
 
-STEP, MOST_STEP = 0.125, 0.25
-"""The first step of a trial, by which the link is still full if it is as it was, and all later ones: BBR's."""
+STEP = 0.125
+"""Of a trial. After the first one a link that is as it was is still full; the last one that held is near what it is."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
 """Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
@@ -51,7 +53,7 @@ class CarriedRate:
         self._sent, self._seconds = 0.0, 0.0
         self._wait_seconds, self._calm_seconds = RETRY_SECONDS, 0.0
         self._sure = 0.0  # what held before the last step of a trial, until that has held for long
-        self._step, self._top = 0.0, 0.0
+        self._rises, self._top = False, math.inf
 
     @property
     def bound(self) -> float:
@@ -88,7 +90,8 @@ class CarriedRate:
         self.carried, self._new = max(min(self.carried, passed), LEAST_BYTES), False
         if self._wait_seconds > LASTING_SECONDS:
             self.most = self.carried
-        self._sent = self._step = self._sure = self._calm_seconds = 0.0
+        self._sent = self._sure = self._calm_seconds = 0.0
+        self._rises = False
 
     def hold(self, *, calm: bool) -> None:
         """The LC held its target in that window beside a BE that might send all that the others left.
@@ -99,22 +102,21 @@ class CarriedRate:
         if self._sent < FULL_RATIO * self.bound:
             return
         if not calm:
-            if self._step:  # as near to a miss as a trial may come
+            if self._rises:  # as near to a miss as a trial may come
                 self.fall(self._sent)
             return
         self._calm_seconds += self._seconds
         self.most = max(self.most, self.carried)
         known, beyond_seconds = self.carried < self.most, max(self._wait_seconds, BEYOND_SECONDS)
-        if self._step and self.carried >= self._top:
-            self._step, self._calm_seconds = 0.0, 0.0
-        elif self._step:
-            self._rise(MOST_STEP)
+        if self._rises and self.carried >= self._top:
+            self._rises, self._calm_seconds = False, 0.0
+        elif self._rises:
+            self._rise()
         elif self._calm_seconds >= (NEW_SECONDS if self._new else self._wait_seconds if known else beyond_seconds):
-            self._top = self.most if known else float("inf")
-            self._rise(STEP)
+            self._rises, self._top = True, self.most if known else math.inf
+            self._rise()
         elif self._sure and self._calm_seconds >= self._wait_seconds:
             self._sure, self._wait_seconds = 0.0, RETRY_SECONDS
 
-    def _rise(self, step: float) -> None:
-        self._step, self._sure = step, self.carried
-        self.carried = min((1.0 + step) * self.carried, self._top)
+    def _rise(self) -> None:
+        self._sure, self.carried = self.carried, min((1.0 + STEP) * self.carried, self._top)
