@@ -110,7 +110,7 @@ def shipped_or_own(source: str | Path, folder: str, what: str) -> Path:
     shipped = {file.stem: file for file in configs_folder(folder).glob("*.yaml")}
     path = shipped.get(str(source), Path(source))
     if path.suffix not in YAML:
-        raise ConfigError(f"no {what} {str(source)!r}, and it is no .yaml file{meant(str(source), sorted(shipped))}")
+        raise ConfigError(f"no {what} {str(source)!r}, nor is it a .yaml file{meant(str(source), sorted(shipped))}")
     return path
 
 

@@ -91,7 +91,8 @@ def _watch(
     for watched in _unsaid(warming, last):
         record.write(watched)
         summary.add(watched)
-    log.info("watching with %s, warm after %d ticks; answers go to %s", _name_tick(shadows), shadows.ticks, record.path)
+    names = ", ".join(catalogue.label(one.policy.name) for one in shadows.shadows)
+    log.info("watching with %s, warm after %d ticks; answers go to %s", names, shadows.ticks, record.path)
     while True:
         summary.tell(shadows, record, tail)
         left = ends - time.monotonic()
@@ -143,10 +144,6 @@ class _Summary:
             problems = [f"{count} {what}" for what, count in counts.items() if count]
             told = [f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind", *of_each, *problems]
             log.info("%s", "; ".join(told))
-
-
-def _name_tick(shadows: Shadows) -> str:
-    return ", ".join(catalogue.label(one.policy.name) for one in shadows.shadows)
 
 
 _Said = tuple[str, int, float]

@@ -78,7 +78,7 @@ def rows(
     last = ticks[-1]
     return [
         _tick(ticks, now_seconds),
-        _acting(last),
+        ScreenRow("acting", acting_policy(last), Mood.WARN if last.fallback else Mood.PLAIN),
         _slack(last),
         _load(last),
         *_waits(last),
@@ -143,10 +143,6 @@ def _tick(ticks: Sequence[Tick], now_seconds: float) -> ScreenRow:
             "tick", f"STALE: the last, {last.index}, is {age:.0f} s old, of {clock(last.wall_seconds)}", Mood.BAD
         )
     return ScreenRow("tick", f"{last.index} at {clock(last.wall_seconds)}, {age:.1f} s ago")
-
-
-def _acting(last: Tick) -> ScreenRow:
-    return ScreenRow("acting", acting_policy(last), Mood.WARN if last.fallback else Mood.PLAIN)
 
 
 def _slack(last: Tick) -> ScreenRow:

@@ -182,7 +182,8 @@ def _could(advice: Advice) -> Iterator[str]:
     yield "CPU-hours a day: what BE would use in 24 h with the loads of what was lived through"
     if near < POOR_PERCENT:
         yield "these hosts explain the log poorly: take the figures as a guess"
-    missed, least = (_alone(watched) or {}).get("missed_percent", 0.0), _least_missed(advice.options)
+    missed = (_alone(watched) or {}).get("missed_percent", 0.0)
+    least = min((100.0 - one.qos_percent.mean for one in advice.options), default=100.0)
     if missed > least + UNEXPLAINED_POINTS:
         yield (
             f"the LC alone missed {missed:.1f} % of windows in this log, and at least {least:.1f} % on these hosts: "
@@ -195,10 +196,6 @@ def _could(advice: Advice) -> Iterator[str]:
         if advice.best
         else f"no policy stays within {advice.allowed_percent:g} % of windows missed"
     )
-
-
-def _least_missed(options: Sequence[Option]) -> float:
-    return min((100.0 - one.qos_percent.mean for one in options), default=100.0)
 
 
 def _rows(options: Sequence[Option]) -> Iterator[tuple[str, ...]]:

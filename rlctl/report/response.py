@@ -122,7 +122,8 @@ def text(one: Surface) -> str:
     columns = range(1, len(LOADS), 2)
     rows: list[Sequence[str]] = [("slack \\ load", *(f"{100 * LOADS[column]:.0f} %" for column in columns))]
     for row in range(len(SLACKS) - 1, -1, -2):
-        cells = (_cell(one.be_share[row, column], bool(one.settled[row, column])) for column in columns)
+        shares = ((100 * one.be_share[row, column], one.settled[row, column]) for column in columns)
+        cells = (f"{share:.0f}" if settled else f"~{share:.0f}" for share, settled in shares)
         rows.append((f"{100 * SLACKS[row]:.0f} %", *cells))
     return (
         f"{one.host.title}: percent of its CPUs that BE may use in the end (0: frozen; ~: mean of a cycle)\n"
@@ -146,10 +147,6 @@ def draw(surfaces: Sequence[Surface], title: str) -> Figure:
     figure.colorbar(mesh, ax=list(axes), label="BE may use, % of its CPUs (dots: it cycles)")
     figure.suptitle(title, x=0.01, ha="left", fontsize=11)
     return figure
-
-
-def _cell(share: float, settled: bool) -> str:
-    return f"{100 * share:.0f}" if settled else f"~{100 * share:.0f}"
 
 
 def _readings(
