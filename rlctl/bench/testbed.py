@@ -233,13 +233,12 @@ def moves(run: LiveRun) -> Iterator[str]:
     for place, tick in enumerate(run.ticks[2:], 2):  # in the first one a rein that was in hand before is taken again
         if (rein := tick.telemetry.rein) == (before := run.ticks[place - 1].telemetry.rein):
             continue
-        sent = [_sent_mbit(one.telemetry) for one in run.ticks]
-        parts = [part for part in (sent[max(place - AROUND, 0) : place], sent[place + 1 :][:AROUND]) if part]
-        around = " and ".join(f"{np.nanmean(part):.1f}" for part in parts)
-        late = sum(tick.telemetry.missed is not False for tick in run.ticks[max(place - AROUND, 0) : place])
+        around = run.ticks[max(place - AROUND, 0) : place], run.ticks[place + 1 :][:AROUND]
+        sent = " and ".join(f"{np.nanmean([_sent_mbit(one.telemetry) for one in part]):.1f}" for part in around if part)
+        late = sum(one.telemetry.missed is not False for one in around[0])
         yield (
             f"{tick.telemetry.time_seconds - first:.0f} s into a run BE was held by its {rein}, not by its {before}: "
-            f"{late} of the {min(place, AROUND)} windows before were missed; it sent {around} Mbit/s in "
+            f"{late} of the {min(place, AROUND)} windows before were missed; it sent {sent} Mbit/s in "
             f"{AROUND} s before and after"
         )
 

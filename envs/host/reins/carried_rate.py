@@ -1,9 +1,8 @@
 """What a link carries, told by nobody: the most that was seen to pass, less by evidence, more by trial.
 
-Only a full link shows its rate, and one that never is full needs no bound. So the most that passed stands, as in BBR's
-max filter. Where the LC misses beside less than that, what passed then is what the link carries now. What fell is tried
-again after a while, in steps, as long as each holds. A trial that fails is taken back at once, and the next one comes
-after twice the time.
+Only a full link shows its rate: the most that passed stands, as in BBR's max filter. Where the LC misses beside less,
+what passed then is what the link carries now. What fell is tried again after a while, in steps, as long as each holds.
+A trial that fails is taken back at once, and the next one comes after twice the time.
 """
 
 from __future__ import annotations
@@ -63,8 +62,7 @@ class CarriedRate:
     def see(self, sent: float, seconds: float) -> None:
         """Take in what all together sent in a second of a window so long.
 
-        In one window alone a queue that was empty takes more than the link carries, and drops the rest. So two in a row
-        count, by their mean.
+        In one window alone an empty queue takes more than the link carries. So two in a row count, by their mean.
         """
         passed = 0.5 * (sent + self._sent)
         self.carried, self.most = max(self.carried, passed), max(self.most, passed)
@@ -90,8 +88,7 @@ class CarriedRate:
         self.carried, self._new = max(min(self.carried, passed), LEAST_BYTES), False
         if self._wait_seconds > LASTING_SECONDS:
             self.most = self.carried
-        self._sent = self._sure = self._calm_seconds = 0.0
-        self._rises = False
+        self._rises, self._sent, self._sure, self._calm_seconds = False, 0.0, 0.0, 0.0
 
     def hold(self, *, calm: bool) -> None:
         """The LC held its target in that window beside a BE that might send all that the others left.
