@@ -7,6 +7,7 @@ look that showed a request above the target, which may be later: BE fills a queu
 windows in a row that then miss, `missed` all within eight: the policy, which knows nothing, goes back to its quota
 behind the shield, with the guard (`on`) or without (`off`). `log` is with the guard, which looks at nginx' access log
 as in service and not at the load generator. `alone` is the same with BE frozen: what the LC misses by itself.
+With `--rein link` BE has what the LC leaves of the link instead, as far as its rate was known before it halved.
 At rest, for a while with the guard and nothing changing, every alarm is counted; `false` are those in whose window the
 LC met its target. Needs root.
 With 20 repeats, half an hour.
@@ -15,6 +16,7 @@ With 20 repeats, half an hour.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import random
@@ -35,6 +37,7 @@ from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.latency.line_formats import nginx_lines
 from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.poller import HostSample
+from rlctl.envs.reins import Rein
 from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
@@ -165,9 +168,10 @@ def inner_guard(bed: Testbed) -> FastGuard:
 ROWS = ("alone", "off", "on")
 
 
-def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None) -> Run:
+def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None, rein: Rein = Rein.CPU) -> Run:
     """Bring one overload about: BE frozen throughout, without the guard, or with it."""
-    quota_ratio, guarded = 0.0 if row == "alone" else QUOTA[scenario.be.kind], row in ("on", "log")
+    running = QUOTA[scenario.be.kind] if rein is Rein.CPU else 1.0
+    quota_ratio, guarded = 0.0 if row == "alone" else running, row in ("on", "log")
     step = Step(LOW if scenario.link else HIGH)
     ticks, held = MemoryRecorder(), Held(bed, step)
     guard = inner_guard(bed) if guarded else None
@@ -188,7 +192,7 @@ def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None
     time.sleep(random.uniform(0.0, scenario.tick_seconds))
     watch.look = look if guarded else None
     try:
-        with bed.between(DRIVE_SECONDS, lambda: bed.plant.drive()):
+        with bed.between(DRIVE_SECONDS, lambda: bed.plant.drive()), held_by(bed, scenario, rein):
             recorder = Tee(ticks, held, *((guard,) if guard else ()), *((Reads(log),) if log else ()))
             loop = controller(bed, scenario, recorder, guard, quota_ratio)
             loop.run(seconds=STEP_SECONDS + AFTER_TICKS * scenario.tick_seconds)
@@ -202,6 +206,13 @@ def overload(bed: Testbed, scenario: LiveScenario, row: str, log: TextLog | None
     of_late = max(held.first_seconds - held.late_seconds, 0.0)
     asked = since - step.asked_seconds
     return Run(held.first_seconds - since, missed_at_once(after), missed(after), asked, of_late, early)
+
+
+def held_by(bed: Testbed, scenario: LiveScenario, rein: Rein) -> contextlib.AbstractContextManager[object]:
+    """A rein that is in hand; the link's knows the rate that a run begins with."""
+    if rein is Rein.CPU or scenario.link is None:
+        return contextlib.nullcontext()
+    return bed.reins({"in_hand": rein, "most": {rein: scenario.link.rate_mbit(0.0) * 1e6 / 8.0}})
 
 
 def log_of(bed: Testbed, nginx: Nginx) -> TextLog:
@@ -270,6 +281,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this bench."""
     parser.add_argument("scenario", nargs="?", default="live-nginx", help="live-nginx, live-memcached or live-network")
     parser.add_argument("--repeats", type=int, default=20, metavar="N", help="overloads with and without (default: 20)")
+    parser.add_argument("--rein", choices=("cpu", "link"), default="cpu", help="what holds BE (default: cpu)")
     parser.add_argument("--rest", type=float, default=300.0, metavar="SECONDS", help="at rest (default: 300)")
 
 
@@ -278,6 +290,8 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
     scenario = live_scenario(args.scenario)
     if scenario.be.kind not in QUOTA:
         raise ConfigError(f"{args.scenario}: its BE has no quota here that fits; there is: {', '.join(QUOTA)}")
+    if args.rein == "link" and not scenario.link:
+        raise ConfigError(f"{args.scenario} has no link")
     if scenario.link:
         rate = scenario.link.rates[0][1]
         halved = scenario.link.model_copy(update={"rates": ((0.0, rate), (STEP_SECONDS, rate / 2.0))})
@@ -292,7 +306,7 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
         log = log_of(bed, nginx) if nginx else None
         for repeat in range(args.repeats):
             for row in rows[repeat % len(rows) :] + rows[: repeat % len(rows)]:
-                runs[row].append(one := overload(bed, scenario, row, log if row == "log" else None))
+                runs[row].append(one := overload(bed, scenario, row, log if row == "log" else None, Rein(args.rein)))
                 print(f"repeat {repeat + 1}, {row}: {one}", file=sys.stderr, flush=True)
         alarms, false, rest_missed = at_rest(bed, scenario, args.rest)
     found = [summary(row, runs[row]) for row in rows]
