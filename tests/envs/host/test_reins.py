@@ -288,9 +288,40 @@ class Interface:
     def hold(self, bytes_per_second):
         self.held = bytes_per_second
 
-    def follow(self, groups): ...
+    def follow(self, groups):
+        self.groups = groups
 
-    def close(self): ...
+    def close(self):
+        self.groups = None
+
+
+def test_link_without_class_is_not_touched():
+    share = LinkShare(Interface, lambda: 0)
+    share.follow(["be"])
+    share.hold(0.5)
+    share.close()
+    assert share._link is None
+
+
+def test_open_link_is_held_followed_and_closed():
+    link = Interface()
+    share = LinkShare.of(link)
+    share.hold(0.5)
+    assert link.held == 0.5 * CARRIED_RATIO * LEAST_BYTES
+    share.follow(["be"])
+    assert link.groups == ["be"]
+    share.close()
+    assert link.groups is None
+
+
+def test_use_of_link_is_by_the_second():
+    link = Interface()
+    share = LinkShare.of(link)
+    assert share.read_use(0.0) == {}
+    link.sent = 500_000, 0
+    readings = share.read_use(2.0)
+    assert (readings[LINK_SENT], readings[OTHERS]) == (2.0, 1.0), "two seconds, and no more than all of it"
+    assert share.read_use(2.0) == {}, "no time has passed"
 
 
 def test_link_is_shared_by_what_it_carries():
