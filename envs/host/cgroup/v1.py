@@ -274,14 +274,14 @@ def _walk(first: D, driver_of: Callable[[Path], D]) -> list[D]:
     found = [first]
     for driver in found:
         found += map(driver_of, child_groups(driver._knobs, driver.group))
-        if len(found) > MOST_FAMILY:
+        if len(found) - 1 > MOST_FAMILY:
             break
-    return found[: MOST_FAMILY + 1]
+    return found[: MOST_FAMILY + 2]
 
 
 def _of_bearable_size(family: Sequence[D]) -> Sequence[D]:
     """The family, unless it is cut off. Raises CgroupError, since no tick has the time for more."""
-    if len(family) > MOST_FAMILY:
+    if len(family) - 1 > MOST_FAMILY:  # but for the group itself
         raise CgroupError(
             f"{family[0].group}: more than {MOST_FAMILY} control groups are in it, too many for one tick: "
             "run less best-effort work in it, or name groups below it"
