@@ -5,8 +5,8 @@ every group and reads it back. `cpu` is the CPU time of it, which a busy machine
 Then as many groups appear at once: how long it takes until all are under control, between ticks, and what a tick takes.
 With --depth and --width one BE group holds a family of its own, nested or side by side: CPU time of a start, of a tick
 with a change, and of a stop; `own` is without the kernel's. That is linear, and the kernel's is not: at a write of a
-quota or of CPUs it looks at all groups beside. The groups are made here and removed at the end; nothing runs in them. Needs root.
-Exit code 1 if 100 groups take longer than the budget.
+quota or of CPUs it looks at all groups beside. The groups are made here and removed at the end; nothing runs in them.
+Needs root. Exit code 1 if 100 groups take longer than the budget.
 """
 
 from __future__ import annotations
