@@ -174,7 +174,7 @@ class Bed:
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "compiled")
         stack.callback(plain.close)
-        self._layout, self._plain = layout, plain
+        self._layout, self._plain, self.checkout = layout, plain, ROOT
         for name in (self.top, f"{self.top}/lc", f"{self.top}/be-0"):
             group = Group.create(layout, name, plain)
             stack.callback(group.remove)
@@ -230,7 +230,9 @@ class Bed:
         told = self.folder / "stderr"
         with told.open("wb") as stderr:
             begun = time.time()
-            daemon = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr, env=self.environment)
+            daemon = subprocess.Popen(
+                command, stdout=subprocess.DEVNULL, stderr=stderr, env=self.environment, cwd=self.checkout
+            )
         try:
             written = awaited(daemon, log, ticks, told, scraped=section)
             yield daemon, begun, written
@@ -337,6 +339,18 @@ def busy(bed: Bed, policy: str, seconds: float, row: tuple[int, int, int]) -> di
     }
 
 
+def decisions_in_turns(bed: Bed, policy: str, before: Path, seconds: float, rounds: int = 2) -> dict[str, list[float]]:
+    """Seconds of two checkouts' decisions, with the most lines and groups of BUSY; five a second."""
+    lines, groups, _ = BUSY[2]
+    found: dict[str, list[float]] = {"before": [], "now": []}
+    with bed.groups(1, groups), bed.lines(lines):
+        for checkout in [before, ROOT] * rounds:
+            bed.checkout = checkout
+            with bed.served(policy, ticks=5 + round(5 * seconds), metrics=True, tick_seconds=0.2) as (*_, written):
+                found["now" if checkout is ROOT else "before"] += [tick["decision_seconds"] for tick in written[5:]]
+    return found
+
+
 def _cpu_seconds(pid: int) -> float:
     return sum(psutil.Process(pid).cpu_times()[:2])  # user and system
 
@@ -375,6 +389,9 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ticks", type=int, default=300, help="before memory is looked at (default: %(default)s)")
     parser.add_argument("--starts", type=int, default=5, help="of which the median counts (default: %(default)s)")
     parser.add_argument("--decisions", type=int, default=5000, help="of the chain (default: %(default)s)")
+    parser.add_argument(
+        "--before", type=Path, metavar="CHECKOUT", help="only its daemon's decisions and ours, in turns"
+    )
     parser.add_argument("--busy", type=float, default=120.0, metavar="SECONDS", help="of each (default: %(default)g)")
 
 
@@ -382,6 +399,14 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
     """Print the figures; exit code 1 if a bound is missed."""
     with contextlib.ExitStack() as stack:
         bed = Bed(stack)
+        if args.before:
+            found = decisions_in_turns(bed, args.bundle, args.before, args.busy)
+            for name, each in found.items():
+                p50, p99 = in_blocks(each, 0.5, 1), in_blocks(each, 0.99, 1)
+                lines, groups, _ = BUSY[2]
+                print(f"{name}: {len(each)} decisions in service, {groups} groups, {lines:,} lines a second:")
+                print(f"  p50 {p50} ms, p99 {p99} ms, most {1e3 * max(each):.3f} ms")
+            return {"schema": 1, "decision_seconds": found}, 0
         forbidden, weights = audit(bed, args.bundle)
         begun = starts(bed, args.bundle, args.starts)
         memory, decided = memories(bed, args.bundle, args.ticks)
