@@ -36,6 +36,9 @@ from rlctl.envs.sim.sharing import Share, contest_of, lc_wants, most_cpus, share
 # Beyond this utilisation a window of a second does not reach a steady state; what comes above it is the backlog's.
 STEADIEST = 0.97
 
+MOST_RPS = 1e15
+"""Requests per second beyond which all loads are alike."""
+
 AT_START = 2000  # channels of the state at the start
 PAUSES = 3000  # channel of BE's pauses
 PACE = 6000  # first channel of what a second of BE's CPU time puts on the link
@@ -163,7 +166,8 @@ def offered_rps(host: Row, c: Row, rate_rps: float, z: float, tick_seconds: floa
     The number of arrivals of a renewal process has a variance of its mean times the squared coefficient of
     variation of the gaps (1 for Poisson). For many it is normal (Cox 1962, Renewal Theory, chapter 3).
     """
-    mean = rate_rps * max(1.0 + c["rate_cv"] * host["rate"], 0.0)
+    # A load that is no number is none, and what no host can be offered is bounded: from there on all numbers are.
+    mean = min(max(0.0, rate_rps), MOST_RPS) * max(1.0 + c["rate_cv"] * host["rate"], 0.0)
     return max(mean + math.sqrt(mean * c["arrival_scv"] / tick_seconds) * z, 0.0)
 
 

@@ -174,7 +174,7 @@ def test_sums_are_those_of_counts(windows, pauses):
 
 FILES = (Path(rlctl.__file__).parent / "configs/plants").glob("*.yaml")
 PLANTS = {path.stem: load_profile(path.stem) for path in FILES} | {name: load_scenario(name).host() for name in REINED}
-LOADED = st.floats(0.0, 3.0) | st.sampled_from([0.0, 1e-300, 1e12])
+LOADED = st.floats(0.0, 3.0) | st.sampled_from([0.0, 1e-300, 1e12, 1e300, np.inf, -np.inf, np.nan])
 ORDERS = st.tuples(st.floats(1e-9, 64.0) | st.sampled_from([np.inf, 1e-300, 1e300]), st.integers(1, 64), FLAG)
 WEIGHTS = st.sampled_from([1.0, 0.002])
 NUMBERS = st.floats(0.0, 1e3) | st.sampled_from([0.0, 1e-300, 1e300])
