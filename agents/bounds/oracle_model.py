@@ -6,7 +6,6 @@ leaves next to no backlog.
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
@@ -15,16 +14,17 @@ from rlctl.agents.bounds.bound import NEVER, UpperBound
 from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.rows import Row, Rows
-from rlctl.envs.sim.link import link_rate
 from rlctl.envs.sim.physics import (
-    STEADIEST,
+    BLOCK,
+    HOST,
+    PERIOD,
     HostOrders,
     Hosts,
     Order,
     Shocks,
     advance_noise,
     capacity_rps,
-    link_wait,
+    divide_cpus,
     noisy_tail_seconds,
     offered_rps,
     order_in,
@@ -32,12 +32,12 @@ from rlctl.envs.sim.physics import (
     pace_of,
     pass_link,
     running_threads,
-    share_cpus,
+    share_in,
     slowness_of,
-    tail_seconds,
+    steady_tail,
 )
 from rlctl.envs.sim.plant import SimBatch
-from rlctl.envs.sim.queueing import delay_probability, pass_backlog, waiting_requests
+from rlctl.envs.sim.queueing import pass_backlog, waiting_requests
 
 RISK_RATIO = 5e-4
 """Probability of missing a window that BE-frozen holds; half of what 99.9 % of the windows leave."""
@@ -72,8 +72,11 @@ class OracleModel(UpperBound):
         return np.where(risk <= RISK_RATIO, (self._chances * work).sum(axis=0), NEVER)
 
 
-FORESEEN = np.dtype([("missed", "f8"), ("backlog_requests", "f8"), ("be_cpus", "f8")])
-"""Of a case: the chance of a tail too long, the backlog after the window, and BE's CPUs."""
+FORESEEN = np.dtype(
+    [(name, "f8") for name in ("missed", "backlog_requests", "be_cpus", "median_seconds", "upper_seconds")]
+)
+"""Of a case: the chance of a tail too long, the backlog after the window, BE's CPUs, and the tail at its noise's median
+and one standard deviation above."""
 
 
 class _Foreseen(Hosts):
@@ -81,73 +84,77 @@ class _Foreseen(Hosts):
 
     def foreseen(self, rate_rps: Array, orders: HostOrders) -> tuple[Array, Array, Array]:
         """Probability of a missed window, backlog after it, and BE CPUs, by case; shape (len(SHOCKS), ...)."""
-        trial = copy.copy(self)
         given = order_rows(
             orders, (len(SHOCKS), *np.broadcast_shapes(orders.quota_cpus.shape, orders.cpuset_cpus.shape))
         )
-        trial.spread_over(given.shape)
         found = np.empty(given.shape, FORESEEN)
         shocks = np.broadcast_to(SHOCKS.reshape(-1, *(1,) * (given.ndim - 1)), given.shape)
         compiled(foresee_all)(
-            trial.rows.reshape(-1), self.constant_rows, given.reshape(-1), found.reshape(-1),
-            np.ascontiguousarray(shocks).reshape(-1), rate_rps, self.tick, self.tick_seconds,
+            self.rows, self.constant_rows, given.reshape(-1), found.reshape(-1), np.empty(BLOCK, HOST),
+            np.empty(BLOCK, PERIOD), np.ascontiguousarray(shocks).reshape(-1), rate_rps, self.tick, self.tick_seconds,
         )  # fmt: skip
         return found["missed"], found["backlog_requests"], found["be_cpus"]
 
 
 @law
 def foresee_all(
-    hosts: Rows, constants: Rows, orders: Rows, found: Rows, shocks: Array, rates_rps: Array, tick: int,
-    tick_seconds: float,
+    hosts: Rows, constants: Rows, orders: Rows, found: Rows, trials: Rows, periods: Rows, shocks: Array,
+    rates_rps: Array, tick: int, tick_seconds: float,
 ) -> None:  # fmt: skip
-    """Every case of every host."""
+    """Every case of every host, host after host; `trials` and `periods` hold those of a BLOCK."""
     count = len(constants)
-    for place in range(len(hosts)):
-        own = place % count
-        foresee(
-            hosts[place],
-            constants[own],
-            order_in(orders[place]),
-            found[place],
-            shocks[place],
-            rates_rps[own],
-            tick,
-            tick_seconds,
-        )
+    for first in range(0, len(orders), count):
+        for begin in range(0, count, BLOCK):
+            own = slice(begin, min(begin + BLOCK, count))
+            these = slice(first + own.start, first + own.stop)
+            foresee_block(
+                hosts[own], constants[own], orders[these], found[these], trials, periods, shocks[these],
+                rates_rps[own], tick * tick_seconds, tick_seconds,
+            )  # fmt: skip
 
 
 @law
-def foresee(
-    host: Row, c: Row, order: Order, found: Row, shock: float, rate_rps: float, tick: int, tick_seconds: float
-) -> None:
-    """One case: the period as `step_block` has it, with the shocks of this case and all of BE's threads.
+def foresee_block(
+    hosts: Rows, constants: Rows, orders: Rows, found: Rows, trials: Rows, periods: Rows, shocks: Array,
+    rates_rps: Array, seconds: float, tick_seconds: float,
+) -> None:  # fmt: skip
+    """A case of each of a few hosts: the period as `step_block` has it, with its shocks and all of BE's threads.
 
     Nobody foresees BE's pauses. A case with more utilisation is one in which BE sends more.
     """
-    seconds = tick * tick_seconds
-    z = likeliest_shocks(c, order, rate_rps, shock, tick_seconds)
-    advance_noise(host, c, z)
-    host["be_pace"] = pace_of(c, shock)
-    be_bytes = c["link_be_bytes"] * host["be_pace"]
-    offered = offered_rps(host, c, rate_rps, z.arrivals, tick_seconds)
-    linked = c["link_bytes_per_second"] < math.inf
-    link = link_rate(c, seconds, tick_seconds, host["credit_bytes"]) if linked else math.inf
-    threads = running_threads(host, c, c["threads"], order.frozen, tick_seconds)
-    slowness = slowness_of(host, c, seconds)
-    share, service, _ = share_cpus(host, c, order, offered, slowness, threads, link, tick_seconds)
-    rho = offered * service * c["imbalance_ratio"] / share.lc_capacity_cpus
+    for place in range(len(hosts)):
+        trials[place] = hosts[place]
+        host, c, order, period = trials[place], constants[place], order_in(orders[place]), periods[place]
+        z = likeliest_shocks(c, order, rates_rps[place], shocks[place], tick_seconds)
+        advance_noise(host, c, z)
+        host["be_pace"] = pace_of(c, shocks[place])
+        period["offered_rps"] = offered_rps(host, c, rates_rps[place], z.arrivals, tick_seconds)
+        period["slowness"] = slowness_of(host, c, seconds)
+        threads = running_threads(host, c, c["threads"], order.frozen, tick_seconds)
+        divide_cpus(host, c, order, period, threads, seconds, tick_seconds)
+    for place in range(len(hosts)):
+        c, period, case = constants[place], periods[place], found[place]
+        tail, offered = steady_tail(c, period), period["offered_rps"]
+        case["median_seconds"] = noisy_tail_seconds(c, tail, offered, 0.0, tick_seconds) - c["base_seconds"]
+        case["upper_seconds"] = noisy_tail_seconds(c, tail, offered, 1.0, tick_seconds) - c["base_seconds"]
+    for place in range(len(hosts)):
+        judge_case(trials[place], constants[place], periods[place], found[place], tick_seconds)
+
+
+@law
+def judge_case(host: Row, c: Row, period: Row, case: Row, tick_seconds: float) -> None:
+    """What comes of a case."""
+    share, service, link = share_in(period), period["service_seconds"], period["link_rate"]
+    offered, be_bytes = period["offered_rps"], c["link_be_bytes"] * host["be_pace"]
     capacity = capacity_rps(c, share, service, be_bytes, link)
     waited, oldest = pass_backlog(host, c["quantile_ratio"], offered, capacity, tick_seconds)
-    delayed = delay_probability(c["servers"], min(rho, STEADIEST))
-    tail = tail_seconds(c, rho, service, share, delayed, link_wait(c, offered, share.be_cpus, be_bytes, link))
-    median = noisy_tail_seconds(c, tail, offered, 0.0, tick_seconds) - c["base_seconds"]
-    upper = noisy_tail_seconds(c, tail, offered, 1.0, tick_seconds) - c["base_seconds"]
     # P(tail > room), from the tail at its noise's median and one standard deviation above: it is lognormal.
-    room = max(c["target_seconds"] - waited - c["base_seconds"], 1e-12)
+    room, median = max(c["target_seconds"] - waited - c["base_seconds"], 1e-12), case["median_seconds"]
     late = oldest + 0.5 * service > c["target_seconds"]
-    found["missed"] = 1.0 if late else upper_tail(math.log(room / median) / math.log(upper / median))
-    found["backlog_requests"] = waiting_requests(host)
-    found["be_cpus"] = pass_link(host, c, offered, share.be_cpus, link, tick_seconds) if linked else share.be_cpus
+    case["missed"] = 1.0 if late else upper_tail(math.log(room / median) / math.log(case["upper_seconds"] / median))
+    case["backlog_requests"] = waiting_requests(host)
+    linked = link < math.inf
+    case["be_cpus"] = pass_link(host, c, offered, share.be_cpus, link, tick_seconds) if linked else share.be_cpus
 
 
 @law

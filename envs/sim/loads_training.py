@@ -15,7 +15,7 @@ from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.rows import Row, Rows
 from rlctl.envs.sim.elementary import cosine_and_sine
-from rlctl.envs.sim.noise import between, key_of, numbered, uniforms
+from rlctl.envs.sim.noise import between, key_of, uniform_of, uniforms
 from rlctl.envs.testbed.traces import in_burst
 
 SHAPE, LEVEL, BURST = 4000, 4100, 4200  # first noise channels: of the shape, of a step's level, of a burst's place
@@ -87,11 +87,11 @@ def load_at(load: Row, seconds: float) -> float:
     # A wave, steps of which each has a level of its own, or one level for ever.
     turns = seconds / load["period_seconds"] + load["phase"]
     wave = 0.5 - 0.5 * cosine_and_sine(turns - math.floor(turns))[0]
-    level = numbered(load["key"], math.floor(seconds / load["step_seconds"]), LEVEL)
+    level = uniform_of(load["key"], math.floor(seconds / load["step_seconds"]), LEVEL)
     share = wave if load["wave"] != 0.0 else level if load["steps"] != 0.0 else load["phase"]
     # One burst a gap, whose place within it is drawn anew for each.
     gap, length = load["gap_seconds"], load["burst_seconds"]
     number = math.floor(seconds / gap)
-    bursts = in_burst(seconds, number, numbered(load["key"], number, BURST), gap, length)
+    bursts = in_burst(seconds, number, uniform_of(load["key"], number, BURST), gap, length)
     burst = load["burst_height"] if bursts else 0.0
     return min(max(load["low"] + (load["high"] - load["low"]) * share + burst, LOWEST), HIGHEST)

@@ -97,7 +97,7 @@ def normals(seeds: NDArray[np.uint64], tick: int, channels: int, first: int = 0)
 
 
 @law
-def numbered(key: Any, number: int, channel: int) -> Any:
+def uniform_of(key: Any, number: int, channel: int) -> Any:
     """A uniform number of a host, from its key, for a whole number from 0 on: of a step, a stretch, a gap."""
     place = (int(np.uint64(channel + 1)) * _GOLDEN + int(np.uint64(number)) * _TICK) & _WORD
     return uniform(key, place)

@@ -362,18 +362,22 @@ def meet_chance(
 
 
 @law
-def divide_cpus(
-    host: Row, c: Row, order: Order, period: Row, at: NDArray[np.uint64], seconds: float, tick_seconds: float
-) -> None:
-    """Who gets which CPU, and what it makes of the LC's service."""
+def meet_be(host: Row, c: Row, frozen: bool, at: NDArray[np.uint64], seconds: float, tick_seconds: float) -> float:
+    """BE threads that run in the period; what they put on the link has noise of its own."""
     if c["link_be_cv"] > 0.0:
         key = key_of(int(host["seed"]))
         host["be_pace"] = pace_of(c, normal_pair(uniform(key, int(at[8])), uniform(key, int(at[9])))[0])
+    return running_threads(host, c, threads_between_pauses(host, c, at, seconds), frozen, tick_seconds)
+
+
+@law
+def divide_cpus(
+    host: Row, c: Row, order: Order, period: Row, threads: float, seconds: float, tick_seconds: float
+) -> None:
+    """Who gets which CPU, and what it makes of the LC's service."""
     offered, link = period["offered_rps"], math.inf
     if c["link_bytes_per_second"] < math.inf:
         link = link_rate(c, seconds, tick_seconds, host["credit_bytes"])
-    threads = threads_between_pauses(host, c, at, seconds)
-    threads = running_threads(host, c, threads, order.frozen, tick_seconds)
     be_bytes = c["link_be_bytes"] * host["be_pace"]
     if host["rein"] != CPU:
         lc_bytes = min(offered * c["link_lc_bytes"], link)
@@ -401,14 +405,19 @@ def share_in(period: Row) -> Share:
 
 
 @law
-def keep_waiting(c: Row, period: Row, tick_seconds: float) -> None:
-    """The tail latency of the period, as its requests show it."""
-    steady = tail_seconds(
+def steady_tail(c: Row, period: Row) -> float:
+    """The period's tail latency before the noise of its requests, as `tail_seconds` has it."""
+    return tail_seconds(
         c, period["utilisation_ratio"], period["service_seconds"], share_in(period), period["delayed_ratio"],
         period["link_seconds"],
     )  # fmt: skip
+
+
+@law
+def keep_waiting(c: Row, period: Row, tick_seconds: float) -> None:
+    """The tail latency of the period, as its requests show it."""
     offered, shock = period["offered_rps"], period["tail_shock"]
-    period["tail_seconds"] = noisy_tail_seconds(c, steady, offered, shock, tick_seconds)
+    period["tail_seconds"] = noisy_tail_seconds(c, steady_tail(c, period), offered, shock, tick_seconds)
 
 
 @law
@@ -480,8 +489,9 @@ def step_block(
     for place in range(len(hosts)):
         meet_chance(hosts[place], constants[place], periods[place], at, rates_rps[place], seconds, tick_seconds)
     for place in range(len(hosts)):
-        order = order_in(orders[place])
-        divide_cpus(hosts[place], constants[place], order, periods[place], at, seconds, tick_seconds)
+        host, c, order = hosts[place], constants[place], order_in(orders[place])
+        threads = meet_be(host, c, order.frozen, at, seconds, tick_seconds)
+        divide_cpus(host, c, order, periods[place], threads, seconds, tick_seconds)
     for place in range(len(hosts)):
         keep_waiting(constants[place], periods[place], tick_seconds)
     for place in range(len(hosts)):
