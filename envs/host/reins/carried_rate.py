@@ -78,13 +78,13 @@ class CarriedRate:
         flooded = self._sent < FULL_RATIO * allowed  # the link itself held back who sends
         if self._sure and (cut or self._sent >= CARRIED_RATIO * self._sure):  # a trial: what held before it still may
             passed = self._sure if cut else max(self._sure, FULL_RATIO * self._sent)
+            if not cut and self.carried >= self._top:  # what was carried once was a little less
+                self.most = max(self._sure, FULL_RATIO * self._top)
             self._wait_seconds = self._wait_seconds if self._new else min(2.0 * self._wait_seconds, LONGEST_SECONDS)
         elif cut:
             passed = max(self._sent, CUT_RATIO * self.bound)
         else:
             passed = (FLOODED_RATIO if flooded else 1.0) * self._sent
-            if not flooded and allowed >= FULL_RATIO * self.bound:  # it is as it was, and that was a little less
-                self.most = min(self.most, FULL_RATIO * self.carried)
         self.carried, self._new = max(min(self.carried, passed), LEAST_BYTES), False
         if self._wait_seconds > LASTING_SECONDS:
             self.most = self.carried

@@ -112,11 +112,19 @@ def test_new_link_is_found_in_seconds():
 
 
 def test_rate_a_little_too_high_is_lowered():
-    carried = CarriedRate(FAST)
-    for _ in range(3):
-        carried.see(carried.bound, 1.0)
-        carried.fall(carried.bound)
-    assert carried.most == pytest.approx(0.95 * 0.88 * 0.88 * FAST)
+    link = Link(FAST)
+    link.rate = 0.99 * CARRIED_RATIO * FAST
+    assert link.pass_windows(60) == 2
+    assert link.carried.most < FAST
+
+
+def test_misses_by_chance_lower_it_for_seconds():
+    link = Link(FAST)
+    for _ in range(20):
+        link.carried.see(link.carried.bound, 1.0)
+        link.carried.fall(link.carried.bound)
+        link.pass_windows(40)
+        assert link.carried.carried == FAST
 
 
 def test_cut_window_tells_little():
