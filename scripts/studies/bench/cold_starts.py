@@ -1,7 +1,7 @@
 """Cold starts of `max_load_rps: auto` on live services: what is believed of their maximum, beside what they can do.
 
 The service has CPU 0 (by its cpuset, but for one with a single thread), the client CPU 1, two processes of BE spin on
-both. The maximum is measured once a service: a client that always has 32 requests outstanding, BE absent. Where the
+both. The maximum is measured once a service: a client that asks for more than is answered, BE absent. Where the
 service's CPU is not full then, the client's is. What that one reached is no maximum of the service: what a full CPU
 would do at that cost counts, marked (~). A start is idle at first, then takes steps of .2 to .8 of what was reached.
 Told for each are the estimate at its end and its bounds, the highest load that held for two seconds by the client,
@@ -40,6 +40,7 @@ IDLE_RATIOS, STEPS = (0.0, 0.07, 0.2), 6
 LEVELS = (0.2, 0.4, 0.6, 0.8)
 IDLE_RPS = 5.0
 SATURATED_SECONDS = 6
+FIRST_RPS, MOST_RPS, SATURATED_RATIO = 125.0, 1e6, 0.8
 FULL_RATIO = 0.9
 """A CPU of which the service uses so much is full; the kernel's housekeeping has the rest."""
 MOST_RATIO = 1.5
@@ -80,13 +81,23 @@ class ColdStart:
         return not 1.0 / MOST_RATIO <= ratio <= MOST_RATIO or self.estimate_rps < self.held_rps
 
 
+def saturate(client: LoadGenerator) -> None:
+    """Ask for more than is answered, and not for much more: a client has to draw and drop that, too."""
+    rate, done = FIRST_RPS, math.inf
+    while done >= SATURATED_RATIO * rate and rate < MOST_RPS:
+        rate *= 2.0
+        client.set_rate(rate)
+        time.sleep(0.5)
+        client.stats()
+        time.sleep(1.0)
+        done = client.stats().done_rps
+
+
 def maximum(service: LcProgram, lc: Group) -> tuple[float, float]:
     """Requests a second without BE: what the client reached, and what the service would do with its CPU full."""
     aimed = replace(service.load(), cpu=1, queue_limit=1000)
     with LoadGenerator(aimed) as client:
-        client.set_rate(1e6)
-        time.sleep(1.0)
-        client.stats()
+        saturate(client)
         before, begun = operators.cpu_seconds(lc), time.monotonic()
         time.sleep(SATURATED_SECONDS)
         done, seconds = client.stats().done_rps, time.monotonic() - begun
