@@ -10,6 +10,8 @@ import pytest
 
 from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.telemetry import number
+from rlctl.envs.testbed.generator_source import as_client_saw
 from rlctl.log.header import limits_in
 from rlctl.log.reader import read_log
 from rlctl.safety.profile import DEFAULT
@@ -67,6 +69,24 @@ def test_two_managers_side_by_side(scenario, tmp_path):
     for name, least in (("weights", True), ("frozen", False)):
         logged = next(read_log([report / f"{name}-1.jsonl"], pytest.fail))
         assert limits_in(logged.header).least_weight is least, "who reads the log goes by what was in force"
+    assert left_behind() <= before
+
+
+@pytest.mark.host
+@pytest.mark.slow
+def test_policy_told_by_kernel_is_judged_by_client(scenario, tmp_path):
+    before, report = left_behind(), tmp_path / "report"
+    done = rlctl(
+        "bench", "--scenario", str(scenario), "--source", "tcp", "--managers", "weights",
+        "--duration", "6", "--repeats", "1", "--report", str(report),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "weights: its source put " in done.stderr
+    logged = list(read_log([report / "weights-1.jsonl"], pytest.fail))
+    told = logged[-1].tick.telemetry
+    seen = as_client_saw(told)
+    assert None not in map(number, (told.tail_latency_seconds, seen.tail_latency_seconds))
+    assert number(told.counters["done_rps"]) == pytest.approx(number(seen.counters["done_rps"]), rel=0.5)
     assert left_behind() <= before
 
 

@@ -135,7 +135,7 @@ def test_absent_command_for_starving_be_is_warned(capsys, serve_yaml):
 
 @pytest.mark.parametrize("pattern", ["'(\\d+'", "'(\\d+)'"])
 def test_log_pattern_without_seconds_is_78(capsys, serve_yaml, pattern):
-    path = serve_yaml("/nowhere/access.log", f"/nowhere/access.log, pattern: {pattern}")
+    path = serve_yaml("nginx-log, path: /nowhere/access.log", f"text, path: /nowhere/access.log, pattern: {pattern}")
     refused(capsys, 78, ["config", "check", str(path)], f"{path}:", "the log pattern")
 
 
