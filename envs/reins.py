@@ -244,8 +244,8 @@ class ReinLaw:
         reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
         used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
         suspect = self.suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
-        if suspect is None:
-            return self.in_hand
+        if suspect is None or (suspect is Rein.CPU and suspect not in reins):
+            return self.in_hand  # the least level holds on the CPUs already
         # 3. It does not go to and fro.
         weigh(self._hand, REINS.index(suspect), self.in_hand in used, telemetry.time_seconds)
         return self.in_hand

@@ -36,8 +36,7 @@ class Sign(StrEnum):
     """Of the newest requests, those of three looks and eight at least, most are above the target, and five or more."""
     OLDEST = "oldest-request"
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
-    late as well the two may be close to each other, else they are of the usual distance. One is enough where BE is
-    held by the link: there requests wait in a queue, and those behind are late too."""
+    late as well the two may be close to each other, else they are of the usual distance."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -86,12 +85,11 @@ class Symptoms:
         self._old_seconds = math.inf, -math.inf
         self.near = False
 
-    def observe(self, now_seconds: float, newest: Newest, *, waits: bool, queues: bool = False) -> dict[Sign, str]:
+    def observe(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
         """The signs of a look, each with the numbers behind it.
 
         Args:
             waits: The LC waits for CPUs.
-            queues: BE is held by the link.
         """
         target, milliseconds = self._target_seconds, f"{self._target_seconds * 1e3:g} ms"
         signs = {}
@@ -109,11 +107,10 @@ class Symptoms:
                 self._old_seconds = math.inf, -math.inf
             long = False
         else:
-            enough_seconds = 0.0 if late >= LEAST_LATE else OLD_SECONDS
-            long = queues or now_seconds - self._old_seconds[0] >= enough_seconds
+            long = now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
         if long:
-            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds}{'' if queues else ' at two looks'}"
+            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds} at two looks"
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
         if (newest.tail_seconds or 0.0) > target:

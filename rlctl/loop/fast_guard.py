@@ -18,7 +18,6 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.poller import HostSample
 from rlctl.envs.plant import Plant
-from rlctl.envs.reins import Rein
 from rlctl.envs.workload import SLO
 from rlctl.log.record import Tick
 from rlctl.loop.failsafe import reason_unwatched
@@ -76,7 +75,6 @@ class FastGuard:
         self._most_false = most_false_alarms
         self._false: dict[tuple[str, Sign], deque[float]] = {(name, sign): deque() for name in slos for sign in Sign}
         self._told_seconds: dict[Sign, float] = {}
-        self._queues = False  # BE is held by the link
         self.unheeded: frozenset[tuple[str, Sign]] = frozenset()
         self.begin(plant.limits.safe)
 
@@ -114,7 +112,7 @@ class FastGuard:
                 self._write(safe)
         # All of them at every look, so that each knows its last requests.
         for name, lc in sample.lcs.items():
-            signs = self._signs[name].observe(sample.now_seconds, lc.newest, waits=lc.waits, queues=self._queues)
+            signs = self._signs[name].observe(sample.now_seconds, lc.newest, waits=lc.waits)
             heeded = next((sign for sign in signs if (name, sign) not in self.unheeded), None)
             # One alarm a period: after the first BE has next to nothing, and there is nothing more to cut.
             if heeded and self._alarm is None and not self._is_held():
@@ -124,7 +122,6 @@ class FastGuard:
     def write(self, tick: Tick) -> None:
         """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""
         now = tick.telemetry.time_seconds
-        self._queues = tick.telemetry.rein == Rein.LINK
         # A false alarm is a cut in a window that then met its target.
         if tick.alarm and tick.false_alarm:
             self._false[tick.alarm.lc, tick.alarm.sign].append(now)

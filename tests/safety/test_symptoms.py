@@ -12,10 +12,10 @@ GOAL = SLO(0.010, 0.95, 1000.0)
 GOOD, LATE = 0.002, 0.030
 
 
-def seen(*looks, slo=GOAL, waits=False, queues=False, apart_seconds=0.020):
+def seen(*looks, slo=GOAL, waits=False, apart_seconds=0.020):
     """The signs of the last of some looks."""
     signs = Symptoms(slo)
-    return [set(signs.observe(apart_seconds * n, look, waits=waits, queues=queues)) for n, look in enumerate(looks)][-1]
+    return [set(signs.observe(apart_seconds * n, look, waits=waits)) for n, look in enumerate(looks)][-1]
 
 
 @pytest.mark.parametrize(
@@ -62,11 +62,6 @@ def test_old_request_is_a_sign_when_ageing():
     assert seen(old, old) == {Sign.OLDEST}
     assert seen(old, young, old) == set()
     assert seen(old, NOTHING, old) == set(), "a source that did not answer says nothing"
-
-
-def test_one_old_request_is_enough_behind_a_link():
-    assert seen(Newest(oldest_seconds=0.012), queues=True) == {Sign.OLDEST}
-    assert seen(Newest([LATE] * 2, oldest_seconds=0.008), queues=True) == set()
 
 
 def test_old_request_counts_sooner_among_late_ones():
