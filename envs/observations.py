@@ -238,6 +238,8 @@ def see_hosts(
         for place in range(first, last):
             if readings[place]["rein"] != memories[place]["rein"]:
                 take_rein(memories[place], readings[place], limits[place])
+            elif readings[place]["fell_ratio"] > 0.0:
+                expect_backlog(memories[place], float(readings[place]["time_seconds"]))
             load, ratio = book_host(
                 memories[place], readings[place], allocations[place], limits[place], tick_seconds, hidden
             )

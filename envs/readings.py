@@ -23,6 +23,7 @@ class Readings(NamedTuple):
             sees it.
         rein: What moved BE's level, its place among `rlctl.envs.reins.REINS`.
         be_used_ratio: BE's use of that level as a share of everything; of the CPUs `be_cpus` says it.
+        fell_ratio: By how much less the link is taken to carry; what was missed before was no level's doing then.
     """
 
     time_seconds: Array
@@ -44,6 +45,7 @@ class Readings(NamedTuple):
     true_latency_seconds: Array
     rein: Array
     be_used_ratio: Array
+    fell_ratio: Array
 
     @property
     def latency_seconds(self) -> Array:

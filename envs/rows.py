@@ -24,6 +24,7 @@ READING_NAMES = (
     "time_seconds", "target_seconds", "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost",
     "age_seconds", "cpi", "lc_cpu_seconds_per_request", "lc_cpus", "be_cpus", "host_cpus", "lc_pressure_ratio",
     "lc_run_delay_ratio", "be_work_rate", "true_latency_seconds", "rein", "be_used_ratio",
+    "fell_ratio",
 )  # fmt: skip
 
 

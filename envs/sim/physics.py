@@ -30,7 +30,7 @@ from rlctl.envs.sim.queueing import (
     sojourn_quantile,
     waiting_requests,
 )
-from rlctl.envs.sim.reins import HAND, begin_hand, is_least, level_of, note_miss, note_use, on_cpus
+from rlctl.envs.sim.reins import HAND, begin_hand, is_least, level_of, note_latency, note_use, on_cpus
 from rlctl.envs.sim.sharing import Share, contest_of, lc_wants, most_cpus, share_out
 
 # Beyond this utilisation a window of a second does not reach a steady state; what comes above it is the backlog's.
@@ -61,7 +61,7 @@ WINDOW = np.dtype(
         ("tail_latency_seconds", "f8"), ("oldest_request_seconds", "f8"), ("offered_rps", "f8"), ("done_rps", "f8"),
         ("utilisation_ratio", "f8"), ("lc_cpus", "f8"), ("be_cpus", "f8"), ("host_cpus", "f8"),
         ("be_work_ratio", "f8"), ("contended_ratio", "f8"), ("cpi", "f8"), ("watts", "f8"), ("missing", "?"),
-        ("rein", "f8"), ("be_used_ratio", "f8"), ("others_ratio", "f8"),
+        ("rein", "f8"), ("be_used_ratio", "f8"), ("others_ratio", "f8"), ("fell_ratio", "f8"),
     ], align=True,
 )  # fmt: skip
 """What happened on one host, see `Window`."""
@@ -96,7 +96,8 @@ class Window:
         contended_ratio: Share of the time in which BE ran on the LC's CPUs.
         missing: The latency and load of this window never reach a sensor.
         rein: What moved BE's level, as in `Readings`; so `be_used_ratio`.
-        others_ratio: What all but BE sent on the link, by the most that it was seen to send.
+        others_ratio: What all but BE sent on the link, by what that is taken to carry.
+        fell_ratio: The share by which it was taken to carry less, after the window before.
     """
 
     __slots__ = ("rows",)
@@ -458,17 +459,20 @@ def end_period(host: Row, c: Row, order: Order, period: Row, window: Row, second
     window["cpi"] = cpi * (1.0 + c["cpi_cv"] * period["cpi_shock"])
     window["watts"] = c["idle_watts"] + c["watts_per_cpu"] * window["host_cpus"]
     window["missing"] = period["missing"] != 0.0
-    window["rein"], window["be_used_ratio"], window["others_ratio"] = host["rein"], 0.0, 0.0
+    window["rein"] = host["rein"]
+    window["be_used_ratio"] = window["others_ratio"] = window["fell_ratio"] = 0.0
     if c["rein"] != CPU:
         sent, quota, cpuset = carried * be_bytes, order.quota_cpus, order.cpuset_cpus
-        note_use(host, c, window, level_of(c, quota, cpuset), min(done * c["link_lc_bytes"], link - sent), sent)
-        missed = max(window["tail_latency_seconds"], window["oldest_request_seconds"]) > c["target_seconds"]
-        if missed and not order.frozen:
+        level = level_of(c, quota, cpuset)
+        note_use(host, c, window, level, min(done * c["link_lc_bytes"], link - sent), sent, link, tick_seconds)
+        latency = max(window["tail_latency_seconds"], window["oldest_request_seconds"])
+        if not (order.frozen or (host["rein"] != CPU and is_least(quota, cpuset))):
             # The LC waits for the link where that is more of its tail, or what its backlog waits for.
             behind = period["link_seconds"] > 0.5 * period["tail_seconds"]
             if waited > c["target_seconds"]:
                 behind = link_rps(c, share.be_cpus * be_bytes, link) <= capacity
-            note_miss(host, c, behind, 0.0 if is_least(quota, cpuset) else be_cpus_burned, sent, seconds)
+            burned = 0.0 if is_least(quota, cpuset) else be_cpus_burned
+            note_latency(host, c, latency / c["target_seconds"], behind, level, burned, sent, seconds)
 
 
 @law
@@ -618,8 +622,6 @@ def constant_rows(constants: Constants, count: int, tick_seconds: float) -> Rows
     columns["spike_chance"] = c.spikes_per_hour * tick_seconds / 3600.0
     most = np.minimum(c.threads, c.own_cpus + c.shared_cpus)  # what BE would use alone
     columns["solo_cpus"] = np.minimum(most, c.link_bytes_per_second / np.maximum(c.link_be_bytes, 1e-9))
-    columns["link_most_bytes"] = c.most_seen_ratio * c.link_bytes_per_second
-    columns["be_most_bytes"] = np.maximum(columns["solo_cpus"] * c.link_be_bytes, 1e-9)
     rows = np.empty(count, np.dtype([(name, "f8") for name in sorted(columns)]))
     for name, column in columns.items():
         rows[name] = column

@@ -20,6 +20,7 @@ from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import load_rows, training_load, training_loads
 from rlctl.envs.sim.physics import HostOrders, Hosts, Window
 from rlctl.envs.sim.profile import Constants, HostProfile
+from rlctl.envs.sim.reins import take_rein
 from rlctl.envs.sim.sensing import Sensors
 from rlctl.envs.telemetry import Telemetry
 from rlctl.envs.workload import Weight
@@ -74,7 +75,7 @@ class SimHosts(ABC):
 
     def take_reins(self) -> None:
         """Have the hosts' other reins in hand, on those that have one."""
-        self.hosts.rows["rein"] = self.hosts.constant_rows["rein"]
+        take_rein(self.hosts.rows, self.hosts.constant_rows)
 
     def rate_rps(self, tick: int) -> Array:
         """The configured load in requests per second, shape (n,)."""

@@ -172,8 +172,8 @@ class ReinConstants(Strict):
 
     rein: float = Field(0.0, ge=0.0, le=2.0)
     """0 nothing, 1 the link, 2 the disk; whichever it is has the constants of `link`."""
-    most_seen_ratio: float = Field(1.0, gt=0.0)
-    """What the link was ever seen to send, by its full rate: what is dropped and sent again counts, too."""
+    most_seen_ratio: float = Field(1.0, ge=1.0)
+    """What is sent into a full link, by what that carries: what is dropped and sent again counts, too."""
 
 
 NO_REIN = ReinConstants.model_validate({})

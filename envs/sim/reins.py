@@ -1,7 +1,7 @@
 """The reins of a simulated host: its CPUs, and its link or its disk, as `rlctl.envs.host.reins` moves them.
 
-Under the CPUs' rein a level is a quota and a cpuset. Under another one the CPUs are BE's, and a level bounds its bytes.
-What was the most until now is known from the start: such a rein is taken only once the link or disk was full.
+Under the CPUs' rein a level is a quota and a cpuset. Under another one the CPUs are BE's, and a level bounds its bytes:
+as a share of what the link or disk is taken to carry, see `rlctl.envs.host.reins.carried_rate`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,18 @@ from __future__ import annotations
 import numpy as np
 
 from rlctl.envs.allocation import Limits
+from rlctl.envs.host.reins.carried_rate import (
+    CALM_RATIO,
+    CARRIED,
+    LEAST_BYTES,
+    begin_link,
+    judge_window,
+    see_window,
+)
 from rlctl.envs.law import law
 from rlctl.envs.reins import (
     CPU,
+    DISK,
     LEAST_DISK_BYTES,
     LINK,
     LITTLE_CPUS,
@@ -25,17 +34,27 @@ from rlctl.envs.rows import Row, Rows
 
 HAND = [
     ("rein", "f8"), ("suspect", "f8"), ("windows", "f8"), ("seen_seconds", "f8"), ("taken_seconds", "f8"),
-    ("lc_share", "f8"),
+    ("others_bytes", "f8"), ("allowed_bytes", "f8"), ("fell_ratio", "f8"), *CARRIED,
 ]  # fmt: skip
-"""Of a host's row: what `weigh` takes, and what the LC sent last on the link, by the most that was seen there."""
+"""Of a host's row: what `weigh` takes, what the LC moved last on its link or disk, what all might, by what share that
+fell, and what it carries."""
 
 LEAST_CPUS = Limits(1).min_quota_cpus
+NEARLY_FULL = 0.999
 
 
 def begin_hand(rows: Rows) -> None:
     """The CPUs' rein is in hand, on all hosts, and nothing speaks against it."""
     rows["rein"] = rows["suspect"] = CPU
-    rows["taken_seconds"] = -np.inf
+    rows["taken_seconds"], rows["allowed_bytes"] = -np.inf, np.inf
+    begin_link(rows, LEAST_BYTES, True)
+
+
+def take_rein(rows: Rows, constants: Rows) -> None:
+    """Have hosts' other reins in hand, where they have one, and known what those carry."""
+    rows["rein"] = constants["rein"]
+    rows["most_bytes"] = rows["carried_bytes"] = constants["link_bytes_per_second"]
+    rows["is_new"] = False
 
 
 @law
@@ -51,9 +70,10 @@ def is_least(quota_cpus: float, cpuset_cpus: float) -> bool:
 
 
 @law
-def disk_room(host: Row, c: Row, level: float) -> float:
+def disk_room(host: Row, level: float) -> float:
     """Bytes per second that a level of the disk lets BE do."""
-    return max(share_of_disk(level, host["lc_share"]) * c["link_most_bytes"], LEAST_DISK_BYTES)
+    most = host["most_bytes"]
+    return max(share_of_disk(level, min(host["others_bytes"] / most, 1.0)) * most, LEAST_DISK_BYTES)
 
 
 @law
@@ -69,41 +89,58 @@ def on_cpus(
     level = level_of(c, quota_cpus, cpuset_cpus)
     if host["rein"] == LINK:
         # The LC's class is never held, and BE's borrows what it leaves, packet by packet.
-        room = max(share_of_link(level, host["lc_share"]) * c["link_most_bytes"] - lc_bytes, 0.0)
+        carried = host["carried_bytes"]
+        host["allowed_bytes"] = share_of_link(level, host["others_bytes"] / carried) * carried
+        room = max(host["allowed_bytes"] - lc_bytes, 0.0)
     else:
-        room = disk_room(host, c, level)
+        room = disk_room(host, level)
     # BE sleeps while its bytes wait, and comes back with the next ones: as if its quota were what these take.
     held = room / max(be_bytes, 1e-9)
     return (min(quota_cpus, held), cpuset_cpus) if is_least(quota_cpus, cpuset_cpus) else (held, c["host_cpus"])
 
 
 @law
-def note_use(host: Row, c: Row, window: Row, level: float, lc_bytes: float, be_bytes: float) -> None:
-    """Write what was used of the rein in hand.
+def note_use(
+    host: Row, c: Row, window: Row, level: float, lc_bytes: float, be_bytes: float, link: float, seconds: float
+) -> None:
+    """Write what was used of the rein in hand, and what the link or disk is seen to carry.
 
     Args:
-        lc_bytes, be_bytes: Bytes per second that both sent.
+        lc_bytes, be_bytes, link: Bytes per second that both sent, and that the link takes.
+        seconds: Length of the period.
     """
-    others = min(lc_bytes / c["link_most_bytes"], 1.0)
+    if host["rein"] == DISK:
+        window["be_used_ratio"] = level * min(be_bytes / disk_room(host, level), 1.0)
+    sent = lc_bytes + be_bytes
+    full = sent >= NEARLY_FULL * link
+    see_window(host, sent * c["most_seen_ratio"] if full else sent, seconds)
+    host["others_bytes"], window["fell_ratio"], host["fell_ratio"] = lc_bytes, host["fell_ratio"], 0.0
     if host["rein"] == LINK:
-        share, be = share_of_link(level, host["lc_share"]), be_bytes / c["link_most_bytes"]
-        window["be_used_ratio"], window["others_ratio"] = level_used(level, share, others, be), others
-    elif host["rein"] != CPU:
-        window["be_used_ratio"] = level * min(be_bytes / disk_room(host, c, level), 1.0)
-    host["lc_share"] = others
+        carried = host["carried_bytes"]
+        others, share = min(lc_bytes / carried, 1.0), min(host["allowed_bytes"] / carried, 1.0)
+        window["be_used_ratio"] = level_used(level, share, others, be_bytes / carried)
+        window["others_ratio"] = others
 
 
 @law
-def note_miss(host: Row, c: Row, behind: bool, be_cpus: float, be_bytes: float, seconds: float) -> None:
-    """Have a window that was missed beside a BE that ran speak for a rein, as `ReinLaw` does by what sensors say.
+def note_latency(
+    host: Row, c: Row, ratio: float, behind: bool, level: float, be_cpus: float, be_bytes: float, seconds: float
+) -> None:
+    """Have a window beside a BE that ran speak for a rein, and the link in hand learn from it, as `Reins.look` does.
 
     Args:
+        ratio: Latency by the target.
         behind: The LC waited longer behind the link or disk than for its CPUs.
         be_cpus, be_bytes: What BE used in a second, of the CPUs beyond the least level.
     """
-    burned, sent = be_cpus >= LITTLE_CPUS, be_bytes >= LITTLE_RATIO * c["be_most_bytes"]
+    rein, missed, burned = host["rein"], ratio > 1.0, be_cpus >= LITTLE_CPUS
+    sent = be_bytes >= LITTLE_RATIO * host["carried_bytes"]
+    used = burned if rein == CPU else sent
     # To hold BE by what it does not use is no hold at all.
-    if behind and sent:
-        weigh(host, c["rein"], burned if host["rein"] == CPU else sent, seconds)
-    elif burned and not behind:
-        weigh(host, float(CPU), burned if host["rein"] == CPU else sent, seconds)
+    if missed and behind and sent:
+        weigh(host, c["rein"], used, seconds)
+    elif missed and burned and not behind:
+        weigh(host, float(CPU), used, seconds)
+    if rein == LINK and (behind or not missed or not burned):
+        calm, allowed = ratio <= CALM_RATIO, host["allowed_bytes"]
+        host["fell_ratio"] = judge_window(host, allowed, be_bytes, level, missed, calm, 1.0)

@@ -14,6 +14,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.reins import CARRIED_RATIO, CPU, DISK_CARRIED_RATIO, REINS, Rein
 from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, HostProfile
+from rlctl.envs.sim.reins import take_rein
 from rlctl.envs.sim.sharing import fair_share
 from rlctl.envs.sim.surface import Cell
 
@@ -248,7 +249,7 @@ def _simulate(cells: Sequence[Cell], rows: Mapping[str, Array], seeds: int) -> t
     settled = [cell.settled_windows for cell in cells]
     windows = []
     for _ in range(1 + max(settled)):
-        hosts.rows["rein"] = hosts.constants.rein
+        take_rein(hosts.rows, hosts.constant_rows)
         windows.append(hosts.step(rate, orders))
     windows = windows[1:]
 

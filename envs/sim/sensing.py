@@ -12,7 +12,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
-from rlctl.envs.reins import OTHERS, REINS, USE, Rein
+from rlctl.envs.reins import LINK_FELL, OTHERS, REINS, USE, Rein
 from rlctl.envs.rows import READING, READING_NAMES, Row, Rows
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -87,6 +87,7 @@ def read_sensor(sensor: Row, c: Row, window: Row, reading: Row, time_seconds: fl
     reading["be_work_rate"] = window["be_work_ratio"]
     reading["true_latency_seconds"] = max(window["tail_latency_seconds"], window["oldest_request_seconds"])
     reading["rein"], reading["be_used_ratio"] = window["rein"], window["be_used_ratio"]
+    reading["fell_ratio"] = window["fell_ratio"]
 
 
 @law
@@ -169,7 +170,8 @@ def _tell_host(
     own: dict[str, Any] = {name: Value(r[name]) for name in _OWN}
     counters = {"offered_rps": lost or Value(offered_rps, age), "done_rps": lost or Value(done_rps, age)}
     if (rein := REINS[int(r["rein"])]) is not Rein.CPU:
-        counters |= {USE[rein]: Value(r["be_used_ratio"]), OTHERS: Value(others_ratio)}
+        use = {USE[rein]: Value(r["be_used_ratio"]), OTHERS: Value(others_ratio)}
+        counters |= use | {LINK_FELL: Value(r["fell_ratio"])}
     return Telemetry(
         r["time_seconds"],
         r["target_seconds"],

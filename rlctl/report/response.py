@@ -186,4 +186,5 @@ def _readings(
         true_latency_seconds=tail,
         rein=nothing,
         be_used_ratio=nothing,
+        fell_ratio=nothing,
     )

@@ -14,6 +14,7 @@ from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.experience import TOLD, begin_host, book_window, filter_host, log_calm, periods_of, tell
 from rlctl.envs.features import FRAME_SIZE, write_frame
+from rlctl.envs.host.reins.carried_rate import CARRIED, LEAST_BYTES, begin_link, judge_window, see_window
 from rlctl.envs.law import compiled
 from rlctl.envs.level_counts import (
     BINS,
@@ -211,6 +212,18 @@ def test_levels_on_link(level, share, others, be, rein, least_weight):
     require_same(share_of_disk, level, others)
     require_same(level_used, level, share, others, be)
     require_same(lc_goes_first, float(rein), least_weight)
+
+
+@given(st.lists(st.tuples(LOADED, LOADED, LOADED, FLAG, FLAG, st.sampled_from([0.5, 1.0])), max_size=40))
+def test_what_links_carry(windows):
+    links = np.zeros(2, np.dtype(CARRIED))
+    for link, fast in zip(links, (False, True), strict=True):
+        begin, see, judge = (compiled(one) if fast else one for one in (begin_link, see_window, judge_window))
+        begin(link, LEAST_BYTES, True)
+        for sent, be, allowed, missed, calm, ran in windows:
+            see(link, 1e6 * sent, 5.0)
+            judge(link, 1e6 * allowed, 1e6 * be, 1.0, missed, calm, ran)
+    assert links[0] == links[1]
 
 
 @given(st.lists(st.tuples(st.sampled_from([CPU, LINK, DISK]), FLAG, st.floats(0.0, 2000.0)), max_size=20))

@@ -2,14 +2,22 @@
 
 Only a full link shows its rate: the most that passed stands, as in BBR's max filter. Where the LC misses beside less,
 what passed then is what the link carries now. What fell is tried again after a while, in steps, as long as each holds.
-A trial that fails is taken back at once, and the next one comes after twice the time.
+A trial that fails is taken back at once, and the next one comes after twice the time. Laws on a row of CARRIED.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from rlctl.envs.reins import CARRIED_RATIO
+import numpy as np
+
+from rlctl.envs.law import law
+from rlctl.envs.reins import CARRIED_RATIO, LITTLE_RATIO
+from rlctl.envs.rows import plain_row
+
+CALM_RATIO = 0.5
+"""Latency by the target up to which nothing queues yet beside BE."""
 
 LEAST_BYTES = 125e3
 """A second, 1 Mbit/s: a link that was never seen to send more is taken to."""
@@ -35,85 +43,157 @@ CUT_RATIO = 0.5
 """Of a window in whose midst BE was cut nobody knows what would have passed: half of what might, as TCP has it."""
 
 
+CARRIED = [
+    ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
+    ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
+]  # fmt: skip
+"""Of a link: the most that it was seen to carry in a second, and what it is taken to carry now; whether it never was
+too full; what was sent in the last window, and its length; seconds before the next trial, and of calm until now; what
+held before the last step of a trial, until that has held for long; whether a trial goes on, and where it ends."""
+
+
+@law
+def begin_link(link: Any, most: float, is_new: bool) -> None:
+    """A link that was seen to carry so much."""
+    link["most_bytes"] = link["carried_bytes"] = most
+    link["is_new"], link["rises"], link["top_bytes"] = is_new, False, math.inf
+    link["sent_bytes"] = link["window_seconds"] = link["calm_seconds"] = link["sure_bytes"] = 0.0
+    link["wait_seconds"] = RETRY_SECONDS
+
+
+@law
+def bound_of(link: Any) -> float:
+    """What all together may send."""
+    return float(CARRIED_RATIO * link["carried_bytes"])
+
+
+@law
+def see_window(link: Any, sent: float, seconds: float) -> None:
+    """Take in what all together sent in a second of a window so long.
+
+    In one window alone an empty queue takes more than the link carries. So two in a row count, by their mean.
+    """
+    passed = 0.5 * (sent + link["sent_bytes"])
+    link["carried_bytes"] = max(link["carried_bytes"], passed)
+    link["most_bytes"] = max(link["most_bytes"], passed)
+    link["sent_bytes"], link["window_seconds"] = sent, seconds
+
+
+@law
+def fall(link: Any, allowed: float, cut: bool) -> None:
+    """In the window that was seen last the LC missed its target beside a BE that sent.
+
+    Args:
+        allowed: What all together might send in it.
+        cut: BE was taken down in the midst of it.
+    """
+    sent, sure, carried = link["sent_bytes"], link["sure_bytes"], link["carried_bytes"]
+    flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
+    if sure > 0.0 and (cut or sent >= CARRIED_RATIO * sure):  # a trial: what held before it still may
+        passed = sure if cut else max(sure, FULL_RATIO * sent)
+        if not cut and carried >= link["top_bytes"]:  # what was carried once was a little less
+            link["most_bytes"] = max(sure, FULL_RATIO * link["top_bytes"])
+        if not link["is_new"]:
+            link["wait_seconds"] = min(2.0 * link["wait_seconds"], LONGEST_SECONDS)
+    elif cut:
+        passed = max(sent, CUT_RATIO * bound_of(link))
+    else:
+        passed = (FLOODED_RATIO if flooded else 1.0) * sent
+    link["carried_bytes"], link["is_new"] = max(min(carried, passed), LEAST_BYTES), False
+    if link["wait_seconds"] > LASTING_SECONDS:
+        link["most_bytes"] = link["carried_bytes"]
+    link["rises"] = False
+    link["sent_bytes"] = link["sure_bytes"] = link["calm_seconds"] = 0.0
+
+
+@law
+def hold(link: Any, calm: bool) -> None:
+    """The LC held its target in that window beside a BE that might send all that the others left.
+
+    Args:
+        calm: By so much that no queue can have begun to form.
+    """
+    if link["sent_bytes"] < FULL_RATIO * bound_of(link):
+        return
+    if not calm:
+        if link["rises"]:  # as near to a miss as a trial may come
+            fall(link, float(link["sent_bytes"]), False)
+        return
+    link["calm_seconds"] += link["window_seconds"]
+    link["most_bytes"] = max(link["most_bytes"], link["carried_bytes"])
+    known, calm_seconds, wait = link["carried_bytes"] < link["most_bytes"], link["calm_seconds"], link["wait_seconds"]
+    due_seconds = NEW_SECONDS if link["is_new"] else wait if known else max(wait, BEYOND_SECONDS)
+    if link["rises"] and link["carried_bytes"] >= link["top_bytes"]:
+        link["rises"], link["calm_seconds"] = False, 0.0
+    elif link["rises"]:
+        _rise(link)
+    elif calm_seconds >= due_seconds:
+        link["rises"], link["top_bytes"] = True, link["most_bytes"] if known else math.inf
+        _rise(link)
+    elif link["sure_bytes"] > 0.0 and calm_seconds >= wait:
+        link["sure_bytes"], link["wait_seconds"] = 0.0, RETRY_SECONDS
+
+
+@law
+def _rise(link: Any) -> None:
+    carried = link["carried_bytes"]
+    link["sure_bytes"], link["carried_bytes"] = carried, min((1.0 + STEP) * carried, link["top_bytes"])
+
+
+@law
+def judge_window(
+    link: Any, allowed: float, be: float, level: float, missed: bool, calm: bool, ran_ratio: float
+) -> float:
+    """Have what the link carries follow from a window that was seen; the share by which it fell.
+
+    Args:
+        allowed, be: What all might send, and what BE did.
+        level: BE's, of everything.
+        ran_ratio: Share of the window in which BE ran.
+    """
+    cut, before = ran_ratio < 1.0, link["carried_bytes"]
+    if (missed or (cut and not calm)) and be >= LITTLE_RATIO * ran_ratio * bound_of(link):
+        fall(link, allowed, cut)
+        return 1.0 - float(link["carried_bytes"]) / float(before)
+    if not missed and not cut and level >= 1.0:
+        hold(link, calm)
+    return 0.0
+
+
 class CarriedRate:
-    """Follows one link, in bytes a second: `see` each window, then `fall`, `hold` or neither.
+    """The laws on one link, in bytes a second: `see` each window, then `fall`, `hold` or neither.
 
     Args:
         most: Of an earlier run; None of a new link.
-
-    Attributes:
-        most: The most that it was seen to carry; what a trial goes back to at first.
-        carried: What it is taken to carry now.
     """
 
     def __init__(self, most: float | None = None) -> None:
-        self.most = self.carried = LEAST_BYTES if most is None else most
-        self._new = most is None
-        self._sent, self._seconds = 0.0, 0.0
-        self._wait_seconds, self._calm_seconds = RETRY_SECONDS, 0.0
-        self._sure = 0.0  # what held before the last step of a trial, until that has held for long
-        self._rises, self._top = False, math.inf
+        self.row = plain_row(np.dtype(CARRIED))
+        begin_link(self.row, LEAST_BYTES if most is None else most, most is None)
+
+    @property
+    def most(self) -> float:
+        """The most that it was seen to carry; what a trial goes back to at first."""
+        return float(self.row["most_bytes"])
+
+    @property
+    def carried(self) -> float:
+        """What it is taken to carry now."""
+        return float(self.row["carried_bytes"])
 
     @property
     def bound(self) -> float:
         """What all together may send."""
-        return CARRIED_RATIO * self.carried
+        return bound_of(self.row)
 
     def see(self, sent: float, seconds: float) -> None:
-        """Take in what all together sent in a second of a window so long.
-
-        In one window alone an empty queue takes more than the link carries. So two in a row count, by their mean.
-        """
-        passed = 0.5 * (sent + self._sent)
-        self.carried, self.most = max(self.carried, passed), max(self.most, passed)
-        self._sent, self._seconds = sent, seconds
+        """As `see_window`."""
+        see_window(self.row, sent, seconds)
 
     def fall(self, allowed: float, *, cut: bool = False) -> None:
-        """In the window that was seen last the LC missed its target beside a BE that sent.
-
-        Args:
-            allowed: What all together might send in it.
-            cut: BE was taken down in the midst of it.
-        """
-        flooded = self._sent < FULL_RATIO * allowed  # the link itself held back who sends
-        if self._sure and (cut or self._sent >= CARRIED_RATIO * self._sure):  # a trial: what held before it still may
-            passed = self._sure if cut else max(self._sure, FULL_RATIO * self._sent)
-            if not cut and self.carried >= self._top:  # what was carried once was a little less
-                self.most = max(self._sure, FULL_RATIO * self._top)
-            self._wait_seconds = self._wait_seconds if self._new else min(2.0 * self._wait_seconds, LONGEST_SECONDS)
-        elif cut:
-            passed = max(self._sent, CUT_RATIO * self.bound)
-        else:
-            passed = (FLOODED_RATIO if flooded else 1.0) * self._sent
-        self.carried, self._new = max(min(self.carried, passed), LEAST_BYTES), False
-        if self._wait_seconds > LASTING_SECONDS:
-            self.most = self.carried
-        self._rises, self._sent, self._sure, self._calm_seconds = False, 0.0, 0.0, 0.0
+        """As the law `fall`."""
+        fall(self.row, allowed, cut)
 
     def hold(self, *, calm: bool) -> None:
-        """The LC held its target in that window beside a BE that might send all that the others left.
-
-        Args:
-            calm: By so much that no queue can have begun to form.
-        """
-        if self._sent < FULL_RATIO * self.bound:
-            return
-        if not calm:
-            if self._rises:  # as near to a miss as a trial may come
-                self.fall(self._sent)
-            return
-        self._calm_seconds += self._seconds
-        self.most = max(self.most, self.carried)
-        known, beyond_seconds = self.carried < self.most, max(self._wait_seconds, BEYOND_SECONDS)
-        if self._rises and self.carried >= self._top:
-            self._rises, self._calm_seconds = False, 0.0
-        elif self._rises:
-            self._rise()
-        elif self._calm_seconds >= (NEW_SECONDS if self._new else self._wait_seconds if known else beyond_seconds):
-            self._rises, self._top = True, self.most if known else math.inf
-            self._rise()
-        elif self._sure and self._calm_seconds >= self._wait_seconds:
-            self._sure, self._wait_seconds = 0.0, RETRY_SECONDS
-
-    def _rise(self) -> None:
-        self._sure, self.carried = self.carried, min((1.0 + STEP) * self.carried, self._top)
+        """As the law `hold`."""
+        hold(self.row, calm)

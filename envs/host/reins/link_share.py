@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.reins.carried_rate import CarriedRate
+from rlctl.envs.host.reins.carried_rate import CarriedRate, judge_window
 from rlctl.envs.reins import (
     LINK_CARRIED,
     LINK_FELL,
     LINK_SENT,
-    LITTLE_RATIO,
     OTHERS,
     USE,
     Rein,
@@ -101,12 +100,7 @@ class LinkShare:
 
     def judge(self, *, missed: bool, calm: bool, ran_ratio: float) -> None:
         """Have what the link is taken to carry follow from a window that was read, see `CarriedRate`."""
-        cut, before = ran_ratio < 1.0, self._rate.carried
-        if (missed or (cut and not calm)) and self._be >= LITTLE_RATIO * ran_ratio * self._rate.bound:
-            self._rate.fall(self._all, cut=cut)
-            self._fell_ratio = 1.0 - self._rate.carried / before
-        elif not missed and not cut and self._ratio >= 1.0:
-            self._rate.hold(calm=calm)
+        self._fell_ratio += judge_window(self._rate.row, self._all, self._be, self._ratio, missed, calm, ran_ratio)
 
     def hold(self, ratio: float | None) -> None:
         """Hold BE to that share of what the others left last."""

@@ -11,6 +11,7 @@ from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
+from rlctl.envs.host.reins.carried_rate import CALM_RATIO
 from rlctl.envs.reins import LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
@@ -18,9 +19,6 @@ log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW = 3
 """Writes to a rein that fail, until this host has it no more: an interface that has gone does not come back."""
-
-CALM_RATIO = 0.5
-"""Latency by the target up to which nothing queues yet beside BE."""
 
 
 class CpuRein(Protocol):

@@ -113,12 +113,22 @@ def test_more_of_a_level_never_gives_less(profile: HostProfile, load: float, one
     assert late[0] >= early[0] * (1.0 - 1e-9)
 
 
-def test_halved_link_is_late_until_level_falls() -> None:
-    half = SENDFILE.but(**QUIET, link_step_ratio=0.5, link_step_seconds=10.0)
-    _, everything = held_by(half, 0.2, 1.0, 20)
-    _, some = held_by(half, 0.2, 0.3, 20)
-    assert max(everything[3:10]) < 1.0 < min(everything[11:])
-    assert max(some[3:]) < 1.0
+def test_halved_link_is_followed_and_found_again() -> None:
+    """As on a live host: what it carries falls by the first miss, and rises in steps once it is back."""
+    hosts = batch(SENDFILE.but(**QUIET, link_step_ratio=0.5, link_step_seconds=40.0), 0.2)
+    hosts.take_reins()
+    missed, carried = [], []
+    for _ in range(119):
+        late = any(missed[-2:])  # a policy stops BE then
+        hosts.apply([at(hosts, 1.0, frozen=late)])
+        hosts.step()
+        missed.append(bool(hosts.truth().latency_ratio[0] > 1.0))
+        carried.append(float(hosts.hosts.rows["carried_bytes"][0]) / 37.5e6)
+    assert not any(missed[:40])
+    assert sum(missed[40:80]) <= 4
+    assert CARRIED_RATIO * carried[45] < 0.5
+    assert not any(missed[80:])
+    assert carried[-1] == pytest.approx(1.0)
 
 
 def test_policies_see_the_rein_alike() -> None:

@@ -148,7 +148,7 @@ def test_never_above_what_passed_and_a_step(windows, seconds):
         carried.see(sent, seconds)
         # What held a full window is carried, and so is as much more as a full window is short of all.
         most = max(most, sent / (FULL_RATIO * CARRIED_RATIO))
-        seen, sure = carried.carried, carried._sure
+        seen, sure = carried.carried, carried.row["sure_bytes"]
         if what in ("fall", "cut"):
             carried.fall(sent if full else 2.0 * sent, cut=what == "cut")
             assert carried.carried <= seen
