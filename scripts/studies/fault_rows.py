@@ -93,7 +93,7 @@ def run_tests(tests: Sequence[str]) -> dict[str, collections.Counter[str]]:
         for case in ElementTree.parse(report).iter("testcase"):
             kinds = {child.tag for child in case} & {"failure", "error", "skipped"}
             file = case.get("classname", "").replace(".", "/").removeprefix("tests/") + ".py"
-            for test in (file, f"{file}::{case.get('name')}"):
+            for test in (file, f"{file}::{case.get('name', '').partition('[')[0]}"):
                 if test in counts:
                     counts[test][min(kinds, default="passed")] += 1
     return counts

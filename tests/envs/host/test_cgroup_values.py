@@ -28,6 +28,7 @@ def test_quotas_are_legal_and_never_more(cpus: float) -> None:
         (0.01, Quota(1000, 100_000)),
         (0.05, Quota(1000, 20_000)),
         (0.29, Quota(2900, 10_000)),  # 0.29 * 10000 is 2899.9999999999995
+        (0.33339, Quota(3333, 10_000)),  # never up: the parts of a budget would add up to more than it
         (1.5, Quota(15_000, 10_000)),
         (1e-9, Quota(1000, 1_000_000)),
         (UNLIMITED, Quota(None)),

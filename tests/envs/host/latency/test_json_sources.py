@@ -196,10 +196,10 @@ def test_json_access_log_tells_failures_by_status(tmp_path: Path, slo: SLO) -> N
     source = TimedLog(path, JsonRequests(RequestKeys(latency="ms", status="status", unit=TimeUnit.MILLISECONDS)), slo)
     source.read(0.0)
     path.write_bytes((Path(__file__).parents[3] / "fixtures/latency/haproxy.jsonl").read_bytes())
-    append(path, {"ms": 3}, {"ms": 3, "status": -1})
+    append(path, {"ms": 3}, {"ms": 3, "status": -1}, {"ms": 3, "status": 0})
     found = source.read(1.0)
-    assert found["done_rps"] == Value(11.0)
-    assert found["error_rps"] == Value(5.0)
+    assert found["done_rps"] == Value(12.0)
+    assert found["error_rps"] == Value(6.0)
     source.close()
 
 
