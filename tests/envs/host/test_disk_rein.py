@@ -23,6 +23,8 @@ from tests.needs import needs
 
 USED = USE[Rein.DISK]
 DISK = "254:0"
+CARRIED = 40_000_000 * DISK_CARRIED_RATIO
+"""Of 40 MB/s, bytes that a level is a share of."""
 
 
 class Bench:
@@ -85,12 +87,12 @@ def test_level_is_a_share_of_the_most_seen(bench):
     rein.hold(0.25)
     after = bench.limits()
     if "io.max" in after:
-        assert after == {"io.max": f"{DISK} rbps=2000000 wbps=8000000 riops=25 wiops=100"}
+        assert after == {"io.max": f"{DISK} rbps={CARRIED / 16:.0f} wbps={CARRIED / 4:.0f} riops=25 wiops=100"}
     else:
-        assert after["blkio.throttle.write_bps_device"] == f"{DISK} 8000000"
+        assert after["blkio.throttle.write_bps_device"] == f"{DISK} {CARRIED / 4:.0f}"
         assert after["blkio.throttle.write_iops_device"] == f"{DISK} 100"
-        assert after["blkio.throttle.read_bps_device"] == f"{DISK} 2000000"
-    bench.done(0, 84_000_000, 0, 801)
+        assert after["blkio.throttle.read_bps_device"] == f"{DISK} {CARRIED / 16:.0f}"
+    bench.done(0, 80_000_000 + round(CARRIED / 8), 0, 801)
     assert rein.read_use(1.0) == {USED: pytest.approx(0.125)}, "half of what it might"
     rein.hold(None)
     assert bench.limits() == before
@@ -149,7 +151,7 @@ def test_own_limits_are_never_loosened(bench):
     rein.hold(0.5)
     assert "5000000" in bench.limits()[name]
     rein.hold(0.05)
-    assert "1600000" in bench.limits()[name]
+    assert f"{CARRIED / 20:.0f}" in bench.limits()[name]
     rein.hold(None)
     assert bench.limits() == before
 
@@ -159,11 +161,13 @@ def test_groups_have_equal_parts_of_it(bench):
     rein.follow([bench.group, other])
     rein.hold(0.5)
     for group in (bench.group, other):
-        assert "8000000" in " ".join(bench.limits(group).values())
+        assert f"{CARRIED / 4:.0f}" in " ".join(bench.limits(group).values())
     bench.kernel.writes.clear()
     other.remove()
     rein.hold(0.25)
-    assert "4000000" in " ".join(bench.limits().values()), "half of a quarter, until somebody says that it went"
+    assert f"{CARRIED / 8:.0f}" in " ".join(bench.limits().values()), (
+        "half of a quarter, until somebody says that it went"
+    )
 
 
 def test_new_group_counts_from_its_second_look(bench):
@@ -198,7 +202,7 @@ def test_refused_limit_is_raised_and_others_tried(bench):
         rein.hold(0.5)
     bench.kernel.ignored = set()
     rein.hold(0.5)
-    assert "8000000" in " ".join(bench.limits(other).values())
+    assert f"{CARRIED / 4:.0f}" in " ".join(bench.limits(other).values())
 
 
 def test_group_without_the_controller_is_refused(bench):
@@ -216,7 +220,7 @@ def test_groups_within_are_held_too(bench):
     rein = busy(bench)
     bench.done(0, 0, 0, 0, group=inner)
     rein.hold(0.5)
-    assert f"{DISK} 8000000" in bench.limits(inner).values()
+    assert f"{DISK} {CARRIED / 4:.0f}" in bench.limits(inner).values()
 
 
 def memory():
