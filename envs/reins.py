@@ -81,7 +81,7 @@ CARRIED_RATIO = 0.88
 """Of what a link is taken to carry, what all together may send. A full link drops what is sent again, and so
 counts twice. And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
-DISK_CARRIED_RATIO = 0.85
+DISK_CARRIED_RATIO = 0.8
 """Of the most bytes that a disk was seen to carry, what all together may do. No kernel lets BE have what the LC leaves
 block by block: what the LC wants at once must find room, and waits behind each large write of BE's."""
 
