@@ -47,9 +47,9 @@ CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
 ]  # fmt: skip
-"""Of a link: the most that it was seen to carry in a second, and what it is taken to carry now; whether it never was
-too full; what was sent in the last window, and its length; seconds before the next trial, and of calm until now; what
-held before the last step of a trial, until that has held for long; whether a trial goes on, and where it ends."""
+"""Of a link, bytes a second: the most that it was seen to carry, and what it is taken to carry now. Whether it never was
+too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until now. What
+held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it ends."""
 
 
 @law
@@ -187,7 +187,7 @@ class CarriedRate:
         return bound_of(self.row)
 
     def see(self, sent: float, seconds: float) -> None:
-        """As `see_window`."""
+        """Take in a window, as `see_window` does."""
         see_window(self.row, sent, seconds)
 
     def fall(self, allowed: float, *, cut: bool = False) -> None:
