@@ -47,7 +47,7 @@ CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
 ]  # fmt: skip
-"""Of a link, bytes a second: the most that it was seen to carry, and what it is taken to carry now. Whether it never was
+"""Of a link, bytes per second: most that it was seen to carry, and what it is taken to carry now. Whether it was never
 too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until now. What
 held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it ends."""
 
