@@ -193,6 +193,6 @@ def test_impossible_change_of_a_constant() -> None:
 
 
 def test_an_unknown_profile_names_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"no host profile 'thesis'; there are .*thesis-host") as error:
+    with pytest.raises(ConfigError, match=r"no host profile 'thesis', nor is it a .yaml file; .*thesis-host") as error:
         load_profile("thesis")
     one_line(error)
