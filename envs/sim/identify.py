@@ -90,6 +90,7 @@ class HostRecord:
     def cpu_seconds_per_request(self) -> float:
         """CPU time of a request where BE disturbed it least."""
         known = np.isfinite(self.lc_cpus) & (self.offered_rps > 0.0)
+        # Interference only adds to it, so a low quantile is near the LC alone; the very lowest are chance.
         return float(np.quantile(self.lc_cpus[known] / self.offered_rps[known], 0.2))
 
     @property
@@ -119,6 +120,7 @@ def identify_hosts(record: HostRecord, count: int, seed: int = 0) -> tuple[Const
     points = _explaining(record, chance)
     chosen = _constants(record, points[chance.choice(KEPT, count, replace=count > KEPT)])
     seeds = np.arange(count, dtype=np.uint64)
+    # The median of the hosts is compared: the chance of a single one does not decide.
     tails = np.array([window.tail_latency_seconds for window in _replay(record, chosen, seeds)])
     seen = record.tail_seconds[record.compared]
     known = np.isfinite(seen)

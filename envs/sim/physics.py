@@ -461,11 +461,13 @@ def end_period(host: Row, c: Row, order: Order, period: Row, window: Row, second
     window["missing"] = period["missing"] != 0.0
     window["rein"] = host["rein"]
     window["be_used_ratio"] = window["others_ratio"] = window["fell_ratio"] = 0.0
+    # A host with another rein: how far BE used it, and what this window says about what the LC waits for.
     if c["rein"] != CPU:
         sent, quota, cpuset = carried * be_bytes, order.quota_cpus, order.cpuset_cpus
         level = level_of(c, quota, cpuset)
         note_use(host, c, window, level, min(done * c["link_lc_bytes"], link - sent), sent, link, tick_seconds)
         latency = max(window["tail_latency_seconds"], window["oldest_request_seconds"])
+        # Only a window beside a BE that ran says anything; under another rein the least level is held on the CPUs.
         if not (order.frozen or (host["rein"] != CPU and is_least(quota, cpuset))):
             # The LC waits for the link where that is more of its tail, or what its backlog waits for.
             behind = period["link_seconds"] > 0.5 * period["tail_seconds"]
@@ -512,6 +514,7 @@ def step_hosts(
     count = len(constants)
     for first in range(0, len(hosts), count):
         for begin in range(0, count, BLOCK):
+            # One block after the other: the next step finds its rows still in the cache.
             own, these = (
                 slice(begin, min(begin + BLOCK, count)),
                 slice(first + begin, first + min(begin + BLOCK, count)),
@@ -563,6 +566,7 @@ class Hosts:
         self.tick = 0
         self.rows = np.zeros(len(seeds), HOST)
         self.rows["seed"] = seeds
+        # Drift, rate and phase begin anywhere in their range: a run is no start of the host.
         self.rows["drift"], self.rows["rate"], self.rows["phase"] = normals(self.seeds, 0, 4, AT_START)[:3]
         # BE begins frozen, so nothing lingers of a freeze.
         self.rows["was_frozen"], self.rows["be_pace"] = True, 1.0
@@ -591,6 +595,7 @@ class Hosts:
 
     def step(self, rate_rps: Array, orders: HostOrders) -> Window:
         """Let one control period pass with these arrivals per second, shape (n,), and orders."""
+        # Orders that are tried side by side leave each host as many states as there are of them.
         for column in (orders.quota_cpus, orders.cpuset_cpus, orders.frozen, orders.weight_ratio):
             self.spread_over(column.shape)
         given, windows = order_rows(orders, self.rows.shape), np.empty(self.rows.shape, WINDOW)
@@ -619,6 +624,7 @@ def constant_rows(constants: Constants, count: int, tick_seconds: float) -> Rows
         keep = np.exp(-tick_seconds / columns[f"{name}_seconds"])
         columns[f"keep_{name}"], columns[f"fresh_{name}"] = keep, np.sqrt(1.0 - keep * keep)
     columns["period_burst"] = (c.period_seconds / 0.010) ** c.period_exponent
+    # Spikes come as a Poisson process, and so seldom that two in a period do not matter.
     columns["spike_chance"] = c.spikes_per_hour * tick_seconds / 3600.0
     most = np.minimum(c.threads, c.own_cpus + c.shared_cpus)  # what BE would use alone
     columns["solo_cpus"] = np.minimum(most, c.link_bytes_per_second / np.maximum(c.link_be_bytes, 1e-9))

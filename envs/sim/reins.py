@@ -52,6 +52,7 @@ def begin_hand(rows: Rows) -> None:
 
 def take_rein(rows: Rows, constants: Rows) -> None:
     """Have hosts' other reins in hand, where they have one, and known what those carry."""
+    # Of a run that goes on: the link was full before, and so its rate is known.
     rows["rein"] = constants["rein"]
     rows["most_bytes"] = rows["carried_bytes"] = constants["link_bytes_per_second"]
     rows["is_new"] = False
@@ -96,6 +97,7 @@ def on_cpus(
         room = disk_room(host, level)
     # BE sleeps while its bytes wait, and comes back with the next ones: as if its quota were what these take.
     held = room / max(be_bytes, 1e-9)
+    # The least level holds on the CPUs under each rein, as it does on a live host.
     return (min(quota_cpus, held), cpuset_cpus) if is_least(quota_cpus, cpuset_cpus) else (held, c["host_cpus"])
 
 
@@ -112,8 +114,10 @@ def note_use(
     if host["rein"] == DISK:
         window["be_used_ratio"] = level * min(be_bytes / disk_room(host, level), 1.0)
     sent = lc_bytes + be_bytes
+    # What a full link drops is sent again, and so its interface counts more than arrives.
     full = sent >= NEARLY_FULL * link
     see_window(host, sent * c["most_seen_ratio"] if full else sent, seconds)
+    # The next level is a share of what the others leave by this window: nobody knows what they will send.
     host["others_bytes"], window["fell_ratio"], host["fell_ratio"] = lc_bytes, host["fell_ratio"], 0.0
     if host["rein"] == LINK:
         carried = host["carried_bytes"]
@@ -141,6 +145,7 @@ def note_latency(
         weigh(host, c["rein"], used, seconds)
     elif missed and burned and not behind:
         weigh(host, float(CPU), used, seconds)
+    # A miss that BE's CPU time explains, with nothing waiting on the link, says nothing about what the link carries.
     if rein == LINK and (behind or not missed or not burned):
         calm, allowed = ratio <= CALM_RATIO, host["allowed_bytes"]
         host["fell_ratio"] = judge_window(host, allowed, be_bytes, level, missed, calm, 1.0)
