@@ -56,7 +56,10 @@ def test_one_work_is_the_rewards_own(found):
 
 def test_without_randomisation_all_hosts_are_the_profiles_themselves(found):
     kinds = found["no-randomisation"].hosts.kinds
-    own_cpus, shared = ("thesis-host",), ("two-core-host", "two-core-nginx", "capped-link", "capped-disk")
+    own_cpus, shared = (
+        ("thesis-host",),
+        ("two-core-host", "two-core-nginx", "capped-link", "sendfile-link", "capped-disk"),
+    )
     assert {kind.profile for kind in kinds} == {*own_cpus, *shared}
     seeds = np.arange(5, dtype=np.uint64)
     for kind in kinds:

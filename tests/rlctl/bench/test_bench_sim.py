@@ -186,7 +186,7 @@ def test_json_on_stdout_is_nothing_but_json(capsys):
         (["--scenario", "live-network", "--managers", "htb,io-max"], 78, "io-max: only where there is a disk"),
         (["--scenario", "live-network", "--managers", "htb,io-max@2"], 78, "io-max@2: only where there is a disk"),
         (["--scenario", "live-ngnix"], 78, "live-nginx"),
-        (["--scenario", "thesys"], 78, "thesis-up-down"),
+        (["--scenario", "thesys"], 78, "did you mean 'thesis'?"),
         (["--plant", "host", "--scenario", "thesis"], 78, "--plant sim"),
         (["--plant", "sim", "--scenario", "live-nginx"], 78, "--plant host"),
         (["--scenario", "thesis,live-nginx"], 78, "live-nginx is for --plant host, not sim"),

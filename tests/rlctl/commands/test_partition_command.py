@@ -55,7 +55,11 @@ def test_a_dry_run_tells_everything_and_touches_nothing(capsys: Capture, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["apply", "--platform", "three-core"], 78, "no platform 'three-core'; there are barbeque-opteron, two-core"),
+        (
+            ["apply", "--platform", "mine"],
+            78,
+            "no platform 'mine', nor is it a .yaml file; there are barbeque-opteron, two-core",
+        ),
         (["apply", "--platform", "/nowhere/mine.yaml"], 78, "/nowhere/mine.yaml: cannot be read"),
         (["apply", "--within", "no-such-group", "--dry-run"], 75, "no-such-group: no such group in any hierarchy"),
         (["apply", "--take", "no-such-group", "--dry-run"], 75, "--take no-such-group: no such group"),
