@@ -108,7 +108,7 @@ def test_a_path_may_be_given_as_text(tmp_path: Path) -> None:
 
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(
-        ConfigError, match="'mine', nor is it a .yaml file; there are heracles, knee, measured, responsive"
+        ConfigError, match=r"'mine', nor is it a \.yaml file; there are heracles, knee, measured, responsive"
     ):
         load_profile("mine")
     with pytest.raises(ConfigError, match="did you mean 'heracles'"):
