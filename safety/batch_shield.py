@@ -26,7 +26,7 @@ from rlctl.envs.sim.tick import SimRows, TickRows, ask, differ, pass_ticks
 from rlctl.envs.telemetry import MOST_LOAD_RATIO
 from rlctl.safety.gates import GateMemory, Strikes, gate_after, strikes_after
 from rlctl.safety.growth import Ceiling, Pace, SlackFloor, grow, pace_after
-from rlctl.safety.harm import LONGEST_SECONDS, HarmRecord, harm_after
+from rlctl.safety.harm import HarmRecord, excuse_of_rate, harm_after
 from rlctl.safety.profile import Profile
 from rlctl.safety.trust import Trust
 
@@ -116,19 +116,19 @@ def learn(m: Row, reading: Row, p: Row) -> None:
         m["harm_sentence_seconds"], m["harm_cleared"], m["harm_seen_seconds"],
     )  # fmt: skip
     # Of the link or the disks that is a share: who copies whole files needs next to no CPU for it, and is not held.
-    used, sentence = reading["be_cpus"], 0.5 * m["harm_sentence_seconds"]
+    used, sentence = reading["be_cpus"], m["harm_sentence_seconds"]
     if reading["be_used_ratio"] > used:
         used = reading["be_used_ratio"]
     harm = harm_after(
         harm, now, slack, load, used, 0.0, False, p["control_windows"], p["slack_suspend_ratio"],
         p["forget_strikes_seconds"], p["well_seconds"], gap,
     )  # fmt: skip
+    if reading["fell_ratio"] > 0.0:
+        harm = excuse_of_rate(harm, sentence)
     m["harm_held_windows"], m["harm_held_missed_ratio"], m["harm_held_load_ratio"] = harm[:3]
     m["harm_free_windows"], m["harm_free_missed_ratio"], m["harm_held_seconds"] = harm[3:6]
     m["harm_clean_seconds"], m["harm_suspect_seconds"], m["harm_sentence_seconds"] = harm[6:9]
     m["harm_cleared"], m["harm_seen_seconds"] = harm[9:]
-    if reading["fell_ratio"] > 0.0:  # what was late was no level's doing, see `HarmEvidence`
-        m["harm_clean_seconds"], m["harm_suspect_seconds"], m["harm_sentence_seconds"] = LONGEST_SECONDS, 0.0, sentence
 
 
 @law

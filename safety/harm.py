@@ -152,6 +152,20 @@ def harm_after(
     )  # fmt: skip
 
 
+@law
+def excuse_of_rate(after: HarmRecord, sentence_before_seconds: float) -> HarmRecord:
+    """What is known once the link is seen to carry less: half of the sentence from before this window is left of it.
+
+    BE's level was a share of more than that, and what the link fell by is taken from BE. So what was late in the window
+    before was no level's doing, nor is the backlog in this one.
+    """
+    return HarmRecord(
+        after.held_windows, after.held_missed_ratio, after.held_load_ratio, after.free_windows,
+        after.free_missed_ratio, after.held_seconds, LONGEST_SECONDS, 0.0, 0.5 * sentence_before_seconds, after.cleared,
+        after.seen_seconds,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class HarmEvidence:
     """Judges whether BE harms the LC. It bounds nothing: what it clears BE of, other guards do not hold against it.
@@ -195,12 +209,7 @@ class HarmEvidence:
             self.suspect_seconds,
             self.gap_seconds,
         )
-        if not is_mended(telemetry):
-            return after
-        # The link had carried less than BE's level was a share of, and what it fell by is taken from BE: what was late
-        # in the window before was no level's doing, nor is the backlog in this one.
-        sentence = 0.5 * memory.sentence_seconds
-        return after._replace(clean_seconds=LONGEST_SECONDS, suspect_seconds=0.0, sentence_seconds=sentence)
+        return excuse_of_rate(after, memory.sentence_seconds) if is_mended(telemetry) else after
 
     def bound(self, memory: HarmRecord, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """No objection of its own."""
