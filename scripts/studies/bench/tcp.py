@@ -1,7 +1,8 @@
-"""`latency: {kind: tcp}` against the client's truth, second by second: nginx and memcached, alone and beside a spinner.
+"""`latency: {kind: tcp}` against the client's truth, second by second: five services, alone and beside a spinner.
 
 The service has CPU 0, the load generator CPU 1; in every second phase a process that spins shares CPU 0. `nginx, link`
-answers over a link of 40 Mbit/s, which an upload fills in every second phase. --cpu-percent is what the looks may cost:
+answers over a link of 40 Mbit/s, which an upload fills in every second phase; `nginx, jitter` over one on which each
+packet, either way, takes up to 2 ms, in turn (this kernel has no NETEM). --cpu-percent is what the looks may cost:
 with less of it there are fewer of them. Told are the windows in which client and kernel see the target on the same
 side, false alarms, the median error of p95 and of the count of requests, and what looking costs; then that cost at
 other numbers of connections, all of them idle.
@@ -31,17 +32,45 @@ from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.memcached import Memcached
-from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, Link, LinkConfig
+from rlctl.envs.testbed.namespace import Namespace
+from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, HOST_ADDRESS, LC_PORT, Link, LinkConfig
 from rlctl.envs.testbed.network.upload import Upload
-from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import SLO
 from rlctl.report.page import render
+from scripts.studies.bench.operators import SERVICES, free_port
 
-LINK = "nginx, link"
-RATES = {"nginx": (60.0, 120.0, 200.0), "memcached": (1000.0, 2500.0, 4000.0), LINK: (60.0, 120.0, 200.0)}
+LINK, JITTER = "nginx, link", "nginx, jitter"
+RATES = {
+    "nginx": (60.0, 120.0, 200.0), "memcached": (1000.0, 2500.0, 4000.0), "redis": (2000.0, 5000.0, 8000.0),
+    "postgres": (200.0, 500.0, 900.0), "python": (40.0, 80.0, 130.0), LINK: (60.0, 120.0, 200.0),
+    JITTER: (60.0, 120.0, 200.0),
+}  # fmt: skip
 SPIN = "while True: pass"
+JITTER_SECONDS = 0.002
+ENDS = {"rlctl-jitter-h": HOST_ADDRESS, "rlctl-jitter-c": CLIENT_ADDRESS}
+PASS_ON = """
+import fcntl, os, random, select, struct, sys, time
+most, dice, ends = float(sys.argv[1]), random.Random(1), []
+for name in sys.argv[2:]:
+    ends.append(os.open("/dev/net/tun", os.O_RDWR))
+    fcntl.ioctl(ends[-1], 0x400454CA, struct.pack("16sH", name.encode(), 0x1001))  # TUNSETIFF: IFF_TUN, IFF_NO_PI
+os.sched_setaffinity(0, {1})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(51))
+print("ready", flush=True)
+queues = {end: [] for end in ends}  # by where packets go: when, and what
+while True:
+    due = min((queue[0][0] for queue in queues.values() if queue), default=None)
+    readable = select.select(ends, [], [], None if due is None else max(due - time.monotonic(), 0.0))[0]
+    for end in readable:
+        other = ends[1 - ends.index(end)]
+        at = time.monotonic() + dice.uniform(0.0, most)
+        queues[other].append((max([at, *(when for when, _ in queues[other][-1:])]), os.read(end, 65536)))
+    for end, queue in queues.items():
+        while queue and queue[0][0] <= time.monotonic():
+            os.write(end, queue.pop(0)[1])
+"""
+"""Passes packets on between two interfaces, each a while later, none before the one that came before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +93,16 @@ def running(name: str, folder: Path) -> Iterator[tuple[LcProgram, GeneratorConfi
     """The service on CPU 0, what its load generator needs, and who is beside it in every second phase."""
     with contextlib.ExitStack() as stack:
         inside: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
-        kind, address, beside = Nginx if name != "memcached" else Memcached, ("127.0.0.1", free_port()), spinning
+        address, beside = ("127.0.0.1", free_port()), spinning
+        if name in {LINK, JITTER}:
+            config = LinkConfig.model_validate({"rates": [[0.0, 40.0]]})
+            host, client = stack.enter_context(
+                link_ends(config, folder) if name == LINK else jittered(Launcher(folder))
+            )
+            inside, address = (host.inside, client.inside), (HOST_ADDRESS, LC_PORT)
         if name == LINK:
-            link = stack.enter_context(Link(LinkConfig.model_validate({"rates": [[0.0, 40.0]]}), Launcher(folder)))
-            inside, address = (link.host.inside, link.client.inside), (HOST_ADDRESS, LC_PORT)
             beside = partial(uploading, *(Launcher(folder, inside=one) for one in inside))
-        service: LcProgram = kind(address=address)
+        service = SERVICES[name.partition(",")[0]](address)
         stack.callback(service.stop)
         service.start(Launcher(folder, inside=inside[0]))
         service.ready()
@@ -77,6 +110,30 @@ def running(name: str, folder: Path) -> Iterator[tuple[LcProgram, GeneratorConfi
             for thread in os.listdir(f"/proc/{pid}/task"):
                 os.sched_setaffinity(int(thread), {0})
         yield service, replace(service.load(), cpu=1, fifo_priority=50, inside=inside[1]), beside
+
+
+@contextlib.contextmanager
+def link_ends(config: LinkConfig, folder: Path) -> Iterator[tuple[Namespace, Namespace]]:
+    """The namespaces of the service and of the client, a link with that rate between them."""
+    with Link(config, Launcher(folder)) as link:
+        yield link.host, link.client
+
+
+@contextlib.contextmanager
+def jittered(launcher: Launcher) -> Iterator[tuple[Namespace, Namespace]]:
+    """The same, but each packet takes up to JITTER_SECONDS."""
+    ends = Namespace("namespace of the LC"), Namespace("namespace of the client")
+    command = [sys.executable, "-c", PASS_ON, str(JITTER_SECONDS), *ENDS]
+    with contextlib.ExitStack() as stack, subprocess.Popen(command, stdout=subprocess.PIPE) as passing:
+        stack.callback(passing.kill)
+        assert passing.stdout is not None
+        passing.stdout.readline()
+        for end, (name, address) in zip(ends, ENDS.items(), strict=True):
+            stack.callback(end.stop)
+            end.start(launcher)
+            subprocess.run(["ip", "link", "set", name, "netns", str(end.pid)], check=True)
+            end.run([("ip", "address", "add", f"{address}/30", "dev", name), ("ip", "link", "set", name, "up")])
+        yield ends
 
 
 @contextlib.contextmanager
@@ -90,12 +147,6 @@ def uploading(host: Launcher, client: Launcher) -> Iterator[None]:
         yield
     finally:
         upload.stop()
-
-
-def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def compare(
