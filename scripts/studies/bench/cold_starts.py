@@ -4,7 +4,7 @@ The service has CPU 0 (by its cpuset, but for one with a single thread), the cli
 both. The maximum is measured once a service: a client that asks for more than is answered, BE absent. Where the
 service's CPU is not full then, the client's is. What that one reached is no maximum of the service: what a full CPU
 would do at that cost counts, marked (~). A start is idle at first, then takes steps of .2 to .8 of what was reached.
-Told for each are the estimate at its end and its bounds, the highest load that held for two seconds by the client,
+Told for each are the estimate at its end and its bounds, the highest load asked for that held for two seconds,
 estimate by maximum, and the ticks in which `rlctl serve` suspended BE for the load. Exit code 1 where an estimate is
 off by more than 1.5, or more than 3 % below what was held.
 
@@ -141,11 +141,11 @@ def start(
         with operators.managed("rlctl", groups, args, folder, args.tick):
             begun = time.monotonic()
             for second in range(seconds):
-                client.set_rate(IDLE_RPS if second < idle else steps[second * STEPS // seconds])
+                client.set_rate(rate := IDLE_RPS if second < idle else steps[second * STEPS // seconds])
                 time.sleep(max(begun + second + 1 - time.monotonic(), 0.0))
                 stats = client.stats()
-                well = stats.samples and stats.latency_seconds(0.95) <= 1e-3 * target
-                held, before = max(held, min(before, stats.done_rps if well else 0.0)), stats.done_rps if well else 0.0
+                well = rate if stats.samples and stats.latency_seconds(0.95) <= 1e-3 * target else 0.0
+                held, before = max(held, min(before, well)), well
             ticks = [json.loads(line) for line in (folder / "ticks/ticks.jsonl").read_text().splitlines()]
         said = _BETWEEN.findall((folder / "serve.log").read_text())
     ticks = [tick for tick in ticks if "log" not in tick]
