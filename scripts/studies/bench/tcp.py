@@ -50,7 +50,7 @@ SPIN = "while True: pass"
 JITTER_SECONDS = 0.002
 ENDS = {"rlctl-jitter-h": HOST_ADDRESS, "rlctl-jitter-c": CLIENT_ADDRESS}
 PASS_ON = """
-import fcntl, os, random, select, struct, sys, time
+import contextlib, fcntl, os, random, select, struct, sys, time
 most, dice, ends = float(sys.argv[1]), random.Random(1), []
 for name in sys.argv[2:]:
     ends.append(os.open("/dev/net/tun", os.O_RDWR))
@@ -68,7 +68,8 @@ while True:
         queues[other].append((max([at, *(when for when, _ in queues[other][-1:])]), os.read(end, 65536)))
     for end, queue in queues.items():
         while queue and queue[0][0] <= time.monotonic():
-            os.write(end, queue.pop(0)[1])
+            with contextlib.suppress(OSError):  # that end is not up yet
+                os.write(end, queue.pop(0)[1])
 """
 """Passes packets on between two interfaces, each a while later, none before the one that came before it."""
 
@@ -124,15 +125,18 @@ def jittered(launcher: Launcher) -> Iterator[tuple[Namespace, Namespace]]:
     """The same, but each packet takes up to JITTER_SECONDS."""
     ends = Namespace("namespace of the LC"), Namespace("namespace of the client")
     command = [sys.executable, "-c", PASS_ON, str(JITTER_SECONDS), *ENDS]
-    with contextlib.ExitStack() as stack, subprocess.Popen(command, stdout=subprocess.PIPE) as passing:
+    with contextlib.ExitStack() as stack:
+        for end in ends:
+            stack.callback(end.stop)
+            end.start(launcher)
+        passing = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
         stack.callback(passing.kill)
         assert passing.stdout is not None
         passing.stdout.readline()
         for end, (name, address) in zip(ends, ENDS.items(), strict=True):
-            stack.callback(end.stop)
-            end.start(launcher)
             subprocess.run(["ip", "link", "set", name, "netns", str(end.pid)], check=True)
-            end.run([("ip", "address", "add", f"{address}/30", "dev", name), ("ip", "link", "set", name, "up")])
+            up = (("ip", "link", "set", each, "up") for each in ("lo", name))
+            end.run([("ip", "address", "add", f"{address}/30", "dev", name), *up])
         yield ends
 
 
