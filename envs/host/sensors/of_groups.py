@@ -54,6 +54,9 @@ def follow_groups(sensors: Iterable[Sensor], lc: Group, be: Sequence[Group]) -> 
             sensor.follow(_perf_names([lc], sensor.root), _perf_names(be, sensor.root))
 
 
+NO_CPUACCT = "has no cpuacct group; make one of the same name there, with its processes"
+
+
 def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *, perf: bool) -> dict[str, str]:
     """Telemetry fields that these groups and sensors do not give, each with its reason."""
     provided = {name for sensor in sensors for name in sensor.provides}
@@ -61,9 +64,9 @@ def absent_readings(lc: Group, be: Sequence[Group], sensors: Sequence[Sensor], *
     if "cpi" in reasons:
         reasons["cpi"] = "perf cannot count here, see `rlctl doctor`" if perf else "perf is off; set perf: true"
     if lc.usage_file is None:
-        reasons |= dict.fromkeys(("lc_cpus", "be_cpus"), "the LC has no cpuacct group")
+        reasons |= dict.fromkeys(("lc_cpus", "be_cpus"), f"the LC {NO_CPUACCT}")
     elif not any(group.usage_file for group in be):
-        reasons["be_cpus"] = "BE has no cpuacct group"
+        reasons["be_cpus"] = f"BE {NO_CPUACCT}"
     if lc.pressure_file is None:
         reasons |= dict.fromkeys(("lc_pressure_ratio", "be_pressure_ratio"), "the LC has no cgroup2 group")
     elif not any(group.pressure_file for group in be):

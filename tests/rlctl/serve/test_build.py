@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.ownership import Foreign
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors import of_groups
-from rlctl.envs.host.sensors.of_groups import absent_readings, group_sensors
+from rlctl.envs.host.sensors.of_groups import NO_CPUACCT, absent_readings, group_sensors
 from rlctl.serve import workloads
 from rlctl.serve.announce import lacking, tell_absent
 from rlctl.serve.build import _Originals, build_live, unwritable
@@ -90,7 +90,7 @@ def test_groups_beyond_perf_have_no_counters_and_say(v1, tmp_path, monkeypatch, 
 def test_readings_that_never_come_have_their_reason(v1, always, caplog):
     lc = with_only(v1, CgroupController.CPU)
     absent = absent_readings(lc, [lc], group_sensors(lc, [lc]), perf=False)
-    assert absent["lc_cpus"] == "the LC has no cpuacct group"
+    assert absent["lc_cpus"] == f"the LC {NO_CPUACCT}"
     assert absent["lc_pressure_ratio"] == "the LC has no cgroup2 group"
     assert "host_cpus" not in absent
     assert all(absent.values())
@@ -99,9 +99,7 @@ def test_readings_that_never_come_have_their_reason(v1, always, caplog):
     with caplog.at_level(logging.INFO, "rlctl.serve"):
         tell_absent(absent)
     assert [record.levelno for record in caplog.records] == [logging.INFO]
-    assert list(lacking(policy, absent)) == [
-        "policy always needs lc_cpus, which is missing: the LC has no cpuacct group"
-    ]
+    assert list(lacking(policy, absent)) == [f"policy always needs lc_cpus, which is missing: the LC {NO_CPUACCT}"]
 
 
 def test_dry_run_knows_what_user_may_not_write(serve_yaml, monkeypatch, v1):
