@@ -19,17 +19,17 @@ from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, W
 
 log = logging.getLogger(__name__)
 
-UTILISATION = 0.8
-"""Of the CPUs that the LC can use. nginx and memcached alone keep their target to about .9 of them
-(docs/results/live-nginx.json and live-memcached.json: `lc_cpus` under `frozen` by its load). Requests become cheaper as
-the load rises. An LC that something else bounds does not come to it."""
+UTILISATION = 0.9
+"""Of the CPUs that the LC can use: to so much of them nginx and memcached alone keep their target
+(docs/results/live-nginx.json and live-memcached.json: `lc_cpus` under `frozen` by its load). An LC that something else
+bounds does not come to it."""
 
 WINDOWS = 120
 """The estimate is of so many windows."""
 
-BUSY_RATIO, LEAST_WINDOWS = 0.5, 5
-"""Windows with at least so much of the highest load among them say what a request takes: of an idle LC most CPU time is
-housekeeping. At least so many count, the busiest first."""
+BUSY_RATIO, LEAST_WINDOWS = 0.75, 5
+"""Windows with at least so much of the highest load among them say what a request takes: requests become cheaper as the
+load rises, and of an idle LC most CPU time is housekeeping. At least so many count, the busiest first."""
 
 DEAR_QUANTILE, SURE_QUANTILES = 0.75, (0.1, 0.9)
 """Of what a request takes: what counts, as one dear window in four may be an accident; and what it lies between."""

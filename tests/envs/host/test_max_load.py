@@ -45,10 +45,10 @@ def test_the_cpus_say_what_it_is_at_least():
 
 def test_load_held_twice_is_within_maximum():
     service = Service()
-    service.runs(1, 900.0)
-    assert service.learned.cautious_rps == pytest.approx(800.0)
-    assert service.runs(1, 880.0) == 880.0
-    assert service.runs(5, 100.0) == 880.0
+    service.runs(1, 970.0)
+    assert service.learned.cautious_rps == pytest.approx(UTILISATION * 1000.0)
+    assert service.runs(1, 950.0) == 950.0
+    assert service.runs(5, 100.0) == 950.0
 
 
 def test_what_service_misses_alone_is_more_than_maximum():
@@ -60,7 +60,7 @@ def test_what_service_misses_alone_is_more_than_maximum():
     service.runs(5, 500.0, latency_ratio=3.0, be_held=True)
     service.runs(1, 300.0)
     assert service.learned.cautious_rps == pytest.approx(MISSED_RATIO * 500.0)
-    assert service.runs(2, 600.0) == pytest.approx(800.0), "and no longer, once it has held more"
+    assert service.runs(2, 600.0) == pytest.approx(UTILISATION * 1000.0), "and no longer, once it has held more"
 
 
 def test_leftovers_after_be_are_not_the_services(caplog):
@@ -84,8 +84,8 @@ def test_figure_that_is_read_twice_is_one_window():
 def test_change_of_cost_is_seen_in_thirty_windows():
     service = Service()
     service.runs(WINDOWS, 300.0)
-    assert service.runs(WINDOWS // 4 + 1, 300.0, demand=0.002) == pytest.approx(400.0)
-    assert service.runs(WINDOWS, 300.0) == pytest.approx(800.0)
+    assert service.runs(WINDOWS // 4 + 1, 300.0, demand=0.002) == pytest.approx(UTILISATION * 500.0)
+    assert service.runs(WINDOWS, 300.0) == pytest.approx(UTILISATION * 1000.0)
 
 
 def test_a_dear_window_is_an_accident():
@@ -93,13 +93,13 @@ def test_a_dear_window_is_an_accident():
     service = Service()
     service.runs(20, 300.0)
     service.runs(1, 300.0, demand=0.01)
-    assert service.runs(20, 300.0) == pytest.approx(800.0)
+    assert service.runs(20, 300.0) == pytest.approx(UTILISATION * 1000.0)
 
 
 def test_housekeeping_of_an_idle_service_is_no_request():
     service = Service()
     service.runs(30, 5.0, demand=0.02)
-    assert service.runs(10, 300.0) == pytest.approx(800.0)
+    assert service.runs(10, 300.0) == pytest.approx(UTILISATION * 1000.0)
 
 
 def test_one_thread_is_not_credited_with_all_cpus():
@@ -256,7 +256,7 @@ def test_it_says_what_it_goes_by(caplog):
     service.runs(2, 300.0)
     for _ in range(3):
         service.learned.ratio(Value(100.0))
-    said = "maximum load of web: estimated at 800 rps, between 800 and 1000 (1 ms of CPU a request on 1 CPU, 300 held, "
+    said = "maximum load of web: estimated at 900 rps, between 900 and 1000 (1 ms of CPU a request on 1 CPU, 300 held, "
     said += "no tail has confirmed it, so BE is not suspended for it)"
     assert [record.getMessage() for record in caplog.records] == [said]
 
@@ -267,27 +267,27 @@ def test_estimate_far_above_every_load_is_a_guess(caplog):
     service = Service()
     service.runs(5, 40.0)
     assert (service.learned.lowest_rps, service.learned.highest_rps) == (40.0, None)
-    assert "estimated at 800 rps, a guess: 20 times the highest load seen" in str(service.learned)
+    assert "estimated at 900 rps, a guess: 22 times the highest load seen" in str(service.learned)
     for demand in (0.0009, 0.0008, 0.0007, 0.0006):
         service.runs(5, 60.0, demand=demand)
         service.learned.ratio(Value(60.0))
     assert caplog.text.count("estimated at") == 1, "a guess that moves a little is no news"
     service.runs(5, 400.0)
-    assert "between 800 and" in str(service.learned)
+    assert "between 900 and" in str(service.learned)
 
 
 def test_it_is_estimate_until_load_has_come_near(caplog):
     """Somebody who plans by the figure must see whether anybody has seen such a load."""
     caplog.set_level("INFO")
     service = Service()
-    for rps in (300.0, NEAR_RATIO * 800.0 - 1.0, NEAR_RATIO * 800.0 + 1.0, 650.0, 300.0):
+    for rps in (300.0, NEAR_RATIO * 900.0 - 1.0, NEAR_RATIO * 900.0 + 1.0, 650.0, 300.0):
         service.runs(2, rps)
         service.learned.ratio(Value(rps))
-        assert service.learned.borne_out == (service.learned.held_rps > NEAR_RATIO * 800.0)
-    assert re.findall("(estimated at|at least) 800 rps", caplog.text) == ["estimated at", "at least"]
-    service.runs(20, 750.0, latency_ratio=2.0, be_held=True)
-    assert service.learned.cautious_rps == 721.0
-    assert service.learned.borne_out, "721 held"
+        assert service.learned.borne_out == (service.learned.held_rps > NEAR_RATIO * 900.0)
+    assert re.findall("(estimated at|at least) 900 rps", caplog.text) == ["estimated at", "at least"]
+    service.runs(20, 850.0, latency_ratio=2.0, be_held=True)
+    assert service.learned.cautious_rps == 811.0
+    assert service.learned.borne_out, "811 held"
     service.runs(20, 640.0, latency_ratio=2.0, be_held=True)
     assert not service.learned.borne_out, "what held is contradicted"
 
