@@ -31,8 +31,8 @@ CPU, LINK, DISK = range(len(REINS))
 LINK_CARRIED = "link_carried_bytes"
 """The counter with what the link is taken to carry in a second."""
 
-LINK_FELL = "link_fell_ratio"
-"""The counter with the share of that which is not carried, by what was missed in the window before; 0 in most ticks."""
+FELL = {Rein.LINK: "link_fell_ratio", Rein.DISK: "disk_fell_ratio"}
+"""Counters with the share of that which is not carried, by what was missed in the window before; 0 in most ticks."""
 
 LINK_SENT = "link_sent_ratio"
 """The counter with what the interface sent, by what the link is taken to carry."""
@@ -82,7 +82,7 @@ CARRIED_RATIO = 0.88
 counts twice. And a class must be narrower than the link, or the queue in which the LC waits forms there (tc-htb(8))."""
 
 DISK_CARRIED_RATIO = 0.8
-"""Of the most bytes that a disk was seen to carry, what all together may do. No kernel lets BE have what the LC leaves
+"""Of what a disk is taken to carry, what all together may do. No kernel lets BE have what the LC leaves
 block by block: what the LC wants at once must find room, and waits behind each large write of BE's."""
 
 LEAST_DISK_BYTES = 1e6
@@ -116,11 +116,11 @@ def level_used(level: float, share: float, others: float, be: float) -> float:
 
 @law
 def share_of_disk(level: float, others: float) -> float:
-    """What BE may do, by the most that was seen on the disk, where it has a level of what the others leave.
+    """What BE may do, by what the disk is taken to carry, where it has a level of what the others leave.
 
     Args:
         level: Share of everything, where everything is what the LC does not feel.
-        others: What all but BE did, by that most.
+        others: What all but BE did, by the same.
     """
     return level * max(DISK_CARRIED_RATIO - others, 0.0)
 
@@ -189,8 +189,8 @@ def used_cpus(telemetry: Telemetry, cpus: int) -> float | None:
 
 
 def is_mended(telemetry: Telemetry) -> bool:
-    """What was missed in the window before was no level's doing: the link is taken to carry less since then."""
-    return (_counter(telemetry, LINK_FELL) or 0.0) > 0.0
+    """What was missed in the window before was no level's doing: the link or disk is taken to carry less since then."""
+    return any((_counter(telemetry, name) or 0.0) > 0.0 for name in FELL.values())
 
 
 class ReinLaw:

@@ -154,9 +154,9 @@ def harm_after(
 
 @law
 def excuse_of_rate(after: HarmRecord, sentence_before_seconds: float) -> HarmRecord:
-    """What is known once the link is seen to carry less: half of the sentence from before this window is left of it.
+    """What is known once a link or disk is seen to carry less: half of the sentence from before this window is left.
 
-    BE's level was a share of more than that, and what the link fell by is taken from BE. So what was late in the window
+    BE's level was a share of more than that, and what it fell by is taken from BE. So what was late in the window
     before was no level's doing, nor is the backlog in this one.
     """
     return HarmRecord(

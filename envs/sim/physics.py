@@ -571,7 +571,7 @@ class Hosts:
         # BE begins frozen, so nothing lingers of a freeze.
         self.rows["was_frozen"], self.rows["be_pace"] = True, 1.0
         self.rows["credit_bytes"] = self.constants.link_credit_bytes
-        begin_hand(self.rows)
+        begin_hand(self.rows, self.constant_rows)
         empty_backlog(self.rows)
 
     def __copy__(self) -> Self:

@@ -12,8 +12,10 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.host.reins.carried_rate import (
     CALM_RATIO,
     CARRIED,
+    DISK_SHARES,
     LEAST_BYTES,
-    begin_link,
+    LINK_SHARES,
+    begin_rate,
     judge_window,
     see_window,
 )
@@ -43,11 +45,12 @@ LEAST_CPUS = Limits(1).min_quota_cpus
 NEARLY_FULL = 0.999
 
 
-def begin_hand(rows: Rows) -> None:
+def begin_hand(rows: Rows, constants: Rows) -> None:
     """The CPUs' rein is in hand, on all hosts, and nothing speaks against it."""
     rows["rein"] = rows["suspect"] = CPU
     rows["taken_seconds"], rows["allowed_bytes"] = -np.inf, np.inf
-    begin_link(rows, LEAST_BYTES, True)
+    shares = [np.where(constants["rein"] == DISK, *both) for both in zip(DISK_SHARES, LINK_SHARES, strict=True)]
+    begin_rate(rows, LEAST_BYTES, True, *shares)
 
 
 def take_rein(rows: Rows, constants: Rows) -> None:
@@ -73,8 +76,8 @@ def is_least(quota_cpus: float, cpuset_cpus: float) -> bool:
 @law
 def disk_room(host: Row, level: float) -> float:
     """Bytes per second that a level of the disk lets BE do."""
-    most = host["most_bytes"]
-    return max(share_of_disk(level, min(host["others_bytes"] / most, 1.0)) * most, LEAST_DISK_BYTES)
+    carried = host["carried_bytes"]
+    return max(share_of_disk(level, host["others_bytes"] / carried) * carried, LEAST_DISK_BYTES)
 
 
 @law
@@ -94,7 +97,7 @@ def on_cpus(
         host["allowed_bytes"] = share_of_link(level, host["others_bytes"] / carried) * carried
         room = max(host["allowed_bytes"] - lc_bytes, 0.0)
     else:
-        room = disk_room(host, level)
+        host["allowed_bytes"], room = 0.0, disk_room(host, level)
     # BE sleeps while its bytes wait, and comes back with the next ones: as if its quota were what these take.
     held = room / max(be_bytes, 1e-9)
     # The least level holds on the CPUs under each rein, as it does on a live host.
@@ -130,7 +133,7 @@ def note_use(
 def note_latency(
     host: Row, c: Row, ratio: float, behind: bool, level: float, be_cpus: float, be_bytes: float, seconds: float
 ) -> None:
-    """Have a window beside a BE that ran speak for a rein, and the link in hand learn from it, as `Reins.look` does.
+    """Have a window beside a BE that ran speak for a rein, and what is in hand learn from it, as `Reins.look` does.
 
     Args:
         ratio: Latency by the target.
@@ -145,7 +148,7 @@ def note_latency(
         weigh(host, c["rein"], used, seconds)
     elif missed and burned and not behind:
         weigh(host, float(CPU), used, seconds)
-    # A miss that BE's CPU time explains, with nothing waiting on the link, says nothing about what the link carries.
-    if rein == LINK and (behind or not missed or not burned):
+    # A miss that BE's CPU time explains, with nothing waiting there, says nothing about what a link or disk carries.
+    if rein != CPU and (behind or not missed or not burned):
         calm, allowed = ratio <= CALM_RATIO, host["allowed_bytes"]
         host["fell_ratio"] = judge_window(host, allowed, be_bytes, level, missed, calm, 1.0)

@@ -12,7 +12,7 @@ import numpy as np
 from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
 from rlctl.envs.readings import Readings
-from rlctl.envs.reins import LINK_FELL, OTHERS, REINS, USE, Rein
+from rlctl.envs.reins import FELL, OTHERS, REINS, USE, Rein
 from rlctl.envs.rows import READING, READING_NAMES, Row, Rows
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
@@ -171,7 +171,7 @@ def _tell_host(
     counters = {"offered_rps": lost or Value(offered_rps, age), "done_rps": lost or Value(done_rps, age)}
     if (rein := REINS[int(r["rein"])]) is not Rein.CPU:
         use = {USE[rein]: Value(r["be_used_ratio"]), OTHERS: Value(others_ratio)}
-        counters |= use | {LINK_FELL: Value(r["fell_ratio"])}
+        counters |= use | {FELL[rein]: Value(r["fell_ratio"])}
     return Telemetry(
         r["time_seconds"],
         r["target_seconds"],

@@ -14,7 +14,15 @@ from rlctl.envs.actions import MOVES, apply_move
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.experience import TOLD, begin_host, book_window, filter_host, log_calm, periods_of, tell
 from rlctl.envs.features import FRAME_SIZE, write_frame
-from rlctl.envs.host.reins.carried_rate import CARRIED, LEAST_BYTES, begin_link, judge_window, see_window
+from rlctl.envs.host.reins.carried_rate import (
+    CARRIED,
+    DISK_SHARES,
+    LEAST_BYTES,
+    LINK_SHARES,
+    begin_rate,
+    judge_window,
+    see_window,
+)
 from rlctl.envs.law import compiled
 from rlctl.envs.level_counts import (
     BINS,
@@ -214,12 +222,15 @@ def test_levels_on_link(level, share, others, be, rein, least_weight):
     require_same(lc_goes_first, float(rein), least_weight)
 
 
-@given(st.lists(st.tuples(LOADED, LOADED, LOADED, FLAG, FLAG, st.sampled_from([0.5, 1.0])), max_size=40))
-def test_what_links_carry(windows):
+@given(
+    st.lists(st.tuples(LOADED, LOADED, LOADED, FLAG, FLAG, st.sampled_from([0.5, 1.0])), max_size=40),
+    st.sampled_from([LINK_SHARES, DISK_SHARES]),
+)
+def test_what_links_and_disks_carry(windows, shares):
     links = np.zeros(2, np.dtype(CARRIED))
     for link, fast in zip(links, (False, True), strict=True):
-        begin, see, judge = (compiled(one) if fast else one for one in (begin_link, see_window, judge_window))
-        begin(link, LEAST_BYTES, True)
+        begin, see, judge = (compiled(one) if fast else one for one in (begin_rate, see_window, judge_window))
+        begin(link, LEAST_BYTES, True, *shares)
         for sent, be, allowed, missed, calm, ran in windows:
             see(link, 1e6 * sent, 5.0)
             judge(link, 1e6 * allowed, 1e6 * be, 1.0, missed, calm, ran)

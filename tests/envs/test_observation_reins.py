@@ -4,7 +4,7 @@ import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observer
-from rlctl.envs.reins import LINK_FELL, USE, Rein
+from rlctl.envs.reins import FELL, USE, Rein
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4, least_weight=True)
@@ -83,6 +83,6 @@ def test_wrong_rate_is_not_held_against_a_level():
     for observer, after in ((fell, 0.5), (stayed, 0.0)):
         for at in range(5, 9):
             one = window(at, Rein.LINK, missed=at in (6, 7))
-            watch(observer, one.but(counters={**one.counters, LINK_FELL: Value(after if at == 7 else 0.0)}))
+            watch(observer, one.but(counters={**one.counters, FELL[Rein.LINK]: Value(after if at == 7 else 0.0)}))
     misses = [sum(cell[3] for cell in observer.experience.plain()["cells"]) for observer in (fell, stayed)]
     assert misses[0] == 0.0 < misses[1]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rlctl.envs.allocation import Limits
-from rlctl.envs.reins import LINK_FELL, USE
+from rlctl.envs.reins import FELL, USE, Rein
 from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.safety.harm import HarmEvidence
 from rlctl.safety.profile import DEFAULT, load_profile
@@ -63,7 +63,7 @@ def test_link_that_fell_is_no_harm(calm: Calm) -> None:
         for second in range(10):
             had.append(current.usable_cpus)
             reading = calm(float(second), 0.5, -0.5 if second in (5, 6) else 0.5, be_cpus=Value(had[-1]))
-            fell = {LINK_FELL: Value(fell_ratio if second == 6 else 0.0)}
+            fell = {FELL[Rein.LINK]: Value(fell_ratio if second == 6 else 0.0)}
             current = shield.rule(reading.but(counters=fell), current, LEAST.full).allocation
         return had
 

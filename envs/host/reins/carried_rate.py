@@ -1,7 +1,7 @@
-"""What a link carries, told by nobody: the most that was seen to pass, less by evidence, more by trial.
+"""What a link or a disk carries, told by nobody: the most that was seen to pass, less by evidence, more by trial.
 
-Only a full link shows its rate: the most that passed stands, as in BBR's max filter. Where the LC misses beside less,
-what passed then is what the link carries now. What fell is tried again after a while, in steps, as long as each holds.
+Only a full one shows its rate: the most that passed stands, as in BBR's max filter. Where the LC misses beside less,
+what passed then is what it carries now. What fell is tried again after a while, in steps, as long as each holds.
 A trial that fails is taken back at once, and the next one comes after twice the time. Laws on a row of CARRIED.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rlctl.envs.law import law
-from rlctl.envs.reins import CARRIED_RATIO, LITTLE_RATIO
+from rlctl.envs.reins import CARRIED_RATIO, DISK_CARRIED_RATIO, LITTLE_RATIO
 from rlctl.envs.rows import plain_row
 
 CALM_RATIO = 0.5
@@ -26,8 +26,14 @@ FULL_RATIO = 0.95
 """Who sends so much of what all may has sent what there was room for, and shows that it is carried. It is also what is
 left of a rate that was a little too high."""
 
-STEP = 0.125
-"""Of a trial. After the first one a link that is as it was is still full; the last one that held is near what it is."""
+STEP, DISK_STEP = 0.125, 0.0625
+"""Of a trial, on a link and on a disk. After the first one a link that is as it was is still full; the last one that
+held is near what it is."""
+
+LINK_SHARES = CARRIED_RATIO, STEP, math.inf
+DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
+"""Of what is carried: what all may send, the step of a trial, and how far one goes beyond the most. A disk is calm in
+one window and late in the next, when the others want more: there each step must hold for long."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
 """Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
@@ -46,130 +52,139 @@ CUT_RATIO = 0.5
 CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
+    ("all_ratio", "f8"), ("step", "f8"), ("reach", "f8"),
 ]  # fmt: skip
-"""Of a link, bytes per second: most that it was seen to carry, and what it is taken to carry now. Whether it was never
-too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until now. What
-held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it ends."""
+"""Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
+was never too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until
+now. What held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it
+ends. What `LINK_SHARES` has."""
 
 
 @law
-def begin_link(link: Any, most: float, is_new: bool) -> None:
-    """A link that was seen to carry so much."""
-    link["most_bytes"] = link["carried_bytes"] = most
-    link["is_new"], link["rises"], link["top_bytes"] = is_new, False, math.inf
-    link["sent_bytes"] = link["window_seconds"] = link["calm_seconds"] = link["sure_bytes"] = 0.0
-    link["wait_seconds"] = RETRY_SECONDS
+def begin_rate(rate: Any, most: float, is_new: bool, all_ratio: Any, step: Any, reach: Any) -> None:
+    """A link or disk that was seen to carry so much; the shares are as in `LINK_SHARES`."""
+    rate["most_bytes"] = rate["carried_bytes"] = most
+    rate["is_new"], rate["rises"], rate["top_bytes"] = is_new, False, math.inf
+    rate["all_ratio"], rate["step"], rate["reach"] = all_ratio, step, reach
+    rate["sent_bytes"] = rate["window_seconds"] = rate["calm_seconds"] = rate["sure_bytes"] = 0.0
+    rate["wait_seconds"] = RETRY_SECONDS
 
 
 @law
-def bound_of(link: Any) -> float:
+def bound_of(rate: Any) -> float:
     """What all together may send."""
-    return float(CARRIED_RATIO * link["carried_bytes"])
+    return float(rate["all_ratio"] * rate["carried_bytes"])
 
 
 @law
-def see_window(link: Any, sent: float, seconds: float) -> None:
+def see_window(rate: Any, sent: float, seconds: float) -> None:
     """Take in what all together sent in a second of a window so long.
 
     In one window alone an empty queue takes more than the link carries. So two in a row count, by their mean.
     """
-    passed = 0.5 * (sent + link["sent_bytes"])
-    link["carried_bytes"] = max(link["carried_bytes"], passed)
-    link["most_bytes"] = max(link["most_bytes"], passed)
-    link["sent_bytes"], link["window_seconds"] = sent, seconds
+    passed = 0.5 * (sent + rate["sent_bytes"])
+    rate["carried_bytes"] = max(rate["carried_bytes"], passed)
+    rate["most_bytes"] = max(rate["most_bytes"], passed)
+    rate["sent_bytes"], rate["window_seconds"] = sent, seconds
 
 
 @law
-def fall(link: Any, allowed: float, cut: bool) -> None:
+def fall(rate: Any, allowed: float, cut: bool) -> None:
     """In the window that was seen last the LC missed its target beside a BE that sent.
 
     Args:
-        allowed: What all together might send in it.
+        allowed: What all together might send in it; 0 where nothing is lost, and so all that was sent is carried.
         cut: BE was taken down in the midst of it.
     """
-    sent, sure, carried = link["sent_bytes"], link["sure_bytes"], link["carried_bytes"]
+    sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
-    if sure > 0.0 and (cut or sent >= CARRIED_RATIO * sure):  # a trial: what held before it still may
+    if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
         passed = sure if cut else max(sure, FULL_RATIO * sent)
-        if not cut and carried >= link["top_bytes"]:  # what was carried once was a little less
-            link["most_bytes"] = max(sure, FULL_RATIO * link["top_bytes"])
-        if not link["is_new"]:
-            link["wait_seconds"] = min(2.0 * link["wait_seconds"], LONGEST_SECONDS)
+        if not cut and carried >= rate["top_bytes"]:  # what was carried once was a little less
+            rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * rate["top_bytes"]))
+        if not rate["is_new"]:
+            rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
     elif cut:
-        passed = max(sent, CUT_RATIO * bound_of(link))
+        passed = max(sent, CUT_RATIO * bound_of(rate))
     else:
         passed = (FLOODED_RATIO if flooded else 1.0) * sent
-    link["carried_bytes"], link["is_new"] = max(min(carried, passed), LEAST_BYTES), False
-    if link["wait_seconds"] > LASTING_SECONDS:
-        link["most_bytes"] = link["carried_bytes"]
-    link["rises"] = False
-    link["sent_bytes"] = link["sure_bytes"] = link["calm_seconds"] = 0.0
+    rate["carried_bytes"], rate["is_new"] = max(min(carried, passed), LEAST_BYTES), False
+    if rate["wait_seconds"] > LASTING_SECONDS:
+        rate["most_bytes"] = rate["carried_bytes"]
+    rate["rises"] = False
+    rate["sent_bytes"] = rate["sure_bytes"] = rate["calm_seconds"] = 0.0
 
 
 @law
-def hold(link: Any, calm: bool) -> None:
+def hold(rate: Any, calm: bool) -> None:
     """The LC held its target in that window beside a BE that might send all that the others left.
 
     Args:
         calm: By so much that no queue can have begun to form.
     """
-    if link["sent_bytes"] < FULL_RATIO * bound_of(link):
+    if rate["sent_bytes"] < FULL_RATIO * bound_of(rate):
         return
     if not calm:
-        if link["rises"]:  # as near to a miss as a trial may come
-            fall(link, float(link["sent_bytes"]), False)
+        if rate["rises"]:  # as near to a miss as a trial may come
+            fall(rate, float(rate["sent_bytes"]), False)
         return
-    link["calm_seconds"] += link["window_seconds"]
-    link["most_bytes"] = max(link["most_bytes"], link["carried_bytes"])
-    known, calm_seconds, wait = link["carried_bytes"] < link["most_bytes"], link["calm_seconds"], link["wait_seconds"]
-    due_seconds = NEW_SECONDS if link["is_new"] else wait if known else max(wait, BEYOND_SECONDS)
-    if link["rises"] and link["carried_bytes"] >= link["top_bytes"]:
-        link["rises"], link["calm_seconds"] = False, 0.0
-    elif link["rises"]:
-        _rise(link)
+    rate["calm_seconds"] += rate["window_seconds"]
+    rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
+    known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
+    due_seconds = NEW_SECONDS if rate["is_new"] else wait if known else max(wait, BEYOND_SECONDS)
+    if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
+        rate["rises"], rate["calm_seconds"] = False, 0.0
+    elif rate["rises"]:
+        _rise(rate)
     elif calm_seconds >= due_seconds:
-        link["rises"], link["top_bytes"] = True, link["most_bytes"] if known else math.inf
-        _rise(link)
-    elif link["sure_bytes"] > 0.0 and calm_seconds >= wait:
-        link["sure_bytes"], link["wait_seconds"] = 0.0, RETRY_SECONDS
+        rate["rises"], rate["top_bytes"] = True, rate["most_bytes"] if known else rate["reach"] * rate["carried_bytes"]
+        _rise(rate)
+    elif rate["sure_bytes"] > 0.0 and calm_seconds >= wait:
+        rate["sure_bytes"], rate["wait_seconds"] = 0.0, RETRY_SECONDS
 
 
 @law
-def _rise(link: Any) -> None:
-    carried = link["carried_bytes"]
-    link["sure_bytes"], link["carried_bytes"] = carried, min((1.0 + STEP) * carried, link["top_bytes"])
+def _rise(rate: Any) -> None:
+    carried = rate["carried_bytes"]
+    rate["sure_bytes"], rate["carried_bytes"] = carried, min((1.0 + rate["step"]) * carried, rate["top_bytes"])
 
 
 @law
 def judge_window(
-    link: Any, allowed: float, be: float, level: float, missed: bool, calm: bool, ran_ratio: float
+    rate: Any, allowed: float, be: float, level: float, missed: bool, calm: bool, ran_ratio: float
 ) -> float:
-    """Have what the link carries follow from a window that was seen; the share by which it fell.
+    """Have what is carried follow from a window that was seen; the share by which it fell.
 
     Args:
         allowed, be: What all might send, and what BE did.
         level: BE's, of everything.
         ran_ratio: Share of the window in which BE ran.
     """
-    cut, before = ran_ratio < 1.0, link["carried_bytes"]
-    if (missed or (cut and not calm)) and be >= LITTLE_RATIO * ran_ratio * bound_of(link):
-        fall(link, allowed, cut)
-        return 1.0 - float(link["carried_bytes"]) / float(before)
+    cut, before = ran_ratio < 1.0, rate["carried_bytes"]
+    if (missed or (cut and not calm)) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
+        fall(rate, allowed, cut)
+        return 1.0 - float(rate["carried_bytes"]) / float(before)
     if not missed and not cut and level >= 1.0:
-        hold(link, calm)
+        hold(rate, calm)
     return 0.0
 
 
 class CarriedRate:
-    """The laws on one link, in bytes a second: `see` each window, then `fall`, `hold` or neither.
+    """The laws on one link or disk, in bytes a second: `see` each window, then `fall`, `hold` or neither.
 
     Args:
-        most: Of an earlier run; None of a new link.
+        most: Of an earlier run; None of a new one, which is taken to carry `least`.
+        shares: As in `LINK_SHARES`.
     """
 
-    def __init__(self, most: float | None = None) -> None:
+    def __init__(
+        self,
+        most: float | None = None,
+        least: float = LEAST_BYTES,
+        shares: tuple[float, float, float] = LINK_SHARES,
+    ) -> None:
         self.row = plain_row(np.dtype(CARRIED))
-        begin_link(self.row, LEAST_BYTES if most is None else most, most is None)
+        begin_rate(self.row, least if most is None else most, most is None, *shares)
 
     @property
     def most(self) -> float:

@@ -1,4 +1,4 @@
-"""The disks' rein: BE's bytes and operations a second, as a share of what each disk was seen to carry.
+"""The disks' rein: BE's bytes and operations a second, as a share of what each disk is taken to carry.
 
 | | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
@@ -21,7 +21,8 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.group import Group, tree
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.reins import LEAST_DISK_BYTES, USE, Rein, rate_of, share_of_disk
+from rlctl.envs.host.reins.carried_rate import DISK_SHARES, CarriedRate, judge_window
+from rlctl.envs.reins import FELL, LEAST_DISK_BYTES, USE, Rein, rate_of, share_of_disk
 
 Four = tuple[float, float, float, float]
 """Bytes read, bytes written, reads, writes: counted, or a second."""
@@ -48,25 +49,24 @@ class DiskRein:
     """Holds BE on every disk that it uses. Use `open`.
 
     A level is a share of the bytes that the others leave, by what they did in the window before. So one level holds at
-    any load, and everything is what the LC does not feel. Of operations it is a share of the most: an LC's small
-    writes, joined by a full disk, say nothing of how many more it would carry.
+    any load, and everything is what the LC does not feel. What it carries of bytes read and of bytes written follows it
+    by itself, see `CarriedRate`. Of operations a level is a share of the most: an LC's small writes, joined by a full
+    disk, say nothing of how many more it would carry.
 
     Attributes:
         groups: Whose use it is, and whom it holds.
-        most: By disk, the most that all did there in a second, the mean of two windows in a row. In one alone a cache
-            takes more than the disk carries. May be set to what is known of this host.
         beneath: The disk that one is on which carries what the others do, where it is not that itself.
     """
 
     def __init__(self, knobs: Knobs, disks: Collection[str] | None = None, sys: Path = Path("/sys")) -> None:
         self._knobs, self._disks, self._sys = knobs, disks, sys
-        self.most: dict[str, Four] = {}
         self.beneath: dict[str, str] = {}
         self.groups: tuple[Group, ...] = ()
         self._all_before: dict[str, Four] = {}
-        self._all_last: dict[str, Four] = {}  # a second of the window before
         self._others: dict[str, Four] = {}
-        self._ratio = 1.0
+        self._carried: dict[str, list[CarriedRate]] = {}
+        self._busiest: list[tuple[CarriedRate, float]] = []  # bytes of a disk that BE used most of, and its own
+        self._ratio, self._fell_ratio = 1.0, 0.0
         self._own: dict[Path, dict[str, Four]] = {}
         self._before: dict[Path, dict[str, Four]] = {}
         self._before_seconds = math.nan
@@ -90,11 +90,22 @@ class DiskRein:
         rein.follow(be_groups)
         return rein
 
+    @property
+    def most(self) -> dict[str, tuple[float, ...]]:
+        """By disk, the most that it was seen to carry in a second, which another run begins with."""
+        return {disk: tuple(one.most for one in carried) for disk, carried in self._carried.items()}
+
     def prepare(self) -> None:
         """Nothing: all that it takes was seen by `open`."""
 
     def judge(self, *, missed: bool, calm: bool, ran_ratio: float) -> None:
-        """Nothing: what it carries is the most that was seen."""
+        """Have what each disk carries of bytes read or written follow from a window that was read.
+
+        Of those that BE had more of its part of: a window does not say which the LC waited behind.
+        """
+        for carried, own in self._busiest:
+            fell = judge_window(carried.row, 0.0, own, self._ratio, missed, calm, ran_ratio)
+            self._fell_ratio = max(self._fell_ratio, fell)
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on; those that are new are held at the next `hold`."""
@@ -125,29 +136,35 @@ class DiskRein:
                 # A group that was made anew counts from 0 again.
                 then = before.get(folder, {}).get(disk, now if folder not in before else _NONE)
                 done[disk] = _each(float.__add__, done.get(disk, _NONE), rates(now, then))
-        used = 0.0
+        used, self._busiest = 0.0, []
         for disk, own in done.items():
-            used = max(used, *_each(float.__truediv__, own, self._bound(disk, self._ratio)))
-            now = self._all_before[disk]
-            self._see(disk, own, _each(max, rates(now, all_before.get(disk, now)), own))
-        return {USE[Rein.DISK]: self._ratio * min(used, 1.0)}
-
-    def _see(self, disk: str, own: Four, by_all: Four) -> None:
-        """Take in what was done in a second of a window."""
-        self._others[disk] = _each(float.__sub__, by_all, own)
-        both = _each(lambda last, now: 0.5 * (last + now), self._all_last.get(disk, _NONE), by_all)
-        self._all_last[disk] = by_all
-        if disk in self.most or any(own):
-            self.most[disk] = _each(max, self.most.get(disk, USUAL), both)
+            if disk not in self._carried:
+                if not any(own):
+                    continue
+                self._begin(disk, (None,) * len(own))
+            parts = _each(float.__truediv__, own, self._bound(disk, self._ratio))
+            used, kind = max(used, *parts), int(parts[1] > parts[0])
+            now, carried = self._all_before[disk], self._carried[disk]
+            by_all = _each(max, rates(now, all_before.get(disk, now)), own)
+            self._others[disk] = _each(float.__sub__, by_all, own)
+            for one, did in zip(carried, by_all, strict=True):
+                one.see(did, passed)
+            self._busiest.append((carried[kind], own[kind]))
+        readings = {USE[Rein.DISK]: self._ratio * min(used, 1.0), FELL[Rein.DISK]: self._fell_ratio}
+        self._fell_ratio = 0.0
+        return readings
 
     def _bound(self, disk: str, ratio: float) -> Four:
         """What BE as a whole may do there at a level."""
-        most = self.most.get(disk, USUAL)
+        *both, reads, writes = self._carried[disk]
         read, written = (
-            each * share_of_disk(ratio, others / each)
-            for each, others in zip(most[:2], self._others.get(disk, _NONE), strict=False)
+            one.carried * share_of_disk(ratio, others / one.carried)
+            for one, others in zip(both, self._others.get(disk, _NONE), strict=False)
         )
-        return _each(max, (read, written, ratio * most[2], ratio * most[3]), LEAST)
+        return _each(max, (read, written, ratio * reads.most, ratio * writes.most), LEAST)
+
+    def _begin(self, disk: str, most: Sequence[float | None]) -> None:
+        self._carried[disk] = [CarriedRate(*both, DISK_SHARES) for both in zip(most, USUAL, strict=True)]
 
     def _count_all(self, disk: str) -> Four:
         """What everybody has done on a disk since the host began; nothing where the kernel does not say."""
@@ -169,7 +186,7 @@ class DiskRein:
         folders, errors = list(self._folders()), list[CgroupError]()
         for folder in folders:
             self._held.add(folder)
-            for disk in self.most:
+            for disk in self._carried:
                 whole = FREE if ratio is None else self._bound(disk, ratio)
                 try:
                     self._limit(folder, disk, _each(lambda each, least: max(each / len(folders), least), whole, LEAST))
@@ -184,8 +201,8 @@ class DiskRein:
 
     def restore_state(self, most: Mapping[str, Any]) -> None:
         """Go on with the `most` of an earlier run; ValueError: it is none."""
-        for disk, (read, written, reads, writes) in most.items():
-            self.most[str(disk)] = rate_of(read), rate_of(written), rate_of(reads), rate_of(writes)
+        for disk, rates in most.items():
+            self._begin(str(disk), [max(rate_of(rate), usual) for rate, usual in zip(rates, USUAL, strict=True)])
 
     def close(self) -> None:
         """Put every group's own limits back, as far as it is there."""

@@ -9,8 +9,8 @@ from typing import Protocol
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.reins.carried_rate import CarriedRate, judge_window
 from rlctl.envs.reins import (
+    FELL,
     LINK_CARRIED,
-    LINK_FELL,
     LINK_SENT,
     OTHERS,
     USE,
@@ -91,7 +91,7 @@ class LinkShare:
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
         self._rate.see(total, passed)
         carried, self._be, self._others = self._rate.carried, be, total - be
-        readings = {LINK_CARRIED: carried, LINK_FELL: self._fell_ratio, LINK_SENT: total / carried}
+        readings = {LINK_CARRIED: carried, FELL[Rein.LINK]: self._fell_ratio, LINK_SENT: total / carried}
         self._fell_ratio = 0.0
         if self._link:
             readings[OTHERS] = others = min(self._others / carried, 1.0)

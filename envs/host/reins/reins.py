@@ -12,7 +12,7 @@ from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.reins.carried_rate import CALM_RATIO
-from rlctl.envs.reins import LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
+from rlctl.envs.reins import FELL, LINK_CARRIED, LINK_SENT, OTHERS, USE, Rein, ReinLaw, level_ratio, on_cpus
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Reins:
     """
 
     name = "reins"
-    provides = (LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, *USE.values())
+    provides = (LINK_CARRIED, LINK_SENT, OTHERS, *FELL.values(), *USE.values())
 
     def __init__(
         self, cpu: CpuRein, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None

@@ -4,10 +4,14 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.group import Group
@@ -15,8 +19,9 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.reins.disk import LEAST, DiskRein
-from rlctl.envs.reins import DISK_CARRIED_RATIO, USE, Rein
+from rlctl.envs.host.reins.carried_rate import DISK_STEP, FULL_RATIO, NEW_SECONDS
+from rlctl.envs.host.reins.disk import LEAST, USUAL, DiskRein
+from rlctl.envs.reins import DISK_CARRIED_RATIO, FELL, USE, Rein
 from rlctl.envs.testbed.disk.provisioned import loop_device
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.needs import needs
@@ -76,9 +81,9 @@ def busy(bench):
     bench.done(0, 0, 0, 0)
     assert rein.read_use(-2.0) == {}
     bench.done(0, 40_000_000, 0, 400)
-    assert rein.read_use(-1.0) == {USED: 1.0}
+    assert rein.read_use(-1.0) == {USED: 1.0, FELL[Rein.DISK]: 0.0}
     bench.done(0, 80_000_000, 0, 800)
-    assert rein.read_use(0.0) == {USED: 1.0}
+    assert rein.read_use(0.0) == {USED: 1.0, FELL[Rein.DISK]: 0.0}
     return rein
 
 
@@ -93,7 +98,7 @@ def test_level_is_a_share_of_the_most_seen(bench):
         assert after["blkio.throttle.write_iops_device"] == f"{DISK} 100"
         assert after["blkio.throttle.read_bps_device"] == f"{DISK} {CARRIED / 16:.0f}"
     bench.done(0, 80_000_000 + round(CARRIED / 8), 0, 801)
-    assert rein.read_use(1.0) == {USED: pytest.approx(0.125)}, "half of what it might"
+    assert rein.read_use(1.0)[USED] == pytest.approx(0.125), "half of what it might"
     rein.hold(None)
     assert bench.limits() == before
 
@@ -115,6 +120,88 @@ def test_others_bytes_are_left_to_them(bench):
     rein.read_use(3.0)
     rein.hold(1.0)
     assert f"{LEAST[1]:.0f}" in " ".join(bench.limits().values()), "the LC fills it by itself"
+
+
+def write(bench, rein, second, written, *, missed=False, calm=True):
+    """A window at everything, of which BE wrote so much until now; what rlctl reads of it."""
+    bench.done(0, round(written), 0, 800 + 10 * second)
+    readings = rein.read_use(float(second))
+    rein.judge(missed=missed, calm=calm, ran_ratio=1.0)
+    rein.hold(1.0)
+    return readings
+
+
+def may_write(bench):
+    """What the kernel lets BE write in a second."""
+    text = bench.limits().get("io.max") or f"wbps={bench.limits()['blkio.throttle.write_bps_device'].split()[1]} "
+    return float(text.split("wbps=")[1].split()[0])
+
+
+def test_late_answers_lower_what_the_disk_carries(bench):
+    rein, written = busy(bench), 80_000_000.0
+    rein.hold(1.0)
+    write(bench, rein, 1, written, missed=True)
+    assert may_write(bench) == CARRIED, "BE wrote nothing"
+    write(bench, rein, 2, written := written + CARRIED, missed=True)
+    assert may_write(bench) == pytest.approx(DISK_CARRIED_RATIO * CARRIED, abs=1.0)
+    assert rein.most[DISK][1] == 40e6, "which a later run begins with"
+    fell = [write(bench, rein, second, written)[FELL[Rein.DISK]] for second in (3, 4)]
+    assert fell == [pytest.approx(1.0 - DISK_CARRIED_RATIO), 0.0], "told once"
+
+
+def test_failed_trial_on_a_disk_is_taken_back(bench):
+    rein, written, second = busy(bench), 80_000_000.0, 0
+    rein.hold(1.0)
+    while may_write(bench) == CARRIED:
+        second += 1
+        write(bench, rein, second, written := written + may_write(bench))
+    assert second == NEW_SECONDS, "seconds of a disk that is used as far as it may be"
+    assert may_write(bench) == pytest.approx((1.0 + DISK_STEP) * CARRIED, abs=1.0)
+    write(bench, rein, second + 1, written + may_write(bench), missed=True)
+    assert may_write(bench) == CARRIED
+    assert rein.restore_state(rein.most) is None
+    rein.hold(1.0)
+    assert may_write(bench) == CARRIED, "what held is what another run begins with"
+
+
+def test_each_disk_falls_by_itself(bench):
+    """A window that was missed beside writes on one disk must not cost BE another one."""
+    rein = busy(bench)
+    rein.restore_state({DISK: rein.most[DISK], "8:0": (50e6, 50e6, 500, 500)})
+    write(bench, rein, 1, 80e6 + CARRIED, missed=True)
+    assert rein._bound(DISK, 1.0)[1] < CARRIED
+    assert rein._bound("8:0", 1.0) == (50e6 * DISK_CARRIED_RATIO, 50e6 * DISK_CARRIED_RATIO, 500.0, 500.0)
+
+
+@pytest.mark.parametrize("most", [{DISK: (1e6, 1e6)}, {DISK: (1e6, 1e6, 1, "many")}, {DISK: (-1.0, 1e6, 1, 1)}])
+def test_strange_state_of_disks_is_refused(bench, most):
+    with pytest.raises(ValueError):
+        bench.rein().restore_state(most)
+
+
+WINDOWS = st.tuples(st.floats(0.0, 1e9), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([0.3, 1.0]))
+
+
+@given(st.lists(WINDOWS, max_size=40))
+@settings(deadline=None, max_examples=50)
+def test_more_of_a_disk_is_never_less(windows):
+    """At any moment a tighter level is a tighter bound, and none is far above what was ever carried."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), "v2")
+        rein, written, most = bench.rein(), 0.0, USUAL[1]
+        bench.done(0, 0, 0, 0)
+        rein.read_use(0.0)
+        for second, (did, full, missed, calm, level) in enumerate(windows, 1):
+            may = rein._bound(DISK, level)[1] if DISK in rein.most else did
+            written += round(may if full else did)
+            most = max(most, (may if full else did) / FULL_RATIO)
+            rein.hold(level)
+            write(bench, rein, second, written, missed=missed, calm=calm)
+            if DISK in rein.most:
+                bounds = [rein._bound(DISK, each) for each in (0.01, 0.3, 0.6, 1.0)]
+                assert all(map(float.__le__, one, other) for one, other in pairwise(bounds))
+                assert bounds[-1][1] <= (1.0 + DISK_STEP) * most
+        bench.knobs.close()
 
 
 def test_free_rein_writes_nothing(bench):

@@ -12,7 +12,7 @@ from rlctl.envs.errors import CgroupError, HostError
 from rlctl.envs.host.reins.carried_rate import LEAST_BYTES
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
-from rlctl.envs.reins import CARRIED_RATIO, LINK_CARRIED, LINK_FELL, LINK_SENT, OTHERS, USE, Rein, level_ratio
+from rlctl.envs.reins import CARRIED_RATIO, FELL, LINK_CARRIED, LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4)
@@ -330,7 +330,7 @@ def test_link_is_shared_by_what_it_carries():
     seen = iterate(link, share)
     assert next(seen) == {}
     first = seen.send((250_000, 0))
-    assert first == {LINK_CARRIED: 125_000.0, LINK_FELL: 0.0, LINK_SENT: 2.0}, (
+    assert first == {LINK_CARRIED: 125_000.0, FELL[Rein.LINK]: 0.0, LINK_SENT: 2.0}, (
         "nobody counts BE's part before it is told apart"
     )
     share.hold(0.5)
@@ -343,7 +343,7 @@ def test_link_is_shared_by_what_it_carries():
     seen.send((19_750_000, 0))
     assert share.most == 10_000_000, "one window alone fills a queue"
     seen.send((0, 0))
-    known = {LINK_CARRIED: 10e6, LINK_FELL: 0.0}
+    known = {LINK_CARRIED: 10e6, FELL[Rein.LINK]: 0.0}
     used = seen.send((10_000_000, 6_000_000))
     assert used == {**known, LINK_SENT: 1.0, USE[Rein.LINK]: 1.0, OTHERS: 0.4}
     used = seen.send((5_000_000, 2_000_000))
@@ -375,8 +375,8 @@ def test_late_answers_lower_what_the_link_carries():
     share.judge(missed=True, calm=False, ran_ratio=1.0)
     share.hold(1.0)
     assert link.held == pytest.approx(0.75 * 5.28e6), "of what was sent the link dropped a part"
-    assert seen.send((0, 0))[LINK_FELL] == pytest.approx(0.55)
-    assert seen.send((0, 0))[LINK_FELL] == 0.0
+    assert seen.send((0, 0))[FELL[Rein.LINK]] == pytest.approx(0.55)
+    assert seen.send((0, 0))[FELL[Rein.LINK]] == 0.0
     assert share.most == 10e6, "which a later run begins with"
 
 

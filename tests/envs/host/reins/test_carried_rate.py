@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from rlctl.envs.host.reins.carried_rate import (
     BEYOND_SECONDS,
     CUT_RATIO,
+    DISK_SHARES,
     FULL_RATIO,
     LEAST_BYTES,
+    LINK_SHARES,
     RETRY_SECONDS,
-    STEP,
     CarriedRate,
 )
 from rlctl.envs.reins import CARRIED_RATIO
@@ -139,15 +140,19 @@ WINDOWS = st.tuples(
 )
 
 
-@given(st.lists(WINDOWS, max_size=200), st.floats(1.0, 60.0))
+@given(
+    st.lists(WINDOWS, max_size=200),
+    st.floats(1.0, 60.0),
+    st.sampled_from([LINK_SHARES, DISK_SHARES]),
+)
 @settings(deadline=None, max_examples=300)
-def test_never_above_what_passed_and_a_step(windows, seconds):
-    carried, most = CarriedRate(), LEAST_BYTES
+def test_never_above_what_passed_and_a_step(windows, seconds, shares):
+    carried, most, (all_ratio, step, _) = CarriedRate(None, LEAST_BYTES, shares), LEAST_BYTES, shares
     for sent, what, full in windows:
         sent, before = carried.bound if full else sent, carried.carried
         carried.see(sent, seconds)
         # What held a full window is carried, and so is as much more as a full window is short of all.
-        most = max(most, sent / (FULL_RATIO * CARRIED_RATIO))
+        most = max(most, sent / (FULL_RATIO * all_ratio))
         seen, sure = carried.carried, carried.row["sure_bytes"]
         if what in ("fall", "cut"):
             carried.fall(sent if full else 2.0 * sent, cut=what == "cut")
@@ -157,4 +162,4 @@ def test_never_above_what_passed_and_a_step(windows, seconds):
             carried.hold(calm=what == "hold")
             assert what == "hold" or carried.carried <= seen
         assert carried.carried >= min(before, LEAST_BYTES)
-        assert LEAST_BYTES <= carried.carried <= (1.0 + STEP) * most
+        assert LEAST_BYTES <= carried.carried <= (1.0 + step) * most
