@@ -135,15 +135,16 @@ def lc_goes_first(rein: float, least_weight: bool) -> bool:
 
 
 @law
-def weigh(hand: Any, suspect: float, used: bool, now_seconds: float) -> None:
-    """Take in that a missed window speaks for a rein. Some must say the same, and what was taken is kept for a while.
+def weigh(hand: Any, suspect: float, used: bool, now_seconds: float, worth: float) -> None:
+    """Take in that a window speaks for a rein. Some must say the same, and what was taken is kept for a while.
 
     Args:
         hand: The rein in hand, and of the evidence its rein, windows and time, and when the one in hand was taken.
         used: BE uses the one in hand.
+        worth: For how many windows it speaks.
     """
     again = suspect == hand["suspect"] and now_seconds - hand["seen_seconds"] <= MEMORY_SECONDS
-    hand["windows"] = hand["windows"] + 1 if again else 1
+    hand["windows"] = hand["windows"] + worth if again else worth
     hand["suspect"], hand["seen_seconds"] = suspect, now_seconds
     kept = used and now_seconds - hand["taken_seconds"] < KEEP_SECONDS
     if suspect != hand["rein"] and hand["windows"] >= EVIDENCE and not kept:
@@ -229,16 +230,17 @@ class ReinLaw:
 
         Args:
             level: What BE had in the window, or until it was cut.
-            ran_ratio: Share of the window in which BE had that.
+            ran_ratio: Share of the window in which BE had that; less than all of it: then the guard saw late requests.
         """
-        self.suspect = None
+        self.suspect, cut = None, ran_ratio < 1.0
         # 1. What the LC waits for alone, while its target is held, is its own affair.
         if telemetry.missed is False and level.at_most(limits.safe):
             sent = _counter(telemetry, LINK_SENT)
             for what, share in (waits_of(telemetry) | ({LINK_SENT: sent} if sent is not None else {})).items():
                 self._usual[what] = (1.0 - USUAL) * self._usual.get(what, share) + USUAL * share
-        # 2. Only a miss beside a BE that ran says anything; of the CPUs one beside more than the least level.
-        if telemetry.missed is not True or level.frozen:
+        # 2. Only a miss beside a BE that ran says anything, one that the guard kept from the window as well; of the
+        # CPUs one beside more than the least level.
+        if not (telemetry.missed or cut) or level.frozen:
             return self.in_hand
         ran_ratio = max(ran_ratio, LITTLE_RATIO)
         reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
@@ -246,8 +248,9 @@ class ReinLaw:
         suspect = self.suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
         if suspect is None or (suspect is Rein.CPU and suspect not in reins):
             return self.in_hand  # the least level holds on the CPUs already
-        # 3. It does not go to and fro.
-        weigh(self._hand, REINS.index(suspect), self.in_hand in used, telemetry.time_seconds)
+        # 3. It does not go to and fro. A cut window that was missed says it twice: the guard spared the LC another.
+        worth = EVIDENCE if cut and telemetry.missed else 1
+        weigh(self._hand, REINS.index(suspect), self.in_hand in used, telemetry.time_seconds, worth)
         return self.in_hand
 
     def _find_suspect(

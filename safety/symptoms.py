@@ -36,7 +36,8 @@ class Sign(StrEnum):
     """Of the newest requests, those of three looks and eight at least, most are above the target, and five or more."""
     OLDEST = "oldest-request"
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
-    late as well the two may be close to each other, else they are of the usual distance."""
+    late as well the two may be close to each other, else they are of the usual distance. One look will do where all
+    requests that ended since the one before took half the target: a queue, for before a pause all is well."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -100,17 +101,17 @@ class Symptoms:
         ):
             total -= self._recent.popleft()[2]
         late = sum(look[1] for look in self._recent)
-        oldest = newest.oldest_seconds or 0.0
+        oldest, queue = newest.oldest_seconds or 0.0, min(newest.latencies, default=0.0) > 0.5 * target
         # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
             long = False
         else:
-            long = now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
+            long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
         if long:
-            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds} at two looks"
+            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds}{'' if queue else ' at two looks'}"
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
         if (newest.tail_seconds or 0.0) > target:

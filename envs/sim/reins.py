@@ -145,9 +145,9 @@ def note_latency(
     used = burned if rein == CPU else sent
     # To hold BE by what it does not use is no hold at all.
     if missed and behind and sent:
-        weigh(host, c["rein"], used, seconds)
+        weigh(host, c["rein"], used, seconds, 1.0)
     elif missed and burned and not behind:
-        weigh(host, float(CPU), used, seconds)
+        weigh(host, float(CPU), used, seconds, 1.0)
     # A miss that BE's CPU time explains, with nothing waiting there, says nothing about what a link or disk carries.
     if rein != CPU and (behind or not missed or not burned):
         calm, allowed = ratio <= CALM_RATIO, host["allowed_bytes"]

@@ -237,12 +237,12 @@ def test_what_links_and_disks_carry(windows, shares):
     assert links[0] == links[1]
 
 
-@given(st.lists(st.tuples(st.sampled_from([CPU, LINK, DISK]), FLAG, st.floats(0.0, 2000.0)), max_size=20))
+@given(st.lists(st.tuples(st.sampled_from([CPU, LINK, DISK]), FLAG, st.floats(0.0, 2000.0), FLAG), max_size=20))
 def test_evidence_for_reins(misses):
     hands = np.zeros(2, np.dtype(HAND))
-    for suspect, used, after in misses:
+    for suspect, used, after, cut in misses:
         for hand, form in zip(hands, (weigh, compiled(weigh)), strict=True):
-            form(hand, float(suspect), used, hand["seen_seconds"] + after)
+            form(hand, float(suspect), used, hand["seen_seconds"] + after, 1.0 + cut)
     assert hands[0] == hands[1]
 
 

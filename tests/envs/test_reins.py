@@ -132,6 +132,18 @@ def test_cut_window_shows_less_of_all():
     assert (whole.in_hand, early.in_hand) == (Rein.CPU, Rein.DISK)
 
 
+@pytest.mark.parametrize(
+    ("rein", "missed", "windows"), [(Rein.LINK, True, 1), (Rein.DISK, True, 1), (Rein.LINK, False, 2)]
+)
+def test_cut_window_speaks_for_itself(rein, missed, windows):
+    """The guard spares the LC the next missed window, which would have said the same."""
+    law, seen = ReinLaw(tuple(Rein)), []
+    for at in range(windows):
+        seen.append(law.in_hand)
+        law.look(window(at, BEHIND[rein], missed=missed), SOME, LIMITS, ran_ratio=0.2)
+    assert (*seen, law.in_hand) == (*[Rein.CPU] * windows, rein)
+
+
 ALLOCATIONS = st.builds(Allocation, st.floats(0.01, 4.0) | st.just(float("inf")), st.integers(1, 4), st.booleans()).map(
     LIMITS.clip
 )

@@ -73,6 +73,14 @@ def test_old_request_counts_sooner_among_late_ones():
     assert seen(*[old] * 4, apart_seconds=0.005) == {Sign.OLDEST}
 
 
+def test_queue_shows_at_the_first_look():
+    """All that came out of it was slow. Before a pause of the LC all was well."""
+    slow, well = ([0.006, 0.008], [GOOD, 0.008])
+    assert seen(Newest(slow, oldest_seconds=0.012)) == {Sign.OLDEST}
+    assert seen(Newest(well, oldest_seconds=0.012)) == set()
+    assert seen(Newest(slow, oldest_seconds=0.009)) == set()
+
+
 def test_queue_about_target_outlasts_a_close_look():
     old, young = Newest(oldest_seconds=0.012), Newest(oldest_seconds=0.008)
     assert seen(old, young, old, apart_seconds=0.005) == set()

@@ -161,7 +161,7 @@ def judge_window(
         ran_ratio: Share of the window in which BE ran.
     """
     cut, before = ran_ratio < 1.0, rate["carried_bytes"]
-    if (missed or (cut and not calm)) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
+    if (missed or cut) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
         fall(rate, allowed, cut)
         return 1.0 - float(rate["carried_bytes"]) / float(before)
     if not missed and not cut and level >= 1.0:

@@ -65,7 +65,7 @@ class LinkRein:
         self._total, self._be = 0, 0
         self._last: Sent | None = None
         self._last_seconds = self._mended_seconds = -MEND_SECONDS
-        self._debt_seconds = 0.0
+        self._debt_seconds = self._allowed = 0.0  # bytes that C was good for since the last count, under rates before
 
     @classmethod
     def open(
@@ -115,7 +115,9 @@ class LinkRein:
         """Leave BE what everybody else leaves of this rate; None: BE is free. Costs nothing where it is as before."""
         rate = UNLIMITED if bytes_per_second is None else bytes_per_second
         if rate != self._rate:
-            self._rate = rate
+            now_seconds = time.monotonic()
+            self._allowed += self._rate * (now_seconds - self._last_seconds)
+            self._rate, self._last_seconds = rate, now_seconds
             if self._last is not None:
                 with self._interface.refusing("set BE's rate"):
                     self._interface.shaper.set_rate(rate)
@@ -204,18 +206,18 @@ class LinkRein:
     def _count(self, sent: Sent) -> None:
         before, now_seconds = self._last or Sent(0, 0, 0), time.monotonic()
         whole, be = sent.whole_bytes - before.whole_bytes, sent.be_bytes - before.be_bytes
-        elapsed = now_seconds - self._last_seconds
+        allowed = self._allowed + self._rate * (now_seconds - self._last_seconds)
         self._total, self._be = self._total + whole, self._be + be
-        self._last, self._last_seconds = sent, now_seconds
+        self._last, self._last_seconds, self._allowed = sent, now_seconds, 0.0
         if self._rate >= UNLIMITED:
             self._debt_seconds = 0.0
             return
         # The kernel's own account of WHOLE, which it does not bring up to date while nothing is sent.
-        self._debt_seconds = max(self._debt_seconds + whole / self._rate - elapsed, 0.0)
+        self._debt_seconds = max(self._debt_seconds + (whole - allowed) / self._rate, 0.0)
         # By one burst and one packet it may always be ahead.
         bearable = DEBT_SECONDS + 2.0 * BURST_BYTES / self._rate
         # Others may go on sending more than C: then BE has nothing, whatever the debt.
-        if self._debt_seconds > bearable and whole - be < self._rate * elapsed and not sent.waiting:
+        if self._debt_seconds > bearable and whole - be < allowed and not sent.waiting:
             with self._interface.refusing("make its classes anew"):
                 self._interface.shaper.forgive()
             self._last, self._debt_seconds = Sent(0, 0, 0), 0.0

@@ -156,7 +156,7 @@ class Reins:
         other, missed, latency = self._others.get(self.in_hand), telemetry.missed, telemetry.latency_ratio
         if other is None or missed is None or level.frozen or level.at_most(self._cpu.limits.minimum):
             return
-        if not missed or self._law.suspect in (None, self.in_hand):
+        if not (missed or ran_ratio < 1.0) or self._law.suspect in (None, self.in_hand):
             other.judge(missed=missed, calm=latency is not None and latency <= CALM_RATIO, ran_ratio=ran_ratio)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:

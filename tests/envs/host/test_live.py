@@ -327,6 +327,20 @@ def test_cut_between_ticks_freezes_under_any_rein(be):
     plant.close()
 
 
+def test_only_a_stop_is_a_cut(be, monkeypatch):
+    """What a person allows less in the midst of a period says nothing of the link."""
+    plant, _, _ = on_disk(be)
+    ran = []
+    monkeypatch.setattr(plant.reins, "look", lambda telemetry, level, ran_ratio: ran.append(ran_ratio))
+    for between in (Allocation(0.5, 2), LIMITS.safe):
+        plant.apply(Allocation(1.0, 2))
+        plant.apply(between)
+        time.sleep(0.01)
+        plant.read()
+    plant.close()
+    assert ran[0] == 1.0 > 0.5 > ran[1]
+
+
 def test_applications_divide_what_cpus_there_are(be):
     plant, _, _ = on_disk(be, sharing=Divider())
     assert plant.sharing.budgets[-1] == LIMITS.full, "BE is held by its disk, and not a second time by its CPUs"

@@ -24,14 +24,14 @@ class Host:
 
     limits, groups = LIMITS, ()
 
-    def __init__(self, rate, guarded, seen):
+    def __init__(self, rate, guarded, seen, rein=Rein.LINK):
         self.rate, self.guarded = rate, guarded
         self.cpus, self.sent, self.held, self.backlog = LIMITS.full, [0.0, 0.0], math.inf, False
         share = LinkShare.of(self)
         for _ in range(2):
             share._rate.see(seen * MBIT, 1.0)
         self.reins = Reins(self, {Rein.LINK: share})
-        self.reins.moves, self.reins._law.in_hand = True, Rein.LINK
+        self.reins.moves, self.reins._law.in_hand = True, rein
 
     def read(self):
         return self.cpus
@@ -97,6 +97,15 @@ def test_link_that_is_back_is_used_again():
     missed, sent = lived(Host(lambda second: FULL / 2 if 30 <= second < 40 else FULL, False, seen=160.0), 90)
     assert sum(missed[40:]) == 0
     assert min(sent[70:]) > 70.0
+
+
+def test_link_is_taken_at_the_first_cut():
+    """Once a quota holds, no second miss comes: BE had a quarter of the link for as long as its rate stayed."""
+    host = Host(lambda second: FULL, guarded=True, seen=40.0, rein=Rein.CPU)
+    missed, sent = lived(host, 30)
+    assert sum(missed) <= 2
+    assert host.reins.in_hand is Rein.LINK
+    assert min(sent[20:]) > 40.0
 
 
 def test_new_link_is_found_without_a_full_queue():

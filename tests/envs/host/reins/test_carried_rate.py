@@ -13,6 +13,7 @@ from rlctl.envs.host.reins.carried_rate import (
     LINK_SHARES,
     RETRY_SECONDS,
     CarriedRate,
+    judge_window,
 )
 from rlctl.envs.reins import CARRIED_RATIO
 
@@ -133,6 +134,15 @@ def test_cut_window_tells_little():
     carried.see(1e6, 1.0)
     carried.fall(FAST, cut=True)
     assert carried.carried == pytest.approx(CUT_RATIO * CARRIED_RATIO * FAST)
+
+
+def test_cut_that_spared_the_window_lowers_it():
+    """Else BE would be as it was in the next one, and be cut again."""
+    for calm in (True, False):
+        carried = Link(FAST).carried
+        carried.see(1e6, 1.0)
+        judge_window(carried.row, carried.bound, 1e6, 1.0, False, calm, 0.05)
+        assert carried.carried == pytest.approx(CUT_RATIO * CARRIED_RATIO * FAST)
 
 
 WINDOWS = st.tuples(
