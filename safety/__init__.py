@@ -3,6 +3,6 @@
 Guards by their names in `rlctl why`: `sensors` is in `trust`; `load-gate` and `slack-gate` in `gates`; `slack-hold`,
 `slack-floor`, `growth-rate` and `ceiling` in `growth`; `memory-pressure` and `memory-bandwidth` in `memory_guards`;
 `overrun` in `overrun`.
-Their constants are in `profile`. What one remembers is the memory that its `advance` returns, which the `Shield` holds
+`constants` has their constants. What one remembers is the memory that its `advance` returns, which the `Shield` holds
 and no restart keeps. `many` has the same guards for hosts in arrays.
 """

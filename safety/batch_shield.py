@@ -313,24 +313,17 @@ class BatchShield:
 
 def _constants(profile: Profile) -> Rows:
     """One row of CONSTANTS."""
-    measured, (well_ratio, well_seconds) = profile.measured, profile.growth_when_well
-    windows = None if measured is None else measured.control_windows
-    own = {
-        "well_ratio_per_second": well_ratio,
-        "well_seconds": well_seconds,
-        "control_windows": math.nan if windows is None else windows,
-    }
     rows = np.zeros(1, CONSTANTS)
     for name in CONSTANTS.names or ():
-        rows[name] = own[name] if name in own else getattr(profile, name)
+        constant = getattr(profile, name)
+        rows[name] = math.nan if constant is None else constant
     return rows
 
 
 def _edges(profile: Profile, limits: Limits | VectorLimits) -> Rows:
     """EDGES of each host, or one row where all have the same limits."""
-    trust, p = Trust(profile.max_age_seconds, profile.min_samples), profile
-    floor = SlackFloor(p.slack_floor_ratio, p.poll_seconds, trust, p.floor_cpus, p.floor_ratio)
-    ceiling = Ceiling(p.ceiling_ratio)
+    floor = SlackFloor(profile, Trust(profile.max_age_seconds, profile.min_samples))
+    ceiling = Ceiling(profile.ceiling_ratio)
 
     @cache
     def edge(of: Limits) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.law import law
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import elapsed_seconds, poll_due
-from rlctl.safety.trust import Trust
+from rlctl.safety.trust import ProfileGuard
 from rlctl.safety.verdict import Bound, Reason
 
 
@@ -71,32 +71,24 @@ def resumes_below(noise_ratio: float, suspend_ratio: float, resume_ratio: float,
 
 
 @dataclass(frozen=True, slots=True)
-class LoadGate:
+class LoadGate(ProfileGuard):
     """Load above one threshold suspends BE until it is seen below a lower one; between them the state holds.
 
-    Attributes:
-        suspend_ratio: Load above which the gate closes; 0.85 in Heracles.
-        resume_ratio: Load below which it opens; 0.80 in Heracles.
-        least_gap_ratio: How near to `suspend_ratio` it opens where the load is seen to waver by less.
-        poll_seconds: Time between two judgements; 0 judges every tick.
+    The thresholds are 0.85 and 0.80 in Heracles.
     """
 
-    suspend_ratio: float
-    resume_ratio: float
-    least_gap_ratio: float
-    poll_seconds: float
-    trust: Trust
     name: ClassVar[str] = "load-gate"
 
     def start(self) -> GateMemory:
         """Closed: a load between the thresholds at the start is no permission. Until more is seen it wavers by much."""
-        return GateMemory(noise_ratio=self.suspend_ratio - self.resume_ratio)
+        return GateMemory(noise_ratio=self.constants.load_suspend_ratio - self.constants.load_resume_ratio)
 
     def advance(self, memory: GateMemory, telemetry: Telemetry) -> GateMemory:
         """Judge the load when a poll is due; without a load the poll stays due."""
-        load = self.trust.load_ratio(telemetry, self.suspend_ratio)
-        constants = self.suspend_ratio, self.resume_ratio, self.least_gap_ratio, self.poll_seconds
-        return gate_after(memory, telemetry.time_seconds, load, *constants)
+        c = self.constants
+        load = self.trust.load_ratio(telemetry, c.load_suspend_ratio)
+        thresholds = c.load_suspend_ratio, c.load_resume_ratio, c.least_gap_ratio
+        return gate_after(memory, telemetry.time_seconds, load, *thresholds, c.poll_seconds)
 
     def bound(self, memory: GateMemory, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The safe allocation while closed, else no objection."""
@@ -106,8 +98,9 @@ class LoadGate:
         seen, reason = "not seen yet", Reason.LOAD_UNKNOWN
         if not math.isnan(memory.load_ratio):
             seen, reason = f"{memory.load_ratio:.3f}", Reason.LOAD_HIGH
-        below = resumes_below(memory.noise_ratio, self.suspend_ratio, self.resume_ratio, self.least_gap_ratio)
-        detail = f"load {seen}: above {self.suspend_ratio:g} suspends, below {below:.3g} allows"
+        c = self.constants
+        below = resumes_below(memory.noise_ratio, c.load_suspend_ratio, c.load_resume_ratio, c.least_gap_ratio)
+        detail = f"load {seen}: above {c.load_suspend_ratio:g} suspends, below {below:.3g} allows"
         return Bound(self.name, reason, limits.safe, detail)
 
 
@@ -115,8 +108,8 @@ class Strikes(NamedTuple):
     """Memory of the slack gate.
 
     Attributes:
-        count: Strikes that are not forgotten yet, up to `SlackGate.suspend_after`.
-        clean_seconds: Time since the last strike, up to `SlackGate.forget_seconds`.
+        count: Strikes that are not forgotten yet, up to `suspend_after_strikes`.
+        clean_seconds: Time since the last strike, up to `forget_strikes_seconds`.
         remaining_seconds: Time until the cool-down ends.
         slack_ratio: Slack of the last judgement; NaN before the first, as are the times.
     """
@@ -165,27 +158,13 @@ def strikes_after(
 
 
 @dataclass(frozen=True, slots=True)
-class SlackGate:
+class SlackGate(ProfileGuard):
     """Negative slack is a strike; enough strikes suspend BE for a cool-down, which each further one starts anew.
 
-    Attributes:
-        suspend_ratio: Slack below which a judgement is a strike; 0 as published.
-        suspend_after: Number of strikes that suspend BE; with fewer it gets the minimum while the strike lasts. 1 as
-            published.
-        forget_seconds: Time without a strike after which all are forgotten. At 0 only strikes in a row count, and a
-            policy that grows back after each has one violation per growth for ever.
-        cool_down_seconds: How long BE stays suspended after the last strike.
-        poll_seconds: Time between two judgements; 0 judges every tick.
-        gap_seconds: Most time that counts as passed between two readings.
+    One strike is enough as published. Where only strikes in a row count, a policy that grows back after each has one
+    violation per growth for ever.
     """
 
-    suspend_ratio: float
-    suspend_after: int
-    forget_seconds: float
-    cool_down_seconds: float
-    poll_seconds: float
-    gap_seconds: float
-    trust: Trust
     name: ClassVar[str] = "slack-gate"
 
     def start(self) -> Strikes:
@@ -194,18 +173,20 @@ class SlackGate:
 
     def advance(self, memory: Strikes, telemetry: Telemetry) -> Strikes:
         """Let time pass, and judge the slack when a poll is due; without one the poll stays due."""
-        slack = self.trust.slack_ratio(telemetry)
-        constants = self.suspend_ratio, self.suspend_after, self.forget_seconds, self.cool_down_seconds
-        return strikes_after(memory, telemetry.time_seconds, slack, *constants, self.poll_seconds, self.gap_seconds)
+        c, slack = self.constants, self.trust.slack_ratio(telemetry)
+        strikes = c.slack_suspend_ratio, c.suspend_after_strikes, c.forget_strikes_seconds
+        return strikes_after(
+            memory, telemetry.time_seconds, slack, *strikes, c.cool_down_seconds, c.poll_seconds, c.gap_seconds
+        )
 
     def bound(self, memory: Strikes, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """Safe when suspended or cooling down, the minimum on a first strike, else no objection."""
-        slack, left = memory.slack_ratio, memory.remaining_seconds
-        struck = slack < self.suspend_ratio  # which NaN is not
+        slack, left, enough = memory.slack_ratio, memory.remaining_seconds, self.constants.suspend_after_strikes
+        struck = slack < self.constants.slack_suspend_ratio  # which NaN is not
         if not struck and left <= 0.0:
             return None
         reason = Reason.SLACK_NEGATIVE if struck else Reason.COOLING_DOWN
-        suspended = left > 0.0 or memory.count >= self.suspend_after
+        suspended = left > 0.0 or memory.count >= enough
         detail = "" if math.isnan(slack) else f"slack {slack:.3f}, "
-        detail += f"strike {memory.count} of {self.suspend_after}, {left:.1f} s of the cool-down left"
+        detail += f"strike {memory.count} of {enough}, {left:.1f} s of the cool-down left"
         return Bound(self.name, reason, limits.safe if suspended else limits.minimum, detail)

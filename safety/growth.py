@@ -11,7 +11,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.law import law
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Memoryless, elapsed_seconds, poll_due
-from rlctl.safety.trust import Trust
+from rlctl.safety.trust import ProfileGuard
 from rlctl.safety.verdict import Bound, Reason
 
 
@@ -42,17 +42,8 @@ def seen_after(memory: SeenSlack, now_seconds: float, slack: float, poll_seconds
 
 
 @dataclass(frozen=True, slots=True)
-class _BySlack:
-    """What the two guards share that hold BE down by its slack: before the first slack they do.
-
-    Attributes:
-        below_ratio: Slack below which the guard holds BE down.
-        poll_seconds: Time between two judgements; 0 judges every tick.
-    """
-
-    below_ratio: float
-    poll_seconds: float
-    trust: Trust
+class _BySlack(ProfileGuard):
+    """What the two guards share that hold BE down by its slack: before the first slack they do."""
 
     def start(self) -> SeenSlack:
         """No slack was seen yet."""
@@ -60,7 +51,8 @@ class _BySlack:
 
     def advance(self, memory: SeenSlack, telemetry: Telemetry) -> SeenSlack:
         """Look at the slack when a poll is due."""
-        return seen_after(memory, telemetry.time_seconds, self.trust.slack_ratio(telemetry), self.poll_seconds)
+        slack = self.trust.slack_ratio(telemetry)
+        return seen_after(memory, telemetry.time_seconds, slack, self.constants.poll_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,37 +64,33 @@ class SlackHold(_BySlack):
     def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force, or no objection."""
         # slack < 0.10: DisallowBEGrowth (Heracles, algorithm 1).
-        if not memory.below(self.below_ratio):
+        hold_ratio = self.constants.slack_hold_ratio
+        if not memory.below(hold_ratio):
             return None
         reason = memory.reason(Reason.SLACK_SMALL)
-        return Bound(self.name, reason, current, f"{memory}: below {self.below_ratio:g} nothing grows")
+        return Bound(self.name, reason, current, f"{memory}: below {hold_ratio:g} nothing grows")
 
 
 @dataclass(frozen=True, slots=True)
 class SlackFloor(_BySlack):
-    """Very little slack takes BE down to a floor at once.
+    """Very little slack takes BE down to a floor at once."""
 
-    Attributes:
-        floor_cpus: CPUs that BE keeps, where they are fewer than `floor_ratio` of the host.
-        floor_ratio: Share of the host that BE keeps, where it is less than `floor_cpus`.
-    """
-
-    floor_cpus: float
-    floor_ratio: float
     name: ClassVar[str] = "slack-floor"
 
     def bound(self, memory: SeenSlack, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """The floor, or no objection."""
         # slack < 0.05: be_cores.Remove(be_cores.size() - 2) (Heracles, algorithm 1). Its two cores of 36 would be all
         # of a small host; so a share of the host stands beside them.
-        if not memory.below(self.below_ratio):
+        floor_ratio = self.constants.slack_floor_ratio
+        if not memory.below(floor_ratio):
             return None
         floor, reason = self.floor(limits), memory.reason(Reason.SLACK_TINY)
-        return Bound(self.name, reason, floor, f"{memory}: below {self.below_ratio:g} BE gets {floor}")
+        return Bound(self.name, reason, floor, f"{memory}: below {floor_ratio:g} BE gets {floor}")
 
     def floor(self, limits: Limits) -> Allocation:
         """What BE keeps on this host: the floor's quota, on as few CPUs as can hold it."""
-        quota_cpus = max(min(self.floor_cpus, self.floor_ratio * limits.cpus), limits.min_quota_cpus)
+        least_cpus = min(self.constants.floor_cpus, self.constants.floor_ratio * limits.cpus)
+        quota_cpus = max(least_cpus, limits.min_quota_cpus)
         return Allocation(quota_cpus, max(math.ceil(quota_cpus), 1))
 
 
@@ -159,30 +147,17 @@ def grow(
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthRate:
+class GrowthRate(ProfileGuard):
     """BE grows by so much per second and no more; a suspended BE resumes from the minimum.
 
     Where the target is seldom missed it may grow faster. A slow rise protects no LC that does not wait for BE; an LC
     that misses soon after each rise has the slow one.
 
     The rate holds as long as one verdict per telemetry is applied. A time scale does not affect it: the host does not
-    react faster because the periods of a controller were divided.
-
-    Attributes:
-        ratio_per_second: Share of BE's CPUs by which the quota may grow each second. Below `RISE_RATIO` per tick
-            every growing move of a learned policy would be an override.
-        cpuset_cpus: Number of CPUs by which the cpuset may grow each tick.
-        gap_seconds: Most time that counts as passed between two readings; a late tick earns no leap.
-        well_ratio_per_second: The same share where `well_seconds` are saved; of the CPUs in the cpuset, too.
-        well_seconds: Time without a miss that this takes, and that each miss costs, and each tick without a tail.
+    react faster because the periods of a controller were divided. At less than `RISE_RATIO` per tick every growing move
+    of a learned policy would be an override.
     """
 
-    ratio_per_second: float
-    cpuset_cpus: int
-    gap_seconds: float
-    well_ratio_per_second: float
-    well_seconds: float
-    trust: Trust
     name: ClassVar[str] = "growth-rate"
 
     def start(self) -> Pace:
@@ -191,17 +166,17 @@ class GrowthRate:
 
     def advance(self, memory: Pace, telemetry: Telemetry) -> Pace:
         """Note how much time passed, and how much of it was well."""
-        slack = self.trust.slack_ratio(telemetry)
-        return pace_after(memory, telemetry.time_seconds, slack, self.gap_seconds, self.well_seconds)
+        c, slack = self.constants, self.trust.slack_ratio(telemetry)
+        return pace_after(memory, telemetry.time_seconds, slack, c.growth_gap_seconds, c.well_seconds)
 
     def bound(self, memory: Pace, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
         """What is in force and one step more."""
         # A frozen BE counts as one at the minimum: to thaw a large quota would be the largest step of all.
-        base = limits.minimum if current.frozen else current
-        well = memory.well_seconds >= self.well_seconds
-        rate = self.well_ratio_per_second if well else self.ratio_per_second
+        c, base = self.constants, limits.minimum if current.frozen else current
+        well = memory.well_seconds >= c.well_seconds
+        rate = c.well_ratio_per_second if well else c.growth_ratio_per_second
         in_force = base.quota_cpus, base.cpuset_cpus
-        most = Allocation(*grow(*in_force, memory.passed_seconds, rate, self.cpuset_cpus, well, limits.cpus))
+        most = Allocation(*grow(*in_force, memory.passed_seconds, rate, c.growth_cpuset_cpus, well, limits.cpus))
         return Bound(self.name, Reason.GROWTH_RATE, most, f"at most {most} after {memory.passed_seconds:.2f} s")
 
 

@@ -14,17 +14,15 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.law import law
 from rlctl.envs.reins import USE, is_mended
 from rlctl.envs.telemetry import MOST_LOAD_RATIO, Quantile, Telemetry, Value, number
+from rlctl.safety.constants import MOST_WINDOWS
 from rlctl.safety.gates import SlackGate
 from rlctl.safety.growth import GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import elapsed_seconds
-from rlctl.safety.trust import Trust
+from rlctl.safety.trust import ProfileGuard
 from rlctl.safety.verdict import Bound
 
 HELD_CPUS = 0.02
 """BE that uses no more is held, or has nothing to do: a miss beside it is not its doing."""
-
-MOST_WINDOWS = 60.0
-"""Windows of either kind that are remembered, the older ones ever less."""
 
 CAUTION_RATIO = 0.9
 """So much of what the LC misses alone excuses what it misses beside BE."""
@@ -93,7 +91,11 @@ def harm_after(
         used_cpus: What BE used; without bounds where that is not known, for it may have run.
         window_seconds: How long the window of the tail is.
         idle: The LC is known to be idle.
-        control_windows, missed_ratio, again_seconds, suspect_seconds, gap_seconds: As of `HarmEvidence`.
+        control_windows: Windows with BE held that must be known before a miss beside BE may count as the LC's own.
+        missed_ratio: Slack below which a window is missed.
+        again_seconds: Two misses within it that BE can have caused are harm.
+        suspect_seconds: For how long the guards then hold BE, at first.
+        gap_seconds: Most time that counts as passed between two readings.
     """
     passed = elapsed_seconds(memory.seen_seconds, now_seconds, gap_seconds)
     since = min(memory.clean_seconds + passed, LONGEST_SECONDS)
@@ -167,25 +169,9 @@ def excuse_of_rate(after: HarmRecord, sentence_before_seconds: float) -> HarmRec
 
 
 @dataclass(frozen=True, slots=True)
-class HarmEvidence:
-    """Judges whether BE harms the LC. It bounds nothing: what it clears BE of, other guards do not hold against it.
+class HarmEvidence(ProfileGuard):
+    """Judges whether BE harms the LC. It bounds nothing: what it clears BE of, other guards do not hold against it."""
 
-    Attributes:
-        control_windows: Windows with BE held that must be known before a miss beside BE may count as the LC's own.
-        missed_ratio: Slack below which a window is missed.
-        high_ratio: Load above which it counts however it was read.
-        again_seconds: Two misses within it that BE can have caused are harm.
-        suspect_seconds: For how long the guards then hold BE, at first.
-        gap_seconds: Most time that counts as passed between two readings.
-    """
-
-    control_windows: float
-    missed_ratio: float
-    high_ratio: float
-    again_seconds: float
-    suspect_seconds: float
-    gap_seconds: float
-    trust: Trust
     name: ClassVar[str] = "harm"
 
     def start(self) -> HarmRecord:
@@ -194,20 +180,20 @@ class HarmEvidence:
 
     def advance(self, memory: HarmRecord, telemetry: Telemetry) -> HarmRecord:
         """Count the window for BE or for the control, and judge."""
-        tail = telemetry.tail_latency_seconds
+        tail, c = telemetry.tail_latency_seconds, self.constants
         after = harm_after(
             memory,
             telemetry.time_seconds,
             self.trust.slack_ratio(telemetry),
-            self.trust.load_ratio(telemetry, self.high_ratio),
+            self.trust.load_ratio(telemetry, c.load_suspend_ratio),
             _used_cpus(telemetry),
             tail.window_seconds if isinstance(tail, Quantile) else 0.0,
             self.trust.idle(telemetry),
-            self.control_windows,
-            self.missed_ratio,
-            self.again_seconds,
-            self.suspect_seconds,
-            self.gap_seconds,
+            math.inf if c.control_windows is None else c.control_windows,
+            c.slack_suspend_ratio,
+            c.forget_strikes_seconds,
+            c.well_seconds,
+            c.gap_seconds,
         )
         return excuse_of_rate(after, memory.sentence_seconds) if is_mended(telemetry) else after
 

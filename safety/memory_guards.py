@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Why
+from rlctl.safety.constants import MemoryPressure
 from rlctl.safety.guard import Memoryless, elapsed_seconds
 from rlctl.safety.trust import NEVER_THERE, Trust
 from rlctl.safety.verdict import Bound, Reason
@@ -40,7 +41,7 @@ class Stalls(NamedTuple):
         level: How far the guard goes, a `PressureLevel`.
         high_ticks: Ticks in a row above `hold_ratio`, of those with a reading, up to `after_ticks`.
         severe_ticks: Likewise above `suspend_ratio`.
-        calm_seconds: Time since the last tick above `hold_ratio`, up to `calm_seconds` of the guard.
+        calm_seconds: Time since the last tick above `hold_ratio`, up to that of the constants.
         stalled_ratio: The last reading that counted; NaN before the first.
         lost: The sensor was there, and has no usable reading now.
     """
@@ -60,26 +61,16 @@ class MemoryPressureGuard:
 
     Less CPU makes BE touch and dirty less memory, and frozen it takes none. What it holds stays with it until the
     kernel reclaims it for the LC; `resources.be_memory_high_bytes` is the better tool for that.
-
-    Attributes:
-        hold_ratio: Share of the time in which a task of the LC waits for memory, above which nothing grows.
-        suspend_ratio: Share above which BE is suspended, once it was so for `after_ticks` in a row.
-        after_ticks: Number of ticks in a row above a ratio that count as lasting.
-        calm_seconds: Time below `hold_ratio` after which the guard has no objection any more.
-        gap_seconds: Most time that counts as passed between two readings.
     """
 
-    hold_ratio: float
-    suspend_ratio: float
-    after_ticks: int
-    calm_seconds: float
+    constants: MemoryPressure
     gap_seconds: float
     trust: Trust
     name: ClassVar[str] = "memory-pressure"
 
     def start(self) -> Stalls:
         """Nothing grows before the first reading."""
-        return Stalls(calm_seconds=self.calm_seconds)
+        return Stalls(calm_seconds=self.constants.calm_seconds)
 
     def advance(self, memory: Stalls, telemetry: Telemetry) -> Stalls:
         """Count the stalls of this tick."""
@@ -88,19 +79,19 @@ class MemoryPressureGuard:
         reading = self.reading(telemetry)
         if isinstance(reading, Missing) and reading.why in NEVER_THERE:
             return Stalls(PressureLevel.NONE, seen_seconds=now)
-        ratio = _counts(reading, self.hold_ratio, self.trust)
+        ratio = _counts(reading, self.constants.hold_ratio, self.trust)
         # A sensor that is lost: what was forbidden stays so, nothing grows, and a row of ticks is not broken.
         if ratio is None:
             return memory._replace(level=max(memory.level, PressureLevel.HOLD), lost=True, seen_seconds=now)
         # Stalled above hold_ratio: HOLD at once, SHRINK after `after_ticks` in a row; above suspend_ratio for as many:
         # SUSPEND. The level falls at once to NONE, and only after calm_seconds below hold_ratio.
-        high = min(memory.high_ticks + 1, self.after_ticks) if ratio > self.hold_ratio else 0
-        severe = min(memory.severe_ticks + 1, self.after_ticks) if ratio > self.suspend_ratio else 0
+        high = min(memory.high_ticks + 1, self.constants.after_ticks) if ratio > self.constants.hold_ratio else 0
+        severe = min(memory.severe_ticks + 1, self.constants.after_ticks) if ratio > self.constants.suspend_ratio else 0
         if high:
             level = max(memory.level, self._level(high, severe))
             return Stalls(level, high, severe, 0.0, ratio, seen_seconds=now)
-        calm = min(memory.calm_seconds + passed, self.calm_seconds)
-        level = PressureLevel.NONE if calm >= self.calm_seconds else memory.level
+        calm = min(memory.calm_seconds + passed, self.constants.calm_seconds)
+        level = PressureLevel.NONE if calm >= self.constants.calm_seconds else memory.level
         return Stalls(level, 0, 0, calm, ratio, seen_seconds=now)
 
     def bound(self, memory: Stalls, telemetry: Telemetry, current: Allocation, limits: Limits) -> Bound | None:
@@ -111,8 +102,10 @@ class MemoryPressureGuard:
         most = mild.get(memory.level, limits.safe)
         stalled = 0.0 if math.isnan(memory.stalled_ratio) else memory.stalled_ratio
         seen = "reading lost" if memory.lost else f"stalled {stalled:.3f} of the time"
-        told = f"{seen}, above {self.hold_ratio:g} for {memory.high_ticks} of {self.after_ticks} ticks"
-        left = self.calm_seconds - memory.calm_seconds
+        told = (
+            f"{seen}, above {self.constants.hold_ratio:g} for {memory.high_ticks} of {self.constants.after_ticks} ticks"
+        )
+        left = self.constants.calm_seconds - memory.calm_seconds
         return Bound(self.name, Reason.MEMORY_PRESSURE, most, f"{told}, {left:.1f} s of calm to go")
 
     @staticmethod
@@ -125,9 +118,9 @@ class MemoryPressureGuard:
         return own
 
     def _level(self, high_ticks: int, severe_ticks: int) -> PressureLevel:
-        if severe_ticks >= self.after_ticks:
+        if severe_ticks >= self.constants.after_ticks:
             return PressureLevel.SUSPEND
-        return PressureLevel.SHRINK if high_ticks >= self.after_ticks else PressureLevel.HOLD
+        return PressureLevel.SHRINK if high_ticks >= self.constants.after_ticks else PressureLevel.HOLD
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from rlctl.envs.telemetry import (
     Why,
     number,
 )
+from rlctl.safety.constants import Constants
 from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
@@ -150,3 +151,11 @@ class SensorGuard(Memoryless):
         """The safe allocation, or no objection."""
         complaint = self.trust.complaint(telemetry)
         return None if complaint is None else Bound(self.name, complaint[0], limits.safe, complaint[1])
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileGuard:
+    """What a guard derives from that judges by several constants of a profile, and by readings that are believed."""
+
+    constants: Constants
+    trust: Trust

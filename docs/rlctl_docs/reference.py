@@ -37,7 +37,8 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.report.shadow_gate import Gate
-from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
+from rlctl.safety.constants import MemoryBandwidth, MemoryPressure
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 from rlctl.serve.budget import ErrorBudget

@@ -46,7 +46,7 @@ def test_floor_is_two_cores_or_tenth_of_host(cpus: int, floor: Allocation) -> No
 
 def test_floor_is_never_below_what_host_can_write() -> None:
     limits = Limits(cpus=2, min_quota_cpus=0.5)
-    assert SlackFloor(0.05, 0.0, TRUST, 2.0, 0.1).floor(limits) == limits.minimum
+    assert SlackFloor(load_profile("heracles"), TRUST).floor(limits) == limits.minimum
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_floor_is_never_below_what_host_can_write() -> None:
     ],
 )
 def test_the_rate_of_growth(current: Allocation, passed_seconds: float, most: Allocation) -> None:
-    guard = GrowthRate(0.25, 1, 2.0, well_ratio_per_second=0.5, well_seconds=60.0, trust=TRUST)
+    guard = GrowthRate(load_profile("measured").model_copy(update={"growth_ratio_per_second": 0.25}), TRUST)
     bound = guard.bound(Pace(0.0, passed_seconds, 59.0), Telemetry(0.0, 0.010), current, LIMITS)
     assert bound is not None
     assert bound.most == most
@@ -91,7 +91,7 @@ def test_where_misses_are_rare_it_grows_faster(calm: Calm) -> None:
 
 
 def test_five_misses_use_up_any_saved_time(calm: Calm) -> None:
-    guard = GrowthRate(0.12, 1, gap_seconds=2.0, well_ratio_per_second=0.6, well_seconds=60.0, trust=TRUST)
+    guard = GrowthRate(load_profile("measured"), TRUST)
     memory = guard.start()
     for second in range(2000):
         memory = guard.advance(memory, calm(float(second)))

@@ -18,8 +18,9 @@ from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, Why
 from rlctl.safety.batch_shield import BatchShield
+from rlctl.safety.constants import MemoryBandwidth, MemoryPressure
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard, PressureLevel, Stalls
-from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, Profile, load_profile
+from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield, _memory
 from rlctl.safety.trust import NEVER_THERE, Trust
 from rlctl.safety.verdict import Reason
@@ -28,7 +29,8 @@ from tests.examples import examples
 Calm = Callable[..., Telemetry]
 
 TRUST = Trust(3.0, 20)
-PRESSURE = MemoryPressureGuard(0.05, 0.20, 3, 10.0, 60.0, TRUST)
+STALLED = MemoryPressure(hold_ratio=0.05, suspend_ratio=0.20, after_ticks=3, calm_seconds=10.0)
+PRESSURE = MemoryPressureGuard(STALLED, 60.0, TRUST)
 BANDWIDTH = MemoryBandwidthGuard(0.90, TRUST)
 LIMITS = Limits(cpus=4)
 TWO = Allocation(2.0, 3)
@@ -49,8 +51,7 @@ few = examples(30)
 
 def on(name: str = "responsive") -> Profile:
     """A profile with both guards."""
-    pressure = MemoryPressure(hold_ratio=0.05, suspend_ratio=0.2, after_ticks=3, calm_seconds=10.0)
-    more = {"memory_pressure": pressure, "memory_bandwidth": MemoryBandwidth(limit_ratio=0.9)}
+    more = {"memory_pressure": STALLED, "memory_bandwidth": MemoryBandwidth(limit_ratio=0.9)}
     return load_profile(name).model_copy(update=more)
 
 
@@ -166,8 +167,8 @@ def test_guards_bound_within_what_can_be_written(
             if bound is not None:
                 assert LIMITS.safe.at_most(bound.most)
                 assert bound.most.at_most(current) or memory.level >= PressureLevel.SHRINK
-        assert memory.high_ticks <= PRESSURE.after_ticks
-        assert 0.0 <= memory.calm_seconds <= PRESSURE.calm_seconds
+        assert memory.high_ticks <= STALLED.after_ticks
+        assert 0.0 <= memory.calm_seconds <= STALLED.calm_seconds
 
 
 @few

@@ -22,6 +22,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Mount
 from rlctl.envs.host.resources.memory import set_memory
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry
+from rlctl.safety.constants import MemoryPressure
 from rlctl.safety.memory_guards import MemoryPressureGuard
 from rlctl.safety.trust import Trust
 from rlctl.safety.verdict import Bound
@@ -284,7 +285,8 @@ def test_lc_without_memory_is_seen_stalled(real: Bench, tmp_path: Path) -> None:
 
 def ruled(psi: Psi, alive: Any) -> Bound | None:
     """What a guard of small thresholds makes of it."""
-    guard, limits = MemoryPressureGuard(0.001, 0.002, 3, 5.0, 60.0, Trust(3.0, 20)), Limits(cpus=2)
+    constants = MemoryPressure(hold_ratio=0.001, suspend_ratio=0.002, after_ticks=3, calm_seconds=5.0)
+    guard, limits = MemoryPressureGuard(constants, 60.0, Trust(3.0, 20)), Limits(cpus=2)
     memory, bound, deadline = guard.start(), None, time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and alive():
         now = time.monotonic()

@@ -12,7 +12,8 @@ from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.telemetry import Missing, Telemetry, Why
-from rlctl.safety.profile import MemoryBandwidth, MemoryPressure, load_profile
+from rlctl.safety.constants import MemoryBandwidth, MemoryPressure
+from rlctl.safety.profile import load_profile
 from rlctl.serve.self_test import _clock, self_test
 from tests.doubles.plant import FakePlant
 
