@@ -97,37 +97,21 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     add_hold(parser)
 
 
-def pause(args: argparse.Namespace) -> int:
-    """Pause BE, or print the holds; it ends when BE is safe. HostError: no service is there."""
-    return request(args, {"do": "status"}) if args.show else hold(args, "pause")
+def request(args: argparse.Namespace) -> int:
+    """Send the service what its command asks for, and print the answer; HostError: no service is there.
 
-
-def resume(args: argparse.Namespace) -> int:
-    """End a pause; HostError: no service is there."""
-    return request(args, {"do": "resume"})
-
-
-def limit(args: argparse.Namespace) -> int:
-    """Limit BE; it ends when the limit is in force. HostError: no service is there."""
-    return hold(args, "limit", quota_cpus=args.cpus)
-
-
-def release(args: argparse.Namespace) -> int:
-    """End a limit; HostError: no service is there."""
-    return request(args, {"do": "release"})
-
-
-def hold(args: argparse.Namespace, what: str, **more: object) -> int:
-    """Have BE held as the arguments say."""
-    until = args.until if args.span is None else time.time() + args.span
-    return request(args, {"do": what, "why": args.why, "until": until, **more})
-
-
-def request(args: argparse.Namespace, wanted: Mapping[str, Any]) -> int:
-    """Send a request to the service and print its answer."""
-    behind = os.environ.get("SUDO_USER")
-    answer = ask(state_of(args), {**wanted, "behind": behind} if behind else wanted)
-    print_answer(answer, as_json=args.json)
+    A pause ends the command when BE is safe, a limit when it is in force.
+    """
+    wanted: dict[str, object] = {"do": args.command}
+    if args.command == "pause" and args.show:
+        wanted["do"] = "status"
+    elif args.command in ("pause", "limit"):
+        wanted |= {"why": args.why, "until": args.until if args.span is None else time.time() + args.span}
+    if args.command == "limit":
+        wanted["quota_cpus"] = args.cpus
+    if behind := os.environ.get("SUDO_USER"):
+        wanted["behind"] = behind
+    print_answer(ask(state_of(args), wanted), as_json=args.json)
     return 0
 
 
@@ -144,18 +128,18 @@ def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
 FAMILY = {
     "pause": Command(
         add_pause,
-        pause,
+        request,
         PAUSE_EXAMPLES,
         "Have a running service hold BE at the safe allocation. It stays so over a restart of the service; when the\n"
         "service ends, BE gets its originals back as ever.",
     ),
-    "resume": Command(add_service, resume, RESUME_EXAMPLES, "End a pause; a limit stays."),
+    "resume": Command(add_service, request, RESUME_EXAMPLES, "End a pause; a limit stays."),
     "limit": Command(
         add_limit,
-        limit,
+        request,
         LIMIT_EXAMPLES,
         "Have a running service give BE at most so many CPUs, whatever its policy says. It stays so over a restart.",
     ),
-    "release": Command(add_service, release, RELEASE_EXAMPLES, "End a limit; a pause stays."),
+    "release": Command(add_service, request, RELEASE_EXAMPLES, "End a limit; a pause stays."),
 }
 """The commands of this module."""
