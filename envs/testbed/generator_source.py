@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO
@@ -19,7 +18,7 @@ CLIENT = "client_"
 """Before the names of the client's readings, where another source gives those that a policy sees."""
 
 
-class GeneratorSource:
+class GeneratorSource(ReportedSource):
     """Latency as the load generator sees it, coordinated omission excluded.
 
     Args:
@@ -45,11 +44,6 @@ class GeneratorSource:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The figures since the previous call; missing when the generator is gone or does not answer."""
         return self._reporter.readings(self._figures(), now_seconds)
-
-    @property
-    def window(self) -> Window | None:
-        """When the window of the last readings began and ended."""
-        return self._reporter.window
 
     def newest(self) -> Newest:
         """Requests since the last look, and the oldest one; nothing when the generator is gone or does not answer."""

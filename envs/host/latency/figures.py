@@ -169,6 +169,17 @@ class Reporter:
         return Value(load, rps.age_seconds)
 
 
+class ReportedSource:
+    """What a latency source derives from whose figures a `Reporter` judges."""
+
+    _reporter: Reporter
+
+    @property
+    def window(self) -> Window | None:
+        """When the window of the last readings began and ended."""
+        return self._reporter.window
+
+
 def _silence(figures: Figures) -> str:
     """Why nothing was completed, as far as the source can tell."""
     if isinstance(figures.oldest_seconds, float) and figures.oldest_seconds > 0.0:

@@ -13,9 +13,8 @@ import urllib.request
 from collections.abc import Callable, Mapping
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Why
 from rlctl.envs.workload import SLO
 
@@ -68,7 +67,7 @@ def check_url(url: str) -> str:
     return url
 
 
-class PolledSource:
+class PolledSource(ReportedSource):
     """Latency from an endpoint that a thread asks again and again; figures grow old until others come.
 
     Args:
@@ -108,11 +107,6 @@ class PolledSource:
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The newest figures as readings. An endpoint that falls silent leaves its last ones, which grow old."""
         return self._reporter.readings(self._latest, now_seconds, self._failure)
-
-    @property
-    def window(self) -> Window | None:
-        """When the window of the last readings began and ended."""
-        return self._reporter.window
 
     def newest(self) -> Newest:
         """The latency of a window that has come since the last look; with the oldest request, as in a tick."""

@@ -14,13 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.latency.figures import PROVIDES, Figures, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of, find_ports
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.host.latency.tcp_window import TcpWindow
-from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import LC_IDLE, LC_LINK, Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -52,7 +51,7 @@ OVERLAPPING = (
 )
 
 
-class TcpSource:
+class TcpSource(ReportedSource):
     """The SLO's quantile over the requests on the LC's TCP connections.
 
     Args:
@@ -121,11 +120,6 @@ class TcpSource:
         return readings | {
             LC_IDLE: Value(float(idle), age), "lc_saturated_ratio": Value(saturated, age), LC_LINK: Value(link, age),
         }  # fmt: skip
-
-    @property
-    def window(self) -> Window | None:
-        """When the window of the last readings began and ended."""
-        return self._reporter.window
 
     def newest(self) -> Newest:
         """The oldest waiting request at this moment."""

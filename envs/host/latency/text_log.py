@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.envs.host.latency.figures import PROVIDES, Reporter
+from rlctl.envs.host.latency.figures import PROVIDES, ReportedSource, Reporter
 from rlctl.envs.host.latency.growing_file import GrowingFile
 from rlctl.envs.host.latency.line_formats import LineFormat
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.window import Requests, SampleWindow
-from rlctl.envs.host.sensors.sensor import Window
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
 
@@ -57,7 +56,7 @@ def sampled(lines: bytes, most: int, run: int = 1) -> tuple[bytes, int]:
     return b"".join([lines[begin:end] for begin, end in spans]), weight
 
 
-class TextLog:
+class TextLog(ReportedSource):
     """The SLO's quantile over the requests of the last seconds.
 
     Such a file holds completed requests only; in overload its tail comes too late, see `oldest_request_seconds`. A
@@ -112,11 +111,6 @@ class TextLog:
         figures = Missing(Why.MALFORMED, self._format.unfit) if self._window.unfit else self._window.figures()
         readings = self._reporter.readings(figures, now_seconds)
         return {**readings, "rejected_rps": self._window.rejected_rps(), "log_gaps": gaps}
-
-    @property
-    def window(self) -> Window | None:
-        """When the window of the last readings began and ended."""
-        return self._reporter.window
 
     def newest(self) -> Newest:
         """The newest requests since the last look; a line without a latency is the slowest of all."""
