@@ -25,11 +25,6 @@ class Estimate:
         """Half-width of the 95 % interval; infinite for a single sample."""
         return self.ci95[1] - self.mean
 
-    @property
-    def half99(self) -> float:
-        """Half-width of the 99 % interval; infinite for a single sample."""
-        return self.ci99[1] - self.mean
-
     def as_json(self) -> dict[str, float | list[float | None]]:
         """As in the JSON of `rlctl bench`; an infinite bound (a single repeat) is null."""
         return {

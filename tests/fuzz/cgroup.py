@@ -236,7 +236,7 @@ def _actuate(host: _Host, case: Case) -> str:
         # A freeze takes its time: what was so before, and has just ended, may still be believed.
         assert freest.at_most(believed) or before.at_most(believed), f"believes {believed}; the files say {freest}"
         outcomes.append("accepted")
-    for name in ("throttled_seconds", "weight", "idle", "ceiling_cpus"):
+    for name in ("weight", "idle", "ceiling_cpus"):
         with contextlib.suppress(RlctlError):
             assert getattr(host.group.cpu, name)() is not False or name == "idle"
     with contextlib.suppress(RlctlError):

@@ -9,12 +9,14 @@ import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self, TypeVar
 
+from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import cpu_set, number, table
+from rlctl.envs.host.cgroup.parse import cpu_set, number
 from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
@@ -26,11 +28,10 @@ IDLE = 0
 
 
 class CpuDriver(ABC):
-    """Quota and weight of one group.
+    """Quota and weight of one group; ancestors are looked for up to `mount`, the hierarchy's root.
 
     Attributes:
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
-        throttled: Key of the throttled time in `cpu.stat`, and its unit in seconds.
         weights: The kernel's number for each weight; IDLE is written to another file.
         parent: The group's parent directory, whose quota and those above it are the ceiling.
         quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write; the burst belongs to the quota.
@@ -40,13 +41,12 @@ class CpuDriver(ABC):
     weight_files: tuple[Path, ...]
     weight_file: ClassVar[str]
     burst_file: ClassVar[str]
-    throttled: ClassVar[tuple[str, float]]
     weights: ClassVar[Mapping[Weight, int]]
 
-    def __init__(self, knobs: Knobs, group: Path) -> None:
+    def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         self.group = group
         self.parent = str(group.parent)
-        self._knobs = knobs
+        self._knobs, self._mount = knobs, mount
         self._burst = group / self.burst_file
         self._weight = group / self.weight_file
         self._idle = group / "cpu.idle"
@@ -54,21 +54,30 @@ class CpuDriver(ABC):
         self.weight_files = (self._weight, self._idle) if self._has_idle else (self._weight,)
         self._burst_files = (self._burst,) if self._has_burst else ()
 
-    @abstractmethod
-    def of_group(self, group: Path) -> CpuDriver:
-        """The driver of another group of the same hierarchy."""
+    @cached_property
+    def _above(self) -> tuple[Path, ...]:
+        # Of BE's own group alone: to look at the ancestors of all that is below it takes the square of the depth.
+        return tuple(ancestors(self.group, self._mount))
 
-    @abstractmethod
+    def of_group(self, group: Path) -> Self:
+        """The driver of another group of the same hierarchy."""
+        return type(self)(self._knobs, group, self._mount)
+
     def quota(self) -> Quota:
         """The group's own quota."""
+        return self._quota_in(self.group)
+
+    @abstractmethod
+    def _quota_in(self, group: Path) -> Quota:
+        """The own quota of this group or of one above it."""
 
     @abstractmethod
     def originally(self) -> Quota:
         """The quota before our first write to it."""
 
-    @abstractmethod
     def ceiling_cpus(self) -> float:
-        """The tightest quota of its ancestors, in CPUs; UNLIMITED if they have none."""
+        """The tightest quota of its ancestors, in CPUs; UNLIMITED if they have none. In v2 it alone is in force."""
+        return min((self._quota_in(parent).cpus for parent in self._above), default=UNLIMITED)
 
     @abstractmethod
     def set_quota(self, quota: Quota) -> None:
@@ -133,11 +142,6 @@ class CpuDriver(ABC):
         # Both originals before the first write, since it changes both files.
         self._knobs.remember([self._idle, self._weight])
         self._knobs.write(self._idle, str(int(idle)))
-
-    def throttled_seconds(self) -> float:
-        """Time that the group was kept from running by its quota, summed over CPUs, since it was made."""
-        path, (key, unit_seconds) = self.group / "cpu.stat", self.throttled
-        return table(self._knobs.read(path), path).get(key, 0) * unit_seconds
 
     def _make_way_for(self, quota_us: int | None) -> None:
         # With a burst the group is freer than its quota says, and a quota below it is refused: tg_set_cfs_bandwidth in

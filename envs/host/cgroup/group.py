@@ -233,7 +233,7 @@ class Group:
 
     def pids(self) -> frozenset[int]:
         """Processes in the group and in those below, in whichever of its hierarchies."""
-        return frozenset().union(*self._pids())
+        return frozenset().union(*map(self._pids_in, self.directories))
 
     def has_processes(self) -> bool:
         """Whether a process is in it or in a group below; zombies do not count."""
@@ -317,10 +317,6 @@ class Group:
                 and (path / ("freezer.state" if first else "cgroup.freeze")).exists()
             ):
                 self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
-
-    def _pids(self) -> list[frozenset[int]]:
-        """The processes in each of its hierarchies: those of a pod are in its containers' groups."""
-        return [frozenset(self._pids_in(directory)) for directory in self.directories]
 
     def _pids_in(self, directory: Path) -> Iterator[int]:
         for group in tree(self._knobs.kernel, directory):

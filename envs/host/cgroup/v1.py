@@ -11,13 +11,12 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected
-from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver, ancestors
+from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.parse import child_groups, cpu_set, number, quota_of
 from rlctl.envs.host.cgroup.quota import Quota
@@ -34,37 +33,18 @@ _Write = tuple[Path, str]
 
 
 class CpuV1(CpuDriver):
-    """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`; ancestors are looked for up to `mount`."""
+    """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`."""
 
     weight_file = "cpu.shares"
     burst_file = "cpu.cfs_burst_us"
-    throttled = "throttled_time", 1e-9
     # The kernel's default, its minimum, and what stands for cpu.idle.
     weights = {Weight.EQUAL: 1024, Weight.MINIMUM: 2, Weight.IDLE: IDLE}  # noqa: RUF012
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
-        super().__init__(knobs, group)
-        self._mount = mount
+        super().__init__(knobs, group, mount)
         self._quota = group / "cpu.cfs_quota_us"
         self._period = group / "cpu.cfs_period_us"
         self.quota_files = (self._quota, *self._burst_files, self._period)
-
-    @cached_property
-    def _above(self) -> tuple[Path, ...]:
-        # Of BE's own group alone: to look at the ancestors of all that is below it takes the square of the depth.
-        return tuple(ancestors(self.group, self._mount))
-
-    def of_group(self, group: Path) -> CpuV1:
-        """The driver of another group of the same hierarchy."""
-        return CpuV1(self._knobs, group, self._mount)
-
-    def quota(self) -> Quota:
-        """The group's own quota."""
-        return self._quota_in(self.group)
-
-    def ceiling_cpus(self) -> float:
-        """The tightest quota of its ancestors, in CPUs."""
-        return min((self._quota_in(parent).cpus for parent in self._above), default=UNLIMITED)
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota. Raises CgroupRejected where an ancestor has less, or a child more."""

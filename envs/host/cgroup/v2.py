@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
-from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver, ancestors
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -14,34 +14,27 @@ from rlctl.envs.workload import Weight
 
 
 class CpuV2(CpuDriver):
-    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`; ancestors are looked for up to `mount`, the root."""
+    """Quota and weight by `cpu.max`, `cpu.weight` and `cpu.idle`."""
 
     # Children may have any quota: the tightest on the way up is enforced (cgroup-v2.rst, "Limits").
 
     weight_file = "cpu.weight"
     burst_file = "cpu.max.burst"
-    throttled = "throttled_usec", 1e-6
     # The kernel's default, its minimum, and what stands for cpu.idle.
     weights = {Weight.EQUAL: 100, Weight.MINIMUM: 1, Weight.IDLE: IDLE}  # noqa: RUF012
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
-        super().__init__(knobs, group)
-        self._mount = mount
+        super().__init__(knobs, group, mount)
         self._max = group / "cpu.max"
         self.quota_files = (self._max, *self._burst_files)
-        self._above = [path for parent in ancestors(group, mount) if (path := parent / "cpu.max").exists()]
 
-    def of_group(self, group: Path) -> CpuV2:
-        """The driver of another group of the same hierarchy."""
-        return CpuV2(self._knobs, group, self._mount)
+    @cached_property
+    def _above(self) -> tuple[Path, ...]:
+        return tuple(parent for parent in ancestors(self.group, self._mount) if (parent / self._max.name).exists())
 
-    def quota(self) -> Quota:
-        """The group's own quota."""
-        return _quota(self._knobs.read(self._max), self._max)
-
-    def ceiling_cpus(self) -> float:
-        """The tightest quota of its ancestors, in CPUs; v2 lets a child's be larger, to no effect."""
-        return min((_quota(self._knobs.read(path), path).cpus for path in self._above), default=UNLIMITED)
+    def _quota_in(self, group: Path) -> Quota:
+        path = group / self._max.name
+        return _quota(self._knobs.read(path), path)
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota; the period stays as it is when there is none."""

@@ -149,6 +149,12 @@ class Arena:
             group.cpu.set_quota(Quota.of_cpus(self._ground.quota_cpus))
 
 
+def throttled_seconds(group: Path) -> float:
+    """Time that a group was kept from running by its quota, summed over CPUs, since it was made."""
+    stat = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
+    return 1e-9 * float(stat.get("throttled_time", 0)) + 1e-6 * float(stat.get("throttled_usec", 0))  # v1, v2
+
+
 class _Kernel:
     """Nobody manages: all are in one group."""
 
@@ -203,10 +209,10 @@ class _Manager(_Kernel):
     def ended(self, name: str) -> None:
         """Remove its group, so that the next tick gives its CPU time to the others."""
         registration = self._known[name]
-        with contextlib.suppress(CgroupGone):  # a look of the manager was faster
+        with contextlib.suppress(CgroupGone, OSError):  # a look of the manager was faster
             group = Group.open(self._place.layout, registration.group, self._place.knobs)
             if group.cpu is not None:
-                self.throttled_seconds += group.cpu.throttled_seconds()
+                self.throttled_seconds += throttled_seconds(group.cpu.group)
         forget(registration, self._place)
 
     def tick(self, seconds: float) -> None:

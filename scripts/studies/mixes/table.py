@@ -99,10 +99,15 @@ def csv_lines(cells: Mapping[str, CellMetrics]) -> list[str]:
                 lines.append(f"{cell},{metric.name},,0,,,,{one.why.value}")
                 continue
             for side, estimate in zip(("unmanaged", "managed"), estimates[metric.name], strict=True):
-                halves = (estimate.half95, estimate.half99)
+                halves = (estimate.half95, half99(estimate))
                 shown = ",".join(f"{half:.6g}" if math.isfinite(half) else "" for half in halves)
                 lines.append(f"{cell},{metric.name},{side},{len(one.managed)},{estimate.mean:.8g},{shown},")
     return lines
+
+
+def half99(estimate: Estimate) -> float:
+    """Half-width of the 99 % interval; infinite for a single sample."""
+    return estimate.ci99[1] - estimate.mean
 
 
 def _gain(metric: Metric, sides: Sides | Missing) -> str:
@@ -117,7 +122,7 @@ def _row(metric: Metric, unmanaged: Estimate, managed: Estimate) -> tuple[str, .
     """As the paper prints them: three decimals, in the unit that suits the unmanaged mean."""
     mean = abs(unmanaged.mean or managed.mean) if metric.scaled else 0.0
     unit, letter = next(((unit, letter) for unit, letter in _PREFIXES if mean >= unit), (1.0, ""))
-    halves = (unmanaged.half95, managed.half95, unmanaged.half99, managed.half99)
+    halves = (unmanaged.half95, managed.half95, half99(unmanaged), half99(managed))
     cells = (unmanaged.mean, managed.mean, *halves)
     shown = tuple(f"{cell / unit:.3f}" if math.isfinite(cell) else _NONE for cell in cells)
     return (f"{metric.name} [{letter}]" if letter else metric.name, *shown)

@@ -641,10 +641,6 @@ def test_a_quota_holds(real: Bench, quota_cpus: float) -> None:
     used, full = cpu_seconds(group) - before, throttled_periods(group) - stopped
     assert used <= 1.15 * quota_cpus * (time.monotonic() - begun)
     assert used >= 0.85 * quota_cpus * full * PERIOD_US / 1e6, "it was stopped before it had had its quota"
-    cpu = group.cpu
-    assert cpu is not None
-    # A task that another one kept from its CPU when its quota ran out may not have been stopped for it (Linux 6.18).
-    assert until(lambda: cpu.throttled_seconds() > 0)
 
 
 @pytest.mark.host
