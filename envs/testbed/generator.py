@@ -16,8 +16,9 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Self
+from typing import IO, Any, Literal
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.latency.newest import Newest
 from rlctl.envs.testbed.compile import compile_program
@@ -169,7 +170,7 @@ START_SECONDS = 20.0
 """Limit for start and preload together."""
 
 
-class LoadGenerator:
+class LoadGenerator(Closing):
     """A running load generator; use it as a context manager, from one thread at a time.
 
     Args:
@@ -257,12 +258,6 @@ class LoadGenerator:
             self._process.kill()  # SIGTERM is read by the very loop that did not see the end of its input
             self._process.wait()
         self._notes.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _ask(self, verb: str, timeout_seconds: float) -> dict[str, Any]:
         """The answer to a question; late ones to others are thrown away."""

@@ -16,8 +16,9 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import PermissionMissing, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 KEEPER_SECONDS = 2.0 + leftovers.PATIENCE_SECONDS
 
 
-class Janitor:
+class Janitor(Closing):
     """Keeps the record of this process. Sweeps first, so that nothing of an earlier crash is in the way.
 
     Args:
@@ -109,12 +110,6 @@ class Janitor:
         for problem in left:
             log.warning("%s", problem)
         return tuple(left)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._file < 0:

@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.host import launch_barrier
 from rlctl.envs.host.cgroup.group import Group
@@ -123,7 +123,7 @@ class Process:
         return self._popen.returncode
 
 
-class Launcher:
+class Launcher(Closing):
     """Starts commands in one control group; a context manager that stops them all.
 
     Start from a thread that lives as long as the commands shall: the kernel ends them when the thread that started
@@ -206,12 +206,6 @@ class Launcher:
             for process in self._processes:
                 stopping.callback(process.stop)
             self._processes.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _begin(self, name: str, popen: subprocess.Popen[bytes]) -> Process:
         process = Process(name, popen, self.folder, self.group)

@@ -18,8 +18,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
@@ -63,7 +64,7 @@ class Entry:
 
     def to_line(self) -> bytes:
         """As a journal line with its checksum."""
-        return sealed_line({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
+        return encode_line({"path": str(self.path), "original": self.original, "identity": list(self.identity)})
 
     @classmethod
     def from_line(cls, line: bytes) -> Entry:
@@ -195,11 +196,6 @@ def _header(lines: Sequence[bytes]) -> str:
     return ""
 
 
-def sealed_line(record: Mapping[str, object]) -> bytes:
-    """A record as JSON with its checksum, and a newline."""
-    return encode_line(record)
-
-
 def unsealed_line(line: bytes) -> Mapping[str, Any]:
     """The record in a line. Raises ValueError where the line is none, or not as it was written."""
     record, checked = decode_line(line)
@@ -280,7 +276,7 @@ class StateLock:
 
 
 @dataclass(slots=True)
-class Journal:
+class Journal(Closing):
     """An open journal and the lock on its directory. Use `Journal.open`.
 
     Attributes:
@@ -408,18 +404,12 @@ class Journal:
         if lock is not None:
             lock.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _begin(self, boot: str) -> None:
         recorded, path = load(self.state_dir), self.state_dir / JOURNAL
         fresh = not recorded.is_of(boot)
         # What follows the last whole line is written over.
         self._end_bytes = 0 if fresh else recorded.good_bytes
-        self._header = sealed_line({"journal": _VERSION, "boot_id": boot})
+        self._header = encode_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):
             if fresh and recorded.entries:
                 self.note = archive(self.state_dir, OBSOLETE)

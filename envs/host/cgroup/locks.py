@@ -16,8 +16,8 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Self
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import CgroupError, HostError, PermissionMissing, RlctlError, printable
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import load
@@ -99,7 +99,7 @@ def claim(knobs: Knobs, path: Path) -> None:
         raise CgroupError(f"{path}: another running rlctl has it, and would undo at its end what is written")
 
 
-class Claims:
+class Claims(Closing):
     """Groups that no other rlctl controls meanwhile, until closed or until the process ends.
 
     A claim is a flock on a knob of the group in each hierarchy, exclusive, and a shared one on those of the groups
@@ -155,12 +155,6 @@ class Claims:
         self.keep(())
         unmark(self._marked, self._state_dir)
         self._marked.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _lock(self, knob: Path, mode: int, whose: str) -> None:
         """Lock a file; raises HostError where another process has it: `whose` is then controlled by that."""

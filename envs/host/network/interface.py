@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import HostError, PermissionMissing
 from rlctl.envs.host.network.namespace import NetworkNamespace
 from rlctl.envs.host.network.netlink import Netlink
@@ -34,7 +35,7 @@ def is_interface(path: Path) -> bool:
     return path.name == _QUEUES and path.parent.parent == INTERFACES
 
 
-class Interface:
+class Interface(Closing):
     """An interface, with the messages to the kernel about it; a context manager.
 
     Args:
@@ -108,12 +109,6 @@ class Interface:
             _held_here.discard(self.key)
         for one in (self._lock, self._route, self._netfilter, self.namespace):
             one.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def put_back(key: Key) -> bool | None:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self, TypeVar
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import PermissionMissing, SensorError
 from rlctl.envs.host.decode import text_of
 from rlctl.envs.host.process import PROC
@@ -22,7 +23,7 @@ _CLONE_NEWNET = 0x4000_0000  # linux/sched.h
 T = TypeVar("T")
 
 
-class NetworkNamespace:
+class NetworkNamespace(Closing):
     """A network namespace, which stays in existence until closed. Use `of_process` or `find`.
 
     Attributes:
@@ -107,12 +108,6 @@ class NetworkNamespace:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def move_thread(file: int | None) -> None:

@@ -7,7 +7,8 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+
+from rlctl.envs.closing import Closing
 
 ACK, DUMP, CREATE_NEW = 0x4, 0x300, 0x600
 """Flags of a request: to be acknowledged, for all there are, and one that must not exist yet (linux/netlink.h)."""
@@ -30,7 +31,7 @@ class Message:
     flags: int = ACK
 
 
-class Netlink:
+class Netlink(Closing):
     """A netlink socket of the network namespace of the thread that makes it. A context manager.
 
     Its methods raise OSError with the kernel's errno.
@@ -82,12 +83,6 @@ class Netlink:
     def close(self) -> None:
         """Close the socket. Idempotent."""
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _encode(self, message: Message) -> bytes:
         self._serial += 1
