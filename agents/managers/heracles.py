@@ -13,10 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import MappingProxyType
 
-from rlctl.agents.managers.heracles_loops import Bandwidth, LinkLoop, Power
+from rlctl.agents.managers.heracles_loops import Bandwidth, BeState, LinkLoop, Power
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
@@ -31,14 +30,6 @@ MEASURED: Mapping[str, str] = MappingProxyType(
     }
 )
 """The loops that need a counter, and what this host can answer them with."""
-
-
-class HeraclesState(Enum):
-    """Whether BE runs; at a load between the two gates the previous state stays."""
-
-    STARTED = "runs, does not grow until a poll enables it"
-    ENABLED = "runs"
-    DISABLED = "does not run"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -84,7 +75,7 @@ class Heracles(Manager):
         """BE begins with its first core."""
         self._top = Every(self.poll_seconds / self.time_scale)
         self._core_loop = Every(self.grow_seconds / self.time_scale)
-        self._state, self._may_grow = HeraclesState.STARTED, False
+        self._state, self._may_grow = BeState.STARTED, False
         self.be_cores = self.first_cores
         self._why, self._measure = "start with the first core", ""
         self._measured.clear()
@@ -159,17 +150,17 @@ class Heracles(Manager):
             self._judge_slack(slack)
 
     def _disable(self, why: str) -> None:
-        self._state, self._may_grow, self._why = HeraclesState.DISABLED, False, why
+        self._state, self._may_grow, self._why = BeState.SUSPENDED, False, why
 
     def _enable(self) -> None:
         # A BE that was disabled begins with its first core again.
-        if self._state is HeraclesState.DISABLED:
+        if self._state is BeState.SUSPENDED:
             self.be_cores = self.first_cores
-        self._state = HeraclesState.ENABLED
+        self._state = BeState.ENABLED
 
     def _judge_slack(self, slack: float) -> None:
         # slack < 0.10: DisallowBEGrowth; slack < 0.05: be_cores.Remove(be_cores.size() - 2).
-        self._may_grow = self._state is HeraclesState.ENABLED and slack >= self.hold_slack_ratio
+        self._may_grow = self._state is BeState.ENABLED and slack >= self.hold_slack_ratio
         self._why = "growth allowed" if self._may_grow else "no growth"
         if slack < self.shrink_slack_ratio:
             self.be_cores = min(self.be_cores, self.kept_cores)
@@ -181,4 +172,4 @@ class Heracles(Manager):
         # share the quota is what divides it.
         quota_cpus = min(self.be_cores * self.core_cpus, float(self.limits.cpus))
         cpuset_cpus = max(1, math.ceil(quota_cpus - HAIR))
-        return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is HeraclesState.DISABLED)
+        return Allocation(quota_cpus, cpuset_cpus, frozen=self._state is BeState.SUSPENDED)

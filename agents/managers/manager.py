@@ -50,6 +50,7 @@ class Manager(Policy, ABC):
 
     Attributes:
         limits: Range of allocations of the host that it was started on.
+        note: Why the last action was taken.
     """
 
     name: str = ""
@@ -58,7 +59,7 @@ class Manager(Policy, ABC):
     masked: bool = False
     needs: tuple[str, ...] = ()
     limits: Limits
-    _note: str = "not started"
+    note: str = "not started"
 
     def __post_init__(self) -> None:
         check(self)
@@ -73,22 +74,17 @@ class Manager(Policy, ABC):
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""
-        self.limits, self._note = limits, "start"
+        self.limits, self.note = limits, "start"
         return limits.clip(self.begin())
 
     def act(self, observation: Observation) -> Allocation:
         """The next allocation, one that this host has."""
         decided = self.decide(observation.telemetry)
         try:
-            allocation, self._note = decided
+            allocation, self.note = decided
         except (TypeError, ValueError) as error:
             raise TypeError(f"decide returned {decided}; return (Allocation, reason)") from error
         return self.limits.clip(allocation)
-
-    @property
-    def note(self) -> str:
-        """Why the last action was taken."""
-        return self._note
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum, StrEnum
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
 
+from rlctl.agents.managers.heracles_loops import BeState
 from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
@@ -32,15 +33,7 @@ class Branch(StrEnum):
     GROW = "slack and load allow growth"
 
 
-class HybridState(Enum):
-    """Whether BE runs, and why."""
-
-    STARTED = "runs at the minimum until a poll first enables it"
-    ENABLED = "runs"
-    SUSPENDED = "does not run"
-
-
-def prose(slack: float | None, load: float | None, state: HybridState, gates: PrmHybrid) -> Branch:
+def prose(slack: float | None, load: float | None, state: BeState, gates: PrmHybrid) -> Branch:
     """One poll as section 3.3 tells it. Each suspension needs only its own reading, growth needs both."""
     # slack < 0: suspend BE, cool down for 300 s.
     if slack is not None and slack < 0.0:
@@ -52,7 +45,7 @@ def prose(slack: float | None, load: float | None, state: HybridState, gates: Pr
     if slack is None or load is None:
         return Branch.KEEP
     # load < 0.80: enable BE; between 0.80 and 0.85 the state stays.
-    if state is not HybridState.ENABLED and load >= gates.enable_load_ratio:
+    if state is not BeState.ENABLED and load >= gates.enable_load_ratio:
         return Branch.KEEP
     # Enabled: slack > 0.10 signals the sub-controller to grow, else it holds.
     return Branch.GROW if slack > gates.hold_slack_ratio + HAIR else Branch.HOLD
@@ -119,7 +112,7 @@ class PrmHybrid(Manager):
         """BE begins at a quota of 1000 us, running (4.3)."""
         self._top = Every(self.poll_seconds / self.time_scale)
         self._sub = Every(self.grow_seconds / self.time_scale)
-        self._state, self._growing = HybridState.STARTED, False
+        self._state, self._growing = BeState.STARTED, False
         self._quota_cpus = self.limits.min_quota_cpus
         self._why = "start at the minimum"
         return self._allocation()
@@ -156,7 +149,7 @@ class PrmHybrid(Manager):
 
     def _follow(self, branch: Branch, now_seconds: float) -> None:
         if branch in (Branch.COOL_DOWN, Branch.SUSPEND):
-            self._state = HybridState.SUSPENDED
+            self._state = BeState.SUSPENDED
         elif branch is not Branch.KEEP:
             self._enable()
         # The next poll comes at the end of the cool-down; a sub-controller begins with the poll that signals it.
@@ -168,14 +161,14 @@ class PrmHybrid(Manager):
         self._why = str(branch)
 
     def _enable(self) -> None:
-        if self._state is HybridState.SUSPENDED and self.resume_level == "minimum":
+        if self._state is BeState.SUSPENDED and self.resume_level == "minimum":
             self._quota_cpus = self.limits.min_quota_cpus
-        self._state = HybridState.ENABLED
+        self._state = BeState.ENABLED
 
     def _allocation(self) -> Allocation:
         running = Allocation(self._quota_cpus, self.limits.cpus)
         # How BE is suspended is not said in the thesis: the freezer, or a quota that lets it hardly run.
-        if self._state is not HybridState.SUSPENDED:
+        if self._state is not BeState.SUSPENDED:
             return running
         if self.suspend == "freeze":
             return running.but(frozen=True)

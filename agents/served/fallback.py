@@ -42,6 +42,7 @@ class FallbackPolicy(Policy):
     """
 
     heuristic: Policy
+    note = ""
 
     def __init__(
         self,
@@ -133,11 +134,6 @@ class FallbackPolicy(Policy):
         return self.policy.digest
 
     @property
-    def note(self) -> str:
-        """Why the last action was taken, in the words of whoever decided it."""
-        return self._note
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks of the policy, and how often it was demoted."""
         count = self.breaker.demotions
@@ -148,7 +144,7 @@ class FallbackPolicy(Policy):
         self.breaker = CircuitBreaker(self._budgets, self._tick_seconds)
         self._role: Role = "heuristic"
         self._reported = ("policy", False)
-        self._note, self.fallback, self.failed = "start", "", False
+        self.note, self.fallback, self.failed = "start", "", False
         self._started = False
         self._spare = self._ruling = None
 
@@ -183,7 +179,7 @@ class FallbackPolicy(Policy):
         return propose(self.policy, observation, self._limits)
 
     def _take(self, role: Role, reason: str, answer: tuple[Allocation, str]) -> None:
-        self._proposed, self._note = answer
+        self._proposed, self.note = answer
         self.fallback = reason
         self._role = role
         report = role, bool(self.breaker.demoted)

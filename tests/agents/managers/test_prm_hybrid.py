@@ -4,8 +4,9 @@ from typing import Literal
 import pytest
 
 from rlctl.agents.catalogue import build
+from rlctl.agents.managers.heracles_loops import BeState
 from rlctl.agents.managers.manager import Manager
-from rlctl.agents.managers.prm_hybrid import Branch, HybridState, PrmHybrid, listing_as_printed, prose
+from rlctl.agents.managers.prm_hybrid import Branch, PrmHybrid, listing_as_printed, prose
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
 
@@ -157,12 +158,12 @@ class TestErratumOfListing31:
 
     def test_the_load_gate_has_no_hysteresis_as_printed(self) -> None:
         assert listing_as_printed(0.5, 0.84, self.GATES) is Branch.ENABLE
-        assert prose(0.5, 0.84, HybridState.SUSPENDED, self.GATES) is Branch.KEEP
+        assert prose(0.5, 0.84, BeState.SUSPENDED, self.GATES) is Branch.KEEP
 
     def test_branches_before_slip_are_as_in_prose(self) -> None:
         for slack, load in ((-0.1, 0.5), (0.5, 0.86), (-0.1, 0.9)):
             printed = listing_as_printed(slack, load, self.GATES)
-            assert printed is prose(slack, load, HybridState.ENABLED, self.GATES)
+            assert printed is prose(slack, load, BeState.ENABLED, self.GATES)
         assert listing_as_printed(None, 0.5, self.GATES) is Branch.KEEP
 
     def test_as_manager_it_waits_at_half_slack(self, drive: Drive, tell: Tell, thesis_host: Limits) -> None:
