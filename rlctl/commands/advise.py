@@ -23,9 +23,8 @@ from rlctl.commands.arguments import (
     refuse_given,
     split_names,
 )
-from rlctl.commands.damages import Damages
 from rlctl.commands.init import add_workloads
-from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
+from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, write_json
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line, on_one_line
 from rlctl.envs.host.topology import exclusive_cpus

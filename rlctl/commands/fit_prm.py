@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 from rlctl.agents.managers.prm_model import Method, check_free
-from rlctl.commands.damages import Damages
+from rlctl.commands.outputs import Damages
 
 EXAMPLES = """examples:
   rlctl fit-prm /var/log/rlctl/ticks.jsonl --lc-cpus 1 --out nginx.prm.json

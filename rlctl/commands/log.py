@@ -15,8 +15,7 @@ from pathlib import Path
 
 from rlctl.commands import Command
 from rlctl.commands.arguments import positive
-from rlctl.commands.damages import Damages
-from rlctl.commands.outputs import print_json
+from rlctl.commands.outputs import Damages, print_json
 from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import log_files

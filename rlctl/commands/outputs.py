@@ -1,4 +1,4 @@
-"""What a command writes: where is checked before anything runs, not after an hour of measuring."""
+"""What a command writes, checked before anything runs and not after an hour of measuring; damage in what it reads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, require_installed
-from rlctl.envs.ticklog import LOG_NAME
+from rlctl.envs.ticklog import LOG_NAME, Damage
+from rlctl.log.progress import say
+
+MOST_DAMAGES = 5
+"""Damaged places that are told one by one."""
 
 
 def add_json(parser: argparse.ArgumentParser, what: str = "the result as JSON") -> None:
@@ -48,6 +53,30 @@ def raise_early_end(why: str) -> None:
         raise KeyboardInterrupt
     if why:
         raise HostError(f"ended early: {why}")
+
+
+class Damages:
+    """Tells the first damaged places on stderr, and at the end how many more there are; the rest of the log is good.
+
+    Attributes:
+        count: Number of damaged places so far.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Damages:
+        return self
+
+    def __call__(self, damage: Damage) -> None:
+        """Tell of one more."""
+        self.count += 1
+        if self.count <= MOST_DAMAGES:
+            say(f"rlctl: damaged: {damage}")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.count > MOST_DAMAGES:
+            say(f"rlctl: damaged: {self.count - MOST_DAMAGES} more")
 
 
 def check_outputs(args: argparse.Namespace) -> None:

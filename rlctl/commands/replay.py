@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rlctl.commands.damages import Damages
-from rlctl.commands.outputs import print_json
+from rlctl.commands.outputs import Damages, print_json
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.ticklog import log_files
 from rlctl.log.reader import read_log

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rlctl.agents import catalogue
-from rlctl.commands.damages import Damages
-from rlctl.commands.outputs import check_outputs, files_first, write_json
+from rlctl.commands.outputs import Damages, check_outputs, files_first, write_json
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.ticklog import LOG_NAME, Damage, log_files

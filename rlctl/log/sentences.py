@@ -1,4 +1,4 @@
-"""Who decided a tick and why, in one sentence: the same words in the log, in `rlctl why` and in `rlctl top`."""
+"""Who decided a tick and why, and what the LC waits for: the same words in the log, `rlctl why` and `rlctl top`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import printable
-from rlctl.envs.reins import Rein
-from rlctl.envs.telemetry import Telemetry
+from rlctl.envs.reins import LITTLE_CPUS, WORTH_RATIO, Rein, waits_of
+from rlctl.envs.telemetry import Telemetry, number
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import OF_SERVICE, Bound, Reason
 
@@ -37,6 +37,17 @@ REASONS: Mapping[Reason, str] = {
     Reason.NOT_APPROVED: "the policy waits for approval",
 }
 """Every reason but `own-rule`, of which only the guard's own detail can say more."""
+
+
+HELP: Mapping[str, str] = {
+    "a CPU": "`be.cpus` without the LC's CPUs, or `be.weight: idle`, keeps BE off them",
+    "its disk": "`resources.be_io_weight` or `be_disk_write_bytes_per_second` bounds what BE takes of it",
+    "memory": "`resources.lc_memory_low_bytes` keeps the LC's, `be_memory_high_bytes` bounds BE's",
+    "its link": "`be.reins` with link, and `be.link` where the interface is not found, hold BE there",
+}
+"""What an LC can wait for, and the setting for that."""
+
+ALONE = "not behind BE, which uses next to nothing; the LC needs more CPUs, or a greater weight than others"
 
 
 def decision_sentence(tick: Tick) -> str:
@@ -80,6 +91,17 @@ def change_sentence(before: Allocation, applied: Allocation) -> str:
         return f"BE thawed at {applied}"
     verb = "reduced" if applied.at_most(before) else "raised" if before.at_most(applied) else "changed"
     return f"BE {verb} from {before} to {applied}"
+
+
+def waiting_sentence(telemetry: Telemetry, *, frozen: bool = False) -> str:
+    """What the LC waits for most, and the setting that helps, or that none does; empty where it hardly waits."""
+    what, share = next(iter(waits_of(telemetry).items()), ("", 0.0))
+    if share < WORTH_RATIO:
+        return ""
+    used = 0.0 if frozen else number(telemetry.be_cpus)
+    helps = ALONE if what == "a CPU" and used is not None and used < LITTLE_CPUS else HELP[what]
+    of = "of its requests" if what == "its link" else "of the time"
+    return f"the LC waits for {what} {share:.0%} {of}: {helps}"
 
 
 def _decider(tick: Tick) -> str:

@@ -20,9 +20,15 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.reins import waits_of
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
-from rlctl.log.sentences import change_sentence, decision_sentence, on_rein, reason_code, reason_sentence
+from rlctl.log.sentences import (
+    change_sentence,
+    decision_sentence,
+    on_rein,
+    reason_code,
+    reason_sentence,
+    waiting_sentence,
+)
 from rlctl.log.stderr import takes
-from rlctl.log.waits import waiting_sentence
 from rlctl.safety.verdict import OF_SERVICE, Reason
 
 log = logging.getLogger(__name__)
