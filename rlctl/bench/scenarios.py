@@ -17,7 +17,7 @@ Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
 
 def shipped_scenarios() -> dict[str, LiveScenario | SimScenario]:
     """The scenarios that come with rlctl, live and simulated, by name."""
-    return {path.stem: _load(path) for path in sorted(scenarios_folder().glob("*.yaml"))}
+    return {path.stem: _load(path) for path in sorted(configs_folder("scenarios").glob("*.yaml"))}
 
 
 def load_scenario(name_or_file: str) -> LiveScenario | SimScenario:
@@ -74,11 +74,6 @@ def require_distinct(names: Sequence[str]) -> None:
     """Results go by the scenario's name; ConfigError: two have the same, as a copy has whose `name` was left."""
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"two scenarios have the name {twice[0]}; give the copy another in its file (key name)")
-
-
-def scenarios_folder() -> Path:
-    """The folder of the scenarios that ship."""
-    return configs_folder("scenarios")
 
 
 def _load(path: Path) -> LiveScenario | SimScenario:

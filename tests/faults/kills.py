@@ -18,11 +18,11 @@ from pathlib import Path
 
 import yaml
 
-from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.testbed.leftovers import default_state_dir
 from rlctl.envs.testbed.namespace import require_tools
 from rlctl.envs.testbed.network.link import TOOLS
+from rlctl.envs.yaml_edge import configs_folder
 from tests.faults.pace import Pace
 
 MARK = "RLCTL_FAULT_MARK"
@@ -169,7 +169,7 @@ def _until(
 
 def _scenario(folder: Path) -> Path:
     """live-network with a maximum load that is not searched."""
-    data = yaml.safe_load((scenarios_folder() / "live-network.yaml").read_text())
+    data = yaml.safe_load((configs_folder("scenarios") / "live-network.yaml").read_text())
     data["knee"] = {"start_rps": 500, "step_rps": 100, "top_rps": 500}
     path = folder / "network.yaml"
     path.write_text(yaml.safe_dump(data))

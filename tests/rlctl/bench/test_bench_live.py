@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.bench.scenarios import scenarios_folder
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.telemetry import number
 from rlctl.envs.testbed.generator_source import as_client_saw
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.log.header import limits_in
 from rlctl.log.reader import read_log
 from rlctl.safety.profile import DEFAULT
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE_SECONDS
 def scenario(tmp_path):
     """live-nginx with a maximum load that is not searched."""
     needs(programs=("nginx", "stress-ng", COMPILER))
-    text = (scenarios_folder() / "live-nginx.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-nginx.yaml").read_text()
     path = tmp_path / "quick.yaml"
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     path.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))
@@ -95,7 +95,7 @@ def test_policy_told_by_kernel_is_judged_by_client(scenario, tmp_path):
 def test_quota_and_class_hold_on_the_link(scenario, tmp_path):
     needs(programs=("ip", "tc", "memcached"))
     before = left_behind()
-    text = (scenarios_folder() / "live-network.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-network.yaml").read_text()
     changes = {
         "knee:": "knee: {start_rps: 1000, step_rps: 100, top_rps: 1000}",
         "load:": "load: {kind: constant, rate: 0.6}",  # at .3 a full link has two states, of which one holds the LC
@@ -128,7 +128,7 @@ def test_cap_on_bes_writes_holds(scenario, tmp_path):
     if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         pytest.skip("needs postgresql")
     before = left_behind()
-    text = (scenarios_folder() / "live-disk.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-disk.yaml").read_text()
     changes = {
         "disk:": "disk: {megabytes: 12}",  # BE compresses what it writes: 20 MB/s on a slow CPU
         "knee:": "knee: {start_rps: 1000, step_rps: 100, top_rps: 1000}",

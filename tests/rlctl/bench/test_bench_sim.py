@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rlctl.bench.participants import no_idle_class
-from rlctl.bench.scenarios import load_scenario, scenarios_folder
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
 from rlctl.bench.workforce import workforce
@@ -22,6 +22,7 @@ from rlctl.cli import main
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
 from rlctl.envs.sim.seeds import SeedKind, kind_of
 from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.safety.profile import load_profile
 from tests.waiting import PATIENCE_SECONDS
 
@@ -261,7 +262,7 @@ def test_the_idle_class_came_with_a_kernel(release, told):
 
 def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
     copy = tmp_path / "mine.yaml"
-    copy.write_text((scenarios_folder() / "noisy.yaml").read_text())
+    copy.write_text((configs_folder("scenarios") / "noisy.yaml").read_text())
     assert main(["bench", "--scenario", f"noisy,{copy}", "--managers", "frozen"]) == 78
     assert "two scenarios have the name noisy" in capsys.readouterr().err
 

@@ -13,7 +13,7 @@ import pytest
 from rlctl.agents.managers.table import Table
 from rlctl.bench.calibration import fitted_profile, write_profile
 from rlctl.bench.quota_levels import measured_table, swept_levels
-from rlctl.bench.scenarios import load_scenario, scenarios_folder
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sweep import Sweep, sweep
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
@@ -25,6 +25,7 @@ from rlctl.envs.sim.surface import read_surface
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.testbed.network.link import LinkConfig
 from rlctl.envs.workload import SLO, Weight
+from rlctl.envs.yaml_edge import configs_folder
 from tests.doubles.bed import Bed
 
 MOST_RPS = 550.0
@@ -251,7 +252,7 @@ def test_dry_run_prints_the_plan(tmp_path, capsys):
 
 
 def test_unfittable_testbed_says_so_before_sweeping(tmp_path, capsys):
-    text = (scenarios_folder() / "live-disk.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-disk.yaml").read_text()
     text = text.replace("disk: {megabytes: 30}", "#").replace("kind: write", "kind: cpu")
     (tmp_path / "own.yaml").write_text(text)
     assert command.run(arguments(config=str(tmp_path / "own.yaml"), out=tmp_path / "p.yaml", dry_run=True)) == 0
@@ -288,7 +289,7 @@ def test_impossible_wishes_are_one_line(tmp_path, changes, said):
 
 def test_neither_scenario_nor_earlier_sweep_is_overwritten(tmp_path):
     scenario = tmp_path / "own.yaml"
-    scenario.write_text((scenarios_folder() / "live-nginx.yaml").read_text())
+    scenario.write_text((configs_folder("scenarios") / "live-nginx.yaml").read_text())
     with pytest.raises(ConfigError, match="is the file of --config"):
         command.run(arguments(config=str(scenario), out=scenario, dry_run=True))
     (tmp_path / "p.csv").write_text("an earlier sweep\n")

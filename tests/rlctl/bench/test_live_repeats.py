@@ -18,7 +18,7 @@ from rlctl.agents.policy_runner import SAFE
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.intervals import mean_interval
 from rlctl.bench.live_repeats import collected, live_hosts
-from rlctl.bench.scenarios import load_scenario, scenarios_folder
+from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps, moves
 from rlctl.cli import main
@@ -28,6 +28,7 @@ from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import SLO
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.log.record import Tick
 from rlctl.report.bench_table import tables, write_report
 from rlctl.safety.profile import load_profile
@@ -279,7 +280,7 @@ def lose(ray_cluster, node):
 @pytest.mark.slow
 def test_dead_nodes_testbed_is_restored(ray_cluster, tmp_path):
     needs(programs=("nginx", "stress-ng", COMPILER))
-    text = (scenarios_folder() / "live-nginx.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-nginx.yaml").read_text()
     knee = next(line for line in text.splitlines() if line.startswith("knee:"))
     scenario, result, told = tmp_path / "quick.yaml", tmp_path / "result.json", tmp_path / "told"
     scenario.write_text(text.replace(knee, "knee: {start_rps: 300, step_rps: 100, top_rps: 300}"))

@@ -10,12 +10,13 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.live_scenario import LiveScenario, ScenarioLc
-from rlctl.bench.scenarios import changed, load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.bench.scenarios import changed, load_scenario, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
 from rlctl.envs.workload import SLO, Weight
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.safety.profile import load_profile
 
 
@@ -32,7 +33,7 @@ def test_what_ships_is_what_the_contract_names():
 
 def test_recorded_load_is_read_once(tmp_path):
     """All runs of a comparison have the same load, on whatever machine and whatever becomes of the file."""
-    text = (scenarios_folder() / "live-nginx.yaml").read_text()
+    text = (configs_folder("scenarios") / "live-nginx.yaml").read_text()
     path, csv = tmp_path / "mine.yaml", tmp_path / "day.csv"
     path.write_text(re.sub(r"load: \{.*?\}", "load: {kind: csv_replay, path: day.csv}", text))
     csv.write_text("time_seconds,rate_rps\n0,0.2\n60,0.8\n")
@@ -80,7 +81,7 @@ def test_an_unknown_scenario_lists_what_there_is():
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, name, right, wrong, said):
-    text = (scenarios_folder() / f"live-{name}.yaml").read_text()
+    text = (configs_folder("scenarios") / f"live-{name}.yaml").read_text()
     assert right in text
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(right, wrong))

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from rlctl.bench.live_scenario import LiveScenario
-from rlctl.bench.scenarios import load_scenario, scenarios_folder, shipped_scenarios
+from rlctl.bench.scenarios import load_scenario, shipped_scenarios
 from rlctl.bench.sim_scenario import CAPPED, REINED, SUITE, SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.envs.workload import Weight
+from rlctl.envs.yaml_edge import configs_folder
 
 
 def simulated():
@@ -74,7 +75,7 @@ def test_frozen_be_holds_the_target(name):
     ],
 )
 def test_a_wrong_scenario_says_where(tmp_path, change, said):
-    text = (scenarios_folder() / "thesis.yaml").read_text()
+    text = (configs_folder("scenarios") / "thesis.yaml").read_text()
     assert change[0] in text
     path = tmp_path / "mine.yaml"
     path.write_text(text.replace(*change))
@@ -93,8 +94,10 @@ def test_a_host_that_cannot_be_names_the_scenario(change, said):
 
 def test_profile_is_looked_for_beside_scenario(tmp_path, monkeypatch):
     folder, here = tmp_path / "scenarios", tmp_path / "here"
-    text = (scenarios_folder() / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
-    host = (scenarios_folder().parent / "plants" / "thesis-host.yaml").read_text()
+    text = (
+        (configs_folder("scenarios") / "thesis.yaml").read_text().replace("profile: thesis-host", "profile: mine.yaml")
+    )
+    host = (configs_folder("scenarios").parent / "plants" / "thesis-host.yaml").read_text()
     for place, name in ((folder, "beside"), (here, "current")):
         place.mkdir()
         (place / "mine.yaml").write_text(host.replace("name: thesis-host", f"name: {name}"))

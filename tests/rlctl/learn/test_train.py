@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.agents.training.run_folder import begin
-from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.profile import load_profile as load_host
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.learn.plan import TrainingOptions, new_folder, new_plan, resumed_plan
 from rlctl.safety.profile import load_profile
 from tests.doubles.command import refused
@@ -100,7 +100,7 @@ def test_run_goes_on_by_its_first_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("shield.yaml").write_text(load_profile("heracles").model_dump_json())
     Path("host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
-    text = (scenarios_folder() / "two-core.yaml").read_text()
+    text = (configs_folder("scenarios") / "two-core.yaml").read_text()
     Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: host.yaml"))
     asked = TrainingOptions(algorithm="ppo", shield="shield.yaml", scenarios=("scenario.yaml", "thesis"))
     run = new_plan(asked).run
@@ -117,7 +117,7 @@ def test_scenario_goes_on_by_copies_of_its_host(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("hosts").mkdir()
     Path("hosts/host.yaml").write_text(load_host("two-core-nginx").model_dump_json())
-    text = (scenarios_folder() / "two-core.yaml").read_text()
+    text = (configs_folder("scenarios") / "two-core.yaml").read_text()
     Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: hosts/host.yaml"))
     run = new_plan(TrainingOptions(algorithm="ppo", scenarios=("scenario.yaml",))).run
     begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "", inputs=run.inputs)

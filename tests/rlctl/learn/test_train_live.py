@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from rlctl.agents.training.rollouts.live_testbed import LiveWorker
-from rlctl.bench.scenarios import scenarios_folder
 from rlctl.cli import main
 from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.learn.live_plan import fine_tune
 from tests.doubles.bed import Bed
 from tests.doubles.command import refused
@@ -39,7 +39,7 @@ def bed_that(at=10**9, what=lambda: None):
 def quick(tmp_path):
     """live-nginx with short measurements."""
     path = tmp_path / "quick.yaml"
-    shipped = (scenarios_folder() / "live-nginx.yaml").read_text()
+    shipped = (configs_folder("scenarios") / "live-nginx.yaml").read_text()
     path.write_text(re.sub("(?m)^duration_seconds: .*", "duration_seconds: 5", shipped))
     return path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlctl.envs.telemetry import LC_LINK, Missing, Telemetry, Value, Why
-from rlctl.log.waits import waiting_sentence, waits_of
+from rlctl.log.sentences import waiting_sentence, waits_of
 
 LC = Telemetry(0.0, 0.01, be_cpus=Value(1.0))
 
