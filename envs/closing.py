@@ -10,7 +10,7 @@ class Closing(ABC):
     """Closed by the end of its `with` block."""
 
     @abstractmethod
-    def close(self) -> None:
+    def close(self) -> object:
         """Let go of what is held. Idempotent."""
 
     def __enter__(self) -> Self:

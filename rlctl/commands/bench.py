@@ -13,7 +13,7 @@ from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_compare, bench_live, bench_sim, bench_verify
+from rlctl.commands import bench_live, bench_sim, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         taken = {"against"} if args.action == "table" else set()
         others = [name for name in NOT_OF_ACTIONS if name not in taken]
         refuse_given(args, others, f"is not {args.action}'s, which takes what its files say")
-        actions = {"verify": bench_verify.run, "compare": bench_compare.run, "table": bench_live.print_rounds}
+        actions = {"verify": bench_verify.run, "compare": bench_verify.compare, "table": bench_live.print_rounds}
         return int(actions[args.action](args))
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
