@@ -68,7 +68,7 @@ class FollowRange(Strict, strict=True):
     control_windows: float | None = Field(default=None, ge=1.0, le=MOST_WINDOWS)
 
 
-class Constants(Strict, strict=True):
+class GuardConstants(Strict, strict=True):
     """What the shipped guards judge by.
 
     Attributes:
@@ -121,7 +121,7 @@ class Constants(Strict, strict=True):
     memory_bandwidth: MemoryBandwidth | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> Constants:
+    def _in_order(self) -> GuardConstants:
         if self.load_resume_ratio > self.load_suspend_ratio:
             raise ValueError("load_resume_ratio is above load_suspend_ratio: BE would flap; lower it")
         if not self.slack_suspend_ratio <= self.slack_floor_ratio <= self.slack_hold_ratio:

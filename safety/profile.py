@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.yaml_edge import load_model, shipped_or_own
-from rlctl.safety.constants import Constants
+from rlctl.safety.constants import GuardConstants
 from rlctl.safety.gates import LoadGate, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
@@ -30,7 +30,7 @@ DEFAULT = "measured"
 """The profile where nobody names one."""
 
 
-class Profile(Constants, strict=True):
+class Profile(GuardConstants, strict=True):
     """Every constant of the shipped guards. None has a default: a profile says all it means.
 
     But for `measured` and two guards that take sensors which not every host has: without their section they are off.

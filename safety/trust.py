@@ -24,7 +24,7 @@ from rlctl.envs.telemetry import (
     Why,
     number,
 )
-from rlctl.safety.constants import Constants
+from rlctl.safety.constants import GuardConstants
 from rlctl.safety.guard import Memoryless
 from rlctl.safety.verdict import Bound, Reason
 
@@ -157,5 +157,5 @@ class SensorGuard(Memoryless):
 class ProfileGuard:
     """What a guard derives from that judges by several constants of a profile, and by readings that are believed."""
 
-    constants: Constants
+    constants: GuardConstants
     trust: Trust

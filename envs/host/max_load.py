@@ -28,8 +28,8 @@ WINDOWS = 120
 """The estimate is of so many windows."""
 
 BUSY_RATIO, LEAST_WINDOWS = 0.75, 5
-"""Windows with at least so much of the highest load among them say what a request takes: requests become cheaper as the
-load rises, and of an idle LC most CPU time is housekeeping. At least so many count, the busiest first."""
+"""Windows with at least so much of the highest load among them say what a request takes, at least so many, the busiest
+first. Requests become cheaper as the load rises, and of an idle LC most CPU time is housekeeping."""
 
 DEAR_QUANTILE, SURE_QUANTILES = 0.75, (0.1, 0.9)
 """Of what a request takes: what counts, as one dear window in four may be an accident; and what it lies between."""
