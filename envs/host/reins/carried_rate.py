@@ -178,10 +178,7 @@ class CarriedRate:
     """
 
     def __init__(
-        self,
-        most: float | None = None,
-        least: float = LEAST_BYTES,
-        shares: tuple[float, float, float] = LINK_SHARES,
+        self, most: float | None = None, least: float = LEAST_BYTES, shares: tuple[float, ...] = LINK_SHARES
     ) -> None:
         self.row = plain_row(np.dtype(CARRIED))
         begin_rate(self.row, least if most is None else most, most is None, *shares)

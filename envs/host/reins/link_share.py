@@ -8,17 +8,7 @@ from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.reins.carried_rate import CarriedRate, judge_window
-from rlctl.envs.reins import (
-    FELL,
-    LINK_CARRIED,
-    LINK_SENT,
-    OTHERS,
-    USE,
-    Rein,
-    level_used,
-    rate_of,
-    share_of_link,
-)
+from rlctl.envs.reins import FELL, LINK_CARRIED, LINK_SENT, OTHERS, USE, Rein, level_used, rate_of, share_of_link
 
 
 class HeldLink(Protocol):
