@@ -242,11 +242,14 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     """Measure and print; the figures for --json."""
     slo, figures = SLO(args.target / 1e3, 0.95, math.inf), dict[str, object]()
     rows: list[list[str]] = []
+    seconds = list[Second]()
     for name in args.services.split(";"):
         found, cost = compare(name, RATES[name], args.seconds, slo, args.cpu_percent / 100.0)
         figures[name] = told = summary(found, slo.target_seconds)
         rows.append([name, *(f"{value:.3g}" for value in told.values())])
+        seconds += found
         print(f"{name}: {cost}")
+    rows.append(["all", *(f"{value:.3g}" for value in summary(seconds, slo.target_seconds).values())])
     print(render([["service", *told], *rows]))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
