@@ -174,26 +174,18 @@ class Comparison:
     """One manager against the baseline.
 
     Attributes:
-        qos: Difference of the QoS guarantee over all windows, percentage points.
-        qos_15s: Difference of the QoS guarantee over one window in 15 s, percentage points.
-        be: Difference of BE throughput, percentage points.
+        differences: Of each of COMPARED that was measured, by its name, in percentage points.
         be_ratio: BE throughput as a multiple of the baseline's; NaN where that is below `LEAST_BE_PERCENT`.
     """
 
     manager: str
-    qos: Difference
-    qos_15s: Difference
-    be: Difference
+    differences: Mapping[str, Difference]
     be_ratio: Ratio
 
     def as_json(self) -> dict[str, object]:
         """All differences by the metrics' names."""
-        return {
-            "qos_guarantee_percent": self.qos.as_json(),
-            "qos_15s_percent": self.qos_15s.as_json(),
-            "be_throughput_percent": self.be.as_json(),
-            "be_throughput_ratio": self.be_ratio.as_json(),
-        }
+        each = {metric: difference.as_json() for metric, difference in self.differences.items()}
+        return {**each, "be_throughput_ratio": self.be_ratio.as_json()}
 
 
 def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
@@ -204,19 +196,15 @@ def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
 
 def compare_runs(name: str, runs: Mapping[str, Array], base: Mapping[str, Array]) -> Comparison:
     """One manager's metrics less others on the same seeds, not corrected; each has a value per seed."""
-    qos, qos_15s, be = (paired_difference(runs[metric], base[metric]) for metric in COMPARED)
-    return Comparison(name, qos, qos_15s, be, _be_ratio(runs[COMPARED[-1]], base[COMPARED[-1]]))
+    differences = {metric: paired_difference(runs[metric], base[metric]) for metric in COMPARED if metric in runs}
+    return Comparison(name, differences, _be_ratio(runs[COMPARED[-1]], base[COMPARED[-1]]))
 
 
 def correct(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """The same with p of all their differences corrected for their number."""
-    ps = iter(holm([difference.p for one in comparisons for difference in (one.qos, one.qos_15s, one.be)]))
-
-    def correct_one(difference: Difference) -> Difference:
-        return replace(difference, p=next(ps))
-
+    ps = iter(holm([difference.p for one in comparisons for difference in one.differences.values()]))
     return tuple(
-        replace(one, qos=correct_one(one.qos), qos_15s=correct_one(one.qos_15s), be=correct_one(one.be))
+        replace(one, differences={metric: replace(each, p=next(ps)) for metric, each in one.differences.items()})
         for one in comparisons
     )
 

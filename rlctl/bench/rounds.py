@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -18,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rlctl.agents import catalogue
-from rlctl.bench.comparison import Difference, Ratio, holm, paired_difference, ratio_of_means
+from rlctl.bench.comparison import Comparison, compare_runs, correct
 from rlctl.envs.errors import ConfigError, reading
 
 CONTROL = "frozen"
@@ -29,6 +28,9 @@ HOLD_PERCENT = 97.0
 
 NO_HEURISTICS = frozenset({"none", "weights", "cpu-idle", "frozen", "static", "table"})
 """References; `table` is told what holds by a sweep of the host, and is compared with by itself."""
+
+MEASURED = {"qos_guarantee_percent": "qos_percent", "be_throughput_percent": "be_percent"}
+"""The metrics of a round, and what it calls them."""
 
 
 class LiveRound(BaseModel):
@@ -88,36 +90,23 @@ class LiveRounds(BaseModel):
         wanted = (against,) if against else ("weights", "table", self.best_heuristic)
         return tuple(dict.fromkeys(name for name in wanted if name in self.managers))
 
-    def pairs(self, baseline: str) -> dict[str, Paired]:
+    def pairs(self, baseline: str) -> dict[str, Comparison]:
         """Every other manager against the baseline, over the rounds that both have and that are not marked."""
-        found = {name: one for name in self.managers if name != baseline and (one := self._pair(name, baseline))}
-        corrected = iter(holm([each.p for one in found.values() for each in (one.qos, one.be)]))
-        return {
-            name: Paired(replace(one.qos, p=next(corrected)), replace(one.be, p=next(corrected)), one.be_ratio)
-            for name, one in found.items()
-        }
+        found = [one for name in self.managers if name != baseline and (one := self._pair(name, baseline))]
+        return {one.manager: one for one in correct(found)}
 
-    def _pair(self, name: str, baseline: str) -> Paired | None:
+    def _pair(self, name: str, baseline: str) -> Comparison | None:
         both = [one for one in self.rounds if {name, baseline} <= one.qos_percent.keys()]
         if not (rounds := [one for one in both if not one.is_marked]):
             return None
-        qos, be = (
-            [np.array([getattr(one, metric)[who] for one in rounds]) for who in (name, baseline)]
-            for metric in ("qos_percent", "be_percent")
+        ours, base = (
+            {metric: np.array([getattr(one, key)[who] for one in rounds]) for metric, key in MEASURED.items()}
+            for who in (name, baseline)
         )
-        return Paired(paired_difference(*qos), paired_difference(*be), ratio_of_means(*be))
+        return compare_runs(name, ours, base)
 
 
 HEURISTICS = frozenset(catalogue.NAMES) - NO_HEURISTICS
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """One manager less the baseline, in percentage points, and its BE by the baseline's."""
-
-    qos: Difference
-    be: Difference
-    be_ratio: Ratio
 
 
 def lowest_qos(results: Sequence[LiveRounds], manager: str) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.aggregates import Aggregate, aggregate, improvement
 from rlctl.bench.comparison import Comparison, Difference, compare
 from rlctl.bench.intervals import Estimate
-from rlctl.bench.rounds import LiveRounds, Paired, lowest_qos
+from rlctl.bench.rounds import LiveRounds, lowest_qos
 from rlctl.bench.score import Score
 from rlctl.bench.sim_outcome import SimOutcome
 
@@ -204,11 +204,11 @@ def round_rows(result: LiveRounds, baselines: Sequence[str]) -> Rows:
     return rows
 
 
-def _pair_cells(one: Paired | None) -> tuple[str, ...]:
+def _pair_cells(one: Comparison | None) -> tuple[str, ...]:
     if one is None:
         return "-", "-"
     ratio = f", x {one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else ""
-    cells = [f"{_starred(each, 1)} ({_ends(each.t95, 1)})" for each in (one.qos, one.be)]
+    cells = [f"{_starred(each, 1)} ({_ends(each.t95, 1)})" for each in one.differences.values()]
     return cells[0], cells[1] + ratio
 
 
@@ -226,7 +226,7 @@ def live_hosts_rows(results: Sequence[LiveRounds]) -> Rows:
 def _paired_row(one: Comparison) -> tuple[str, ...]:
     qos, qos_15s, be = (
         (_starred(difference, decimals), _ends(difference.t95, decimals), _ends(difference.bootstrap95, decimals))
-        for difference, decimals in ((one.qos, 2), (one.qos_15s, 2), (one.be, 1))
+        for difference, decimals in zip(one.differences.values(), (2, 2, 1), strict=True)
     )
     ratio = one.be_ratio.ratio
     return (

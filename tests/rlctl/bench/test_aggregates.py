@@ -56,4 +56,4 @@ def test_chance_among_many_managers_is_no_star():
     result = outcome(base=rng.normal(50, 5, 20), **{f"m{i}": rng.normal(50, 5, 20) for i in range(40)})
     base, *others = (runs["emu_percent"] for runs in result.managers.values())
     assert any(paired_difference(one, base).is_clear for one in others)
-    assert not any(one.qos.is_clear for one in compare(result, "base"))
+    assert not any(one.differences["qos_guarantee_percent"].is_clear for one in compare(result, "base"))

@@ -51,8 +51,9 @@ def rounds():
 def test_round_in_which_lc_alone_misses_is_marked(rounds):
     assert rounds.marked == (4,)
     assert rounds.mean("ppo") == (94.75, 36.0), "worse runs stay in the means"
-    assert rounds.pairs("weights")["ppo"].qos.mean == pytest.approx(299.0 / 3 - 2.0)
-    assert rounds.pairs("weights")["ppo"].be.seeds == 3, "nobody is blamed for the fourth"
+    qos, be = rounds.pairs("weights")["ppo"].differences.values()
+    assert qos.mean == pytest.approx(299.0 / 3 - 2.0)
+    assert be.seeds == 3, "nobody is blamed for the fourth"
 
 
 def test_best_heuristic_is_one_that_held(rounds):
@@ -66,7 +67,8 @@ def test_corrected_for_all_that_is_compared(rounds):
     pairs = rounds.pairs("autorate")
     assert set(pairs) == set(NAMES) - {"autorate"}
     alone = LiveRounds.model_validate(result({n: QOS[n] for n in ("frozen", "autorate", "ppo")}, BE))
-    assert pairs["ppo"].be.p > alone.pairs("autorate")["ppo"].be.p
+    corrected, before = (one["ppo"].differences["be_throughput_percent"] for one in (pairs, alone.pairs("autorate")))
+    assert corrected.p > before.p
 
 
 def test_lowest_qos_names_its_host(rounds):
