@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
-from rlctl.bench.aggregates import Aggregate, aggregate, improvement
-from rlctl.bench.comparison import Comparison, Difference, compare
+from rlctl.bench.comparison import Aggregate, Comparison, Difference, aggregate, compare, improvement
 from rlctl.bench.intervals import Estimate
 from rlctl.bench.rounds import LiveRounds, lowest_qos
 from rlctl.bench.score import Score
@@ -165,7 +164,7 @@ def difference_rows(title: str, comparisons: Sequence[Comparison]) -> Rows:
 
 
 def aggregate_rows(results: Sequence[SimOutcome], baseline: str) -> Rows:
-    """One row per manager over all scenarios and seeds, which all have the same managers: see `aggregates`."""
+    """One row per manager over all scenarios and seeds, which all have the same managers: see `comparison`."""
     beats = f"P(> {baseline})"
     rows: Rows = [("manager", "QoS %, IQM", "95 %", beats, "95 %", "BE %, IQM", "95 %", beats, "95 %")]
     for name in results[0].managers:

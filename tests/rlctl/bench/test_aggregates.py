@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from rlctl.bench.aggregates import aggregate, improvement, improvement_share, interquartile_mean
-from rlctl.bench.comparison import compare, holm, paired_difference
+from rlctl.bench.comparison import (
+    aggregate,
+    compare,
+    holm,
+    improvement,
+    improvement_share,
+    interquartile_mean,
+    paired_difference,
+)
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 
