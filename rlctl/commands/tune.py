@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import add_ray, command_line, positive, positive_int, refuse_given, require_names
+from rlctl.commands.arguments import add_ray, command_line, positive, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
 from rlctl.envs.whole_file import write_whole
@@ -135,13 +135,8 @@ def _search_of(args: argparse.Namespace) -> tuple[SearchOptions, Job]:
 
     if args.resume:
         return resumed_search(args.out)
-    asked = {name: getattr(args, name, None) for name in SearchOptions.model_fields}
-    asked |= {
-        "algorithm": args.algo,
-        "scenarios": None if args.scenario in (None, "all") else require_names("--scenario", args.scenario),
-    }
     try:
-        options = SearchOptions(**{name: value for name, value in asked.items() if value is not None})
+        options = SearchOptions.of_arguments(vars(args))
     except ValidationError as error:
         first = error.errors()[0]
         raise ConfigError(f"--{first['loc'][0]} {first['input']}: {first['msg'].lower()}") from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -39,46 +39,55 @@ TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
 come out of the budget, and one of full length takes ten seconds of CPU time."""
 
 
-class TrainingOptions(Strict):
-    """What the user asked for, as args.yml has it.
+class RunOptions(Strict):
+    """What the user asked for of a run, or of each trial of a search.
 
     Attributes:
         algorithm: A key of `recipe.ALGORITHMS`.
-        config, hosts, init: Files; None for what ships, and for random weights.
-        profiles: Files of the user's calibrated hosts.
+        config, hosts: Files; None for what ships.
         total_timesteps, max_seconds: The budget; None for the recipe's, and for no limit.
-        shield: Safety profile of the courses that policies are compared on.
-        live: Scenario of the live testbeds among those of a cluster, if any.
-        explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.live.bounded`.
     """
 
     algorithm: str
     config: str | None = None
     hosts: str | None = None
-    profiles: tuple[str, ...] = ()
-    init: str | None = None
     seed: int = Field(0, ge=0)
     total_timesteps: int | None = None
     max_seconds: float | None = None
+    scenarios: tuple[str, ...] = JUDGED
+
+    @classmethod
+    def of_arguments(cls, given: Mapping[str, Any]) -> Self:
+        """From the command's arguments by name; None stands for the default."""
+        scenario = "all" if given["scenario"] is None else given["scenario"]
+        names = tuple(dict.fromkeys(filter(None, map(str.strip, scenario.split(",")))))
+        if not names:
+            raise ConfigError("--scenario names nothing")
+        named = {name: given.get(name) for name in cls.model_fields} | {"algorithm": given["algo"]}
+        named["scenarios"] = None if names == ("all",) else names
+        named["profiles"] = tuple(given.get("profile") or ()) or None
+        return cls(**{name: value for name, value in named.items() if value is not None})
+
+
+class TrainingOptions(RunOptions):
+    """What `rlctl train` is asked for, as args.yml has it.
+
+    Attributes:
+        profiles: Files of the user's calibrated hosts.
+        init: A file; None for random weights.
+        shield: Safety profile of the courses that policies are compared on.
+        live: Scenario of the live testbeds among those of a cluster, if any.
+        explore, explore_slack: Bounds of exploration there, see `rlctl.agents.training.live.bounded`.
+    """
+
+    profiles: tuple[str, ...] = ()
+    init: str | None = None
     n_envs: int | None = None
     shield: str = DEFAULT
-    scenarios: tuple[str, ...] = JUDGED
     threads: int = 1
     live: str | None = None
     explore: float = EXPLORE
     explore_slack: float = EXPLORE_SLACK
-
-    @classmethod
-    def of_arguments(cls, given: Mapping[str, Any]) -> TrainingOptions:
-        """From the arguments of `rlctl train` by name; None stands for the default."""
-        named = {name: given.get(name) for name in cls.model_fields}
-        scenario, profiles = given["scenario"], tuple(given["profile"] or ())
-        named |= {"algorithm": given["algo"], "profiles": profiles}
-        names = None if scenario in (None, "all") else tuple(filter(None, map(str.strip, scenario.split(","))))
-        if names == ():
-            raise ConfigError("--scenario names nothing")
-        named["scenarios"] = names
-        return cls(**{name: value for name, value in named.items() if value is not None})
 
 
 @dataclass(frozen=True, slots=True)

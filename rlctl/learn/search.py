@@ -22,11 +22,10 @@ from rlctl.agents.training.recipe import as_document, load_recipe
 from rlctl.agents.training.search.job import Job
 from rlctl.agents.training.search.space import load_space
 from rlctl.bench.comparison import Difference, paired_difference
-from rlctl.bench.sim_scenario import JUDGED
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.whole_file import write_whole
-from rlctl.envs.yaml_edge import Strict, load_model
-from rlctl.learn.plan import TrainingOptions, new_plan
+from rlctl.envs.yaml_edge import load_model
+from rlctl.learn.plan import RunOptions, TrainingOptions, new_plan
 from rlctl.report.page import render
 
 if TYPE_CHECKING:
@@ -36,26 +35,17 @@ SEARCH, HISTORY = "search.json", "history.json"
 COPIES = {"space": "space.json", "config": "config.json", "hosts": "hosts.json"}
 
 
-class SearchOptions(Strict):
-    """What the user asked for.
+class SearchOptions(RunOptions):
+    """What `rlctl tune` is asked for; the seed is that of the searcher and of the first trial.
 
     Attributes:
-        algorithm, config, hosts, scenarios, total_timesteps, max_seconds: As of `TrainingOptions`, for each trial.
         space: A file, or None for the one that ships.
-        seed: Seed of the searcher and of the first trial.
         digest: Of what is searched, once it was begun.
     """
 
-    algorithm: str
     space: str | None = None
     scheduler: Literal["asha", "none"] = "asha"
     trials: int = Field(16, ge=2, le=1000)
-    seed: int = Field(0, ge=0)
-    config: str | None = None
-    hosts: str | None = None
-    scenarios: tuple[str, ...] = JUDGED
-    total_timesteps: int | None = None
-    max_seconds: float | None = None
     digest: str = ""
 
 
@@ -66,9 +56,8 @@ def new_search(options: SearchOptions, out: Path) -> Job:
         raise ConfigError(f"--seed {options.seed}: each trial has the next one; give {most} at most")
     recipe = load_recipe(options.algorithm, Path(options.config) if options.config else None)
     timesteps = options.total_timesteps or recipe.n_timesteps
-    shared = ("algorithm", "config", "hosts", "seed", "max_seconds", "scenarios")
-    asked = {name: getattr(options, name) for name in shared}
-    run = replace(new_plan(TrainingOptions(total_timesteps=timesteps, **asked)).run, recipe=recipe, folder=out)
+    asked = {name: getattr(options, name) for name in RunOptions.model_fields} | {"total_timesteps": timesteps}
+    run = replace(new_plan(TrainingOptions(**asked)).run, recipe=recipe, folder=out)
     space = load_space(options.algorithm, recipe, Path(options.space) if options.space else None)
     return Job(space, options.trials, run, timesteps, options.scheduler)
 
