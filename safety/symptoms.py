@@ -24,6 +24,9 @@ LEAST_JUDGED, MOST_RECENT_SECONDS = 8, 1.0
 LEAST_LATE = 5
 """Fewer late requests are no sign, however few there are in all."""
 
+SLOW_RATIO, LEAST_SLOW = 0.25, 3
+"""Of the target, what a request takes in a queue that grows; and so many, where most of the newest were quicker."""
+
 
 OLD_SECONDS = 0.015
 """For so long, two looks, an outstanding request older than the target is one slow request; then it is a sign."""
@@ -37,7 +40,8 @@ class Sign(StrEnum):
     OLDEST = "oldest-request"
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
     late as well the two may be close to each other, else they are of the usual distance. One look will do where all
-    requests that ended since the one before took half the target: a queue, for before a pause all is well."""
+    requests that ended since the one before were slow: a queue, for before a pause all is well. Of a queue that came
+    just now half the target will do: it reaches the other half before BE is held."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -80,8 +84,8 @@ class Symptoms:
         self._target_seconds = slo.target_seconds
         # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
         self._late_ratio = 1.0 - 0.5 * slo.quantile
-        # Time of a look, its late requests, all of them.
-        self._recent: deque[tuple[float, int, int]] = deque()
+        # Time of a look, its late and slow requests, all of them.
+        self._recent: deque[tuple[float, int, int, int]] = deque()
         # The first and the last look of a row at which a request was old.
         self._old_seconds = math.inf, -math.inf
         self.near = False
@@ -94,24 +98,27 @@ class Symptoms:
         """
         target, milliseconds = self._target_seconds, f"{self._target_seconds * 1e3:g} ms"
         signs = {}
-        self._recent.append((now_seconds, sum(one > target for one in newest.latencies), len(newest.latencies)))
-        total = sum(look[2] for look in self._recent)
+        late, slow = (sum(one > bar for one in newest.latencies) for bar in (target, SLOW_RATIO * target))
+        self._recent.append((now_seconds, late, slow, len(newest.latencies)))
+        total = sum(look[3] for look in self._recent)
         while self._recent[0][0] <= now_seconds - RECENT_SECONDS and (
-            total - self._recent[0][2] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
+            total - self._recent[0][3] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
         ):
-            total -= self._recent.popleft()[2]
-        late = sum(look[1] for look in self._recent)
-        oldest, queue = newest.oldest_seconds or 0.0, min(newest.latencies, default=0.0) > 0.5 * target
+            total -= self._recent.popleft()[3]
+        late, slow = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
+        oldest, queue = newest.oldest_seconds or 0.0, min(newest.latencies, default=0.0) > SLOW_RATIO * target
         # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
-            long = False
+            long = queue and oldest > 0.5 * target and total >= LEAST_JUDGED and LEAST_SLOW <= slow <= 0.5 * total
         else:
             long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
         if long:
-            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, above {milliseconds}{'' if queue else ' at two looks'}"
+            signs[Sign.OLDEST] = (
+                f"{oldest * 1e3:.1f} ms, {'in a queue' if queue else f'above {milliseconds} at two looks'}"
+            )
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
         if (newest.tail_seconds or 0.0) > target:
@@ -119,5 +126,6 @@ class Symptoms:
         if waits:
             signs[Sign.PRESSURE] = "it waits for CPUs"
         many = late >= 2 and late > 0.5 * self._late_ratio * total
-        self.near = not signs and (oldest > 0.5 * target or many)
+        grows = bool(newest.latencies) and min(oldest, newest.latencies[-1]) > SLOW_RATIO * target
+        self.near = not signs and (oldest > 0.5 * target or grows or many)
         return signs

@@ -75,10 +75,27 @@ def test_old_request_counts_sooner_among_late_ones():
 
 def test_queue_shows_at_the_first_look():
     """All that came out of it was slow. Before a pause of the LC all was well."""
-    slow, well = ([0.006, 0.008], [GOOD, 0.008])
+    slow, well = [0.006, 0.008], [GOOD, 0.008]
     assert seen(Newest(slow, oldest_seconds=0.012)) == {Sign.OLDEST}
     assert seen(Newest(well, oldest_seconds=0.012)) == set()
     assert seen(Newest(slow, oldest_seconds=0.009)) == set()
+
+
+def test_sudden_queue_shows_at_half_the_target():
+    """A link that halved: what waits there goes on growing until BE is held. An LC that is always slow is as it was."""
+    quick, slow = Newest([0.0005] * 9, oldest_seconds=0.001), Newest([0.004, 0.004, 0.005], oldest_seconds=0.006)
+    assert seen(quick, slow, apart_seconds=0.005) == {Sign.OLDEST}
+    assert seen(slow, slow, slow, apart_seconds=0.005) == set()
+    assert seen(quick, Newest([0.004] * 2, oldest_seconds=0.006)) == set()
+    assert seen(quick, Newest([0.0005, 0.004, 0.004, 0.005], oldest_seconds=0.006)) == set()
+    assert seen(quick, Newest([0.004, 0.004, 0.005], oldest_seconds=0.004)) == set()
+
+
+def test_queue_that_grows_is_looked_at_soon():
+    for newest, near in (([0.0005, 0.004], True), ([0.004, 0.0005], False), ([], False)):
+        signs = Symptoms(GOAL)
+        signs.observe(0.0, Newest(newest, oldest_seconds=0.003), waits=False)
+        assert signs.near is near
 
 
 def test_queue_about_target_outlasts_a_close_look():

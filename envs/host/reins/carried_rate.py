@@ -30,6 +30,9 @@ STEP, DISK_STEP = 0.125, 0.0625
 """Of a trial, on a link and on a disk. After the first one a link that is as it was is still full; the last one that
 held is near what it is."""
 
+NEW_STEPS = 2.0
+"""At once, of what never was too full: it may be many times what the first cut left of it."""
+
 LINK_SHARES = CARRIED_RATIO, STEP, math.inf
 DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
 """Of what is carried: what all may send, the step of a trial, and how far one goes beyond the most. A disk is calm in
@@ -145,8 +148,8 @@ def hold(rate: Any, calm: bool) -> None:
 
 @law
 def _rise(rate: Any) -> None:
-    carried = rate["carried_bytes"]
-    rate["sure_bytes"], rate["carried_bytes"] = carried, min((1.0 + rate["step"]) * carried, rate["top_bytes"])
+    carried, step = rate["carried_bytes"], (NEW_STEPS if rate["is_new"] else 1.0) * rate["step"]
+    rate["sure_bytes"], rate["carried_bytes"] = carried, min((1.0 + step) * carried, rate["top_bytes"])
 
 
 @law

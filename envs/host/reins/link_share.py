@@ -47,7 +47,8 @@ class LinkShare:
         self._before, self._before_seconds = (0, 0), math.nan
         self._be, self._others = 0.0, 0.0  # what they sent in the window before, bytes a second
         self._fell_ratio = 0.0
-        self._ratio, self._all = 1.0, math.inf  # the level in force, and what all may send by it
+        # The level in force, and what all may send by it; of a window in whose midst BE was cut those until then.
+        self._ratio, self._all, self._begins = 1.0, math.inf, True
 
     @classmethod
     def of(cls, link: HeldLink) -> LinkShare:
@@ -80,6 +81,7 @@ class LinkShare:
             return {}
         total, be = (max(now - then, 0) / passed for now, then in zip(sent, before, strict=True))
         self._rate.see(total, passed)
+        self._begins = True
         carried, self._be, self._others = self._rate.carried, be, total - be
         readings = {LINK_CARRIED: carried, FELL[Rein.LINK]: self._fell_ratio, LINK_SENT: total / carried}
         self._fell_ratio = 0.0
@@ -98,7 +100,8 @@ class LinkShare:
             carried = self._rate.carried
             all_may = share_of_link(ratio, self._others / carried) * carried if ratio else math.inf
             self._link.hold(all_may if ratio else None)
-            self._ratio, self._all = ratio or 1.0, all_may
+            if self._begins or all_may > self._all:
+                self._ratio, self._all, self._begins = ratio or 1.0, all_may, False
 
     def restore_state(self, most: object) -> None:
         """Go on with the `most` of an earlier run, since what fell may be back; ValueError: it is none."""

@@ -360,6 +360,22 @@ def test_link_is_shared_by_what_it_carries():
     assert seen.send((10_000_000, 0))[USE[Rein.LINK]] == 0.0, "the LC fills it by itself"
 
 
+def test_cut_window_shows_what_be_used_until_then():
+    """By the level of the cut BE had used next to nothing of the link, and the CPUs were to hold it."""
+    link = Interface()
+    share = LinkShare.of(link)
+    seen = iterate(link, share)
+    next(seen)
+    for _ in range(2):
+        seen.send((10_000_000, 6_000_000))
+    share.hold(1.0)
+    share.hold(0.01)
+    assert link.held < 0.5 * CARRIED_RATIO * share.most
+    assert seen.send((5_000_000, 1_000_000))[USE[Rein.LINK]] == pytest.approx(0.1 / 0.48)
+    share.hold(0.5)
+    assert seen.send((5_000_000, 1_000_000))[USE[Rein.LINK]] < 0.5, "the level of a window is that of its own tick"
+
+
 def test_late_answers_lower_what_the_link_carries():
     link = Interface()
     share = LinkShare.of(link)

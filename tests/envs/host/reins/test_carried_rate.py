@@ -11,6 +11,7 @@ from rlctl.envs.host.reins.carried_rate import (
     FULL_RATIO,
     LEAST_BYTES,
     LINK_SHARES,
+    NEW_STEPS,
     RETRY_SECONDS,
     CarriedRate,
     judge_window,
@@ -172,4 +173,4 @@ def test_never_above_what_passed_and_a_step(windows, seconds, shares):
             carried.hold(calm=what == "hold")
             assert what == "hold" or carried.carried <= seen
         assert carried.carried >= min(before, LEAST_BYTES)
-        assert LEAST_BYTES <= carried.carried <= (1.0 + step) * most
+        assert LEAST_BYTES <= carried.carried <= (1.0 + NEW_STEPS * step) * most
