@@ -55,10 +55,7 @@ class ObservationTable(_Strict):
     @classmethod
     def here(cls, lags: Sequence[int]) -> ObservationTable:
         """The table of this rlctl; ConfigError: lags that do not descend to 0."""
-        rows = tuple(
-            FeatureRow(name=f.name, unit=f.unit, low=f.low, high=f.high, scale=f.scale, optional=f.optional)
-            for f in FEATURES
-        )
+        rows = tuple(FeatureRow.model_validate(one, from_attributes=True) for one in FEATURES)
         size = FRAME_SIZE * len(checked_lags(lags)) + TAIL_SIZE
         return cls(version=VERSION, lags=tuple(lags), features=rows, experience=(*MEMORY, *CALM), size=size)
 
@@ -81,11 +78,8 @@ class ActionTable(_Strict):
     @classmethod
     def here(cls) -> ActionTable:
         """The table of this rlctl."""
-        rows = (
-            MoveRow(name=move.name, quota_ratio=move.quota_ratio, cpuset_cpus=move.cpuset_cpus, frozen=move.frozen)
-            for move in MOVES
-        )
-        return cls(version=MOVES_VERSION, moves=tuple(rows))
+        rows = tuple(MoveRow.model_validate(one, from_attributes=True) for one in MOVES)
+        return cls(version=MOVES_VERSION, moves=rows)
 
 
 class TrainedOn(_Strict):

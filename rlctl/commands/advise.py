@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -85,9 +85,7 @@ class Question:
 
     log: Path
     watched: AdviceData
-    policies: tuple[str, ...]
-    shields: tuple[Profile, ...]
-    allowed_percent: float
+    asked: Asked
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,13 +136,13 @@ def question_on(log: Path, asked: Asked) -> Question:
     if asked.workloads and seen.workloads and seen.workloads != asked.workloads:
         there = on_one_line(str(seen.workloads))
         raise CheckFailed(f"{log} is of another LC or BE: {there}; name the LOG of yours, or --config")
-    shields = asked.shields or (seen.shield or load_profile(DEFAULT),)
-    return Question(log, seen, asked.policies, shields, asked.allowed_percent)
+    return Question(log, seen, replace(asked, shields=asked.shields or (seen.shield or load_profile(DEFAULT),)))
 
 
 def answer(question: Question, done: Callable[[str], None] = lambda _: None) -> Advice:
     """The advice on one log."""
-    return advise(question.watched, question.policies, question.shields, question.allowed_percent, done)
+    asked = question.asked
+    return advise(question.watched, asked.policies, asked.shields, asked.allowed_percent, done)
 
 
 def answer_or_reason(question: Question) -> Advice | Unanswered:
@@ -154,7 +152,7 @@ def answer_or_reason(question: Question) -> Advice | Unanswered:
 
 def _one(log: Path, asked: Asked) -> Advice:
     about = question_on(log, asked)
-    with progress(1 + len(about.policies) * len(about.shields), "steps") as advance:
+    with progress(1 + len(asked.policies) * len(about.asked.shields), "steps") as advance:
         return answer(about, advance)
 
 

@@ -66,16 +66,8 @@ def _check(args: argparse.Namespace) -> None:
 def _run_of(args: argparse.Namespace, place: DatasetFolder, recipe: OfflineRecipe) -> OfflineRun:
     from rlctl.agents.training.offline.training import OfflineRun
 
-    given = {
-        "algo": args.algo,
-        "offline": args.offline,
-        "config": args.config,
-        "seed": args.seed or 0,
-        "total_timesteps": args.total_timesteps,
-        "scenario": args.scenario,
-        "shield": args.shield,
-        "threads": args.threads or 1,
-    }
+    names = ("algo", "offline", "config", "seed", "total_timesteps", "scenario", "shield", "threads")
+    given = {name: getattr(args, name) for name in names} | {"seed": args.seed or 0, "threads": args.threads or 1}
     kept = {name: value for name, value in given.items() if value is not None}
     data = read(place)
     courses = courses_of(TrainingOptions.of_arguments(vars(args))) if args.scenario else ()
