@@ -19,7 +19,7 @@ from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.reins import USE, Rein
 from rlctl.envs.sim.surface import write_surface
-from rlctl.envs.telemetry import Reading, Telemetry, Value
+from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO, constant
 from rlctl.envs.workload import Weight
@@ -184,16 +184,12 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     """One window's figures; None when the load, the latency or a CPU time did not arrive."""
     tail = telemetry.tail_latency_seconds
     latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
-    offered = telemetry.counters.get("offered_rps")
+    offered = telemetry.counters.get("offered_rps", Missing(Why.NOT_CONFIGURED))
     used = telemetry.be_cpus if telemetry.rein == Rein.CPU else telemetry.counters[USE[Rein(telemetry.rein)]]
-    figures = [_value(reading) for reading in (offered, latency, telemetry.lc_cpus, used)]
+    figures = [number(reading) for reading in (offered, latency, telemetry.lc_cpus, used)]
     if None in figures:
         return None
-    sent, p95, lc, be = (number or 0.0 for number in figures)
-    oldest = _value(telemetry.oldest_request_seconds) or 0.0
+    sent, p95, lc, be = (figure or 0.0 for figure in figures)
+    oldest = number(telemetry.oldest_request_seconds) or 0.0
     latencies = {"sent": round(sent, 1), "p95": round(1e6 * p95, 1), "oldest": round(1e6 * oldest, 1)}
     return {"win": window, **latencies, "lc_cpu": round(lc, 4), "be_cpu": round(be, 4)}
-
-
-def _value(reading: Reading | None) -> float | None:
-    return reading.value if isinstance(reading, Value) else None

@@ -12,7 +12,7 @@ from typing import Any
 from rlctl.envs.errors import printable
 from rlctl.envs.reins import waits_of
 from rlctl.envs.replay import usual_gap
-from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value
+from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Value, number
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, on_rein, reason_code, waiting_sentence
 from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words
@@ -187,7 +187,7 @@ def _history(ticks: Sequence[Tick], columns: int, blocks: str) -> Iterator[Scree
     minutes = max(0.0, ticks[-1].wall_seconds - ticks[0].wall_seconds) / 60.0
     yield ScreenRow("latency", sparkline(by_target, SPARK_TARGETS, wide, blocks), Mood.BAD if missed else Mood.GOOD)
     yield ScreenRow("", f"the last {minutes:.1f} min; half of the height is the target")
-    used = [_value(tick.telemetry.be_cpus) for tick in ticks]
+    used = [number(tick.telemetry.be_cpus) for tick in ticks]
     if (most := max((one for one in used if one is not None), default=None)) is not None:
         yield ScreenRow("BE used", sparkline(used, most, wide, blocks))
         yield ScreenRow("", f"all of the height is {most:.2f} CPU")
@@ -227,10 +227,6 @@ def _counters(ticks: Sequence[Tick]) -> Iterator[ScreenRow]:
     yield ScreenRow("", ", ".join(counts[:3]))
     yield ScreenRow("", ", ".join(counts[3:]))
     yield ScreenRow("", f"{ticks[-1].missed_deadlines} deadlines missed since the start")
-
-
-def _value(reading: Reading) -> float | None:
-    return None if isinstance(reading, Missing) else reading.value
 
 
 def _period(ticks: Sequence[Tick]) -> float:

@@ -125,7 +125,7 @@ class Classes:
         if not self.full.caches:
             raise CgroupError(f"{self.root}: this processor divides no last-level cache (cat_l3)")
         return {
-            name: dict.fromkeys(domains, high_ways(self._mask(name), ratio, self._min_ways(name)))
+            name: dict.fromkeys(domains, high_ways(self._mask(name), ratio, max(self._info(name, "min_cbm_bits"), 1)))
             for name, domains in self.full.caches.items()
         }
 
@@ -155,9 +155,6 @@ class Classes:
             return int(text, 16)
         except ValueError:
             raise CgroupError(f"{path}: {text[:40]!r} is no mask") from None
-
-    def _min_ways(self, name: str) -> int:
-        return max(self._info(name, "min_cbm_bits"), 1)
 
     def _info(self, resource: str, name: str) -> int:
         path = self.root / "info" / resource / name
