@@ -25,8 +25,10 @@ LEAST_LATE = 5
 """Fewer late requests are no sign, however few there are in all."""
 
 SLOW_RATIO, LEAST_SLOW = 0.25, 3
-"""Of the target, what a request takes in a queue that grows; and so many, where most of the newest were quicker."""
+"""Of the target, what a request takes in a queue that grows; and so many, where as few are slow as may be late."""
 
+USUAL_REQUESTS = 500
+"""So many tell how many are slow as a rule: of an LC with requests of two kinds always some are."""
 
 OLD_SECONDS = 0.015
 """For so long, two looks, an outstanding request older than the target is one slow request; then it is a sign."""
@@ -40,8 +42,8 @@ class Sign(StrEnum):
     OLDEST = "oldest-request"
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
     late as well the two may be close to each other, else they are of the usual distance. One look will do where all
-    requests that ended since the one before were slow: a queue, for before a pause all is well. Of a queue that came
-    just now half the target will do: it reaches the other half before BE is held."""
+    requests that ended since the one before were slow: a queue, for before a pause all is well. Where hardly any are
+    slow as a rule half the target will do: a queue reaches the other half before BE is held."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -88,6 +90,7 @@ class Symptoms:
         self._recent: deque[tuple[float, int, int, int]] = deque()
         # The first and the last look of a row at which a request was old.
         self._old_seconds = math.inf, -math.inf
+        self._slow_usually, self._may_be_late = 1.0, 1.0 - slo.quantile
         self.near = False
 
     def observe(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
@@ -100,6 +103,9 @@ class Symptoms:
         signs = {}
         late, slow = (sum(one > bar for one in newest.latencies) for bar in (target, SLOW_RATIO * target))
         self._recent.append((now_seconds, late, slow, len(newest.latencies)))
+        usual = self._slow_usually = (USUAL_REQUESTS * self._slow_usually + slow) / (
+            USUAL_REQUESTS + len(newest.latencies)
+        )
         total = sum(look[3] for look in self._recent)
         while self._recent[0][0] <= now_seconds - RECENT_SECONDS and (
             total - self._recent[0][3] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
@@ -111,7 +117,7 @@ class Symptoms:
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
-            long = queue and oldest > 0.5 * target and total >= LEAST_JUDGED and LEAST_SLOW <= slow <= 0.5 * total
+            long = queue and oldest > 0.5 * target and slow >= LEAST_SLOW and usual <= self._may_be_late
         else:
             long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds

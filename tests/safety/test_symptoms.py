@@ -83,9 +83,10 @@ def test_queue_shows_at_the_first_look():
 
 def test_sudden_queue_shows_at_half_the_target():
     """A link that halved: what waits there goes on growing until BE is held. An LC that is always slow is as it was."""
-    quick, slow = Newest([0.0005] * 9, oldest_seconds=0.001), Newest([0.004, 0.004, 0.005], oldest_seconds=0.006)
+    quick, slow = Newest([0.0005] * 20_000), Newest([0.004, 0.004, 0.005], oldest_seconds=0.006)
     assert seen(quick, slow, apart_seconds=0.005) == {Sign.OLDEST}
     assert seen(slow, slow, slow, apart_seconds=0.005) == set()
+    assert seen(quick, Newest([0.004, 0.0005] * 600), slow, apart_seconds=0.005) == set(), "requests of two kinds"
     assert seen(quick, Newest([0.004] * 2, oldest_seconds=0.006)) == set()
     assert seen(quick, Newest([0.0005, 0.004, 0.004, 0.005], oldest_seconds=0.006)) == set()
     assert seen(quick, Newest([0.004, 0.004, 0.005], oldest_seconds=0.004)) == set()
