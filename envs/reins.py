@@ -7,6 +7,7 @@ rein is its place among the reins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
@@ -235,7 +236,7 @@ class ReinLaw:
         self.suspect, cut = None, ran_ratio < 1.0
         # 1. What the LC waits for alone, while its target is held, is its own affair.
         if telemetry.missed is False and level.at_most(limits.safe):
-            sent = _counter(telemetry, LINK_SENT)
+            sent = _sent_bytes(telemetry)
             for what, share in (waits_of(telemetry) | ({LINK_SENT: sent} if sent is not None else {})).items():
                 self._usual[what] = (1.0 - USUAL) * self._usual.get(what, share) + USUAL * share
         # 2. Only a miss beside a BE that ran says anything, one that the guard kept from the window as well; of the
@@ -281,7 +282,7 @@ class ReinLaw:
             return (number(telemetry.be_cpus) or 0.0) >= LITTLE_CPUS * ran_ratio
         if rein is Rein.LINK and USE[rein] not in telemetry.counters:
             # Nobody counts BE's part yet: the LC waits there more than alone, or more is sent.
-            sent, usual = _counter(telemetry, LINK_SENT), self._usual.get(LINK_SENT, 1.0)
+            sent, usual = _sent_bytes(telemetry), self._usual.get(LINK_SENT, math.inf)
             more = sent is not None and sent >= usual * (1.0 + (MORE_RATIO - 1.0) * ran_ratio)
             return more or (sent is not None and self._longer_waits(telemetry)[rein] >= WORTH_RATIO * ran_ratio)
         return (_counter(telemetry, USE[rein]) or 0.0) >= LITTLE_RATIO * ran_ratio
@@ -294,6 +295,12 @@ def _sleeps(telemetry: Telemetry, lc_cpus: float) -> bool:
     """
     ran = number(telemetry.lc_cpus)
     return ran is not None and ran / lc_cpus + waits_of(telemetry).get("a CPU", 0.0) < BUSY_RATIO
+
+
+def _sent_bytes(telemetry: Telemetry) -> float | None:
+    """By all, in a second: what the link is taken to carry grows beside the first BE, and shares of it with it."""
+    sent, carried = _counter(telemetry, LINK_SENT), _counter(telemetry, LINK_CARRIED)
+    return None if sent is None else sent * (carried or 1.0)
 
 
 def _counter(telemetry: Telemetry, name: str) -> float | None:

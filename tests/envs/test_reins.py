@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.reins import EVIDENCE, KEEP_SECONDS, LINK_SENT, MEMORY_SECONDS, USE, Rein, ReinLaw, level_ratio, on_cpus
+from rlctl.envs.reins import (
+    EVIDENCE,
+    KEEP_SECONDS,
+    LINK_CARRIED,
+    LINK_SENT,
+    MEMORY_SECONDS,
+    USE,
+    Rein,
+    ReinLaw,
+    level_ratio,
+    on_cpus,
+)
 from rlctl.envs.telemetry import LC_LINK, Quantile, Telemetry, Value
 
 LIMITS = Limits(cpus=4)
@@ -116,6 +127,18 @@ def test_link_is_tried_before_be_is_counted_there():
     innocent = full | {USE[Rein.LINK]: Value(0.0)}
     assert choose(window(2, innocent), window(3, innocent), choice=choice) is Rein.CPU, "at once"
     assert choose(window(4, innocent), window(5, innocent), choice=choice) is Rein.CPU
+
+
+def test_what_is_sent_beside_be_is_more_in_bytes():
+    """Beside the first BE a link turns out to carry more, of which a window that the guard cut is a small share."""
+    law = ReinLaw(tuple(Rein))
+    choose(*(window(at - 30, sent(0.95, 2.5e6), missed=False) for at in range(30)), choice=law, level=LIMITS.safe)
+    law.look(window(0, sent(0.4, 15e6)), SOME, LIMITS, ran_ratio=0.2)
+    assert law.in_hand is Rein.LINK
+
+
+def sent(ratio, carried):
+    return {LINK_SENT: Value(ratio), LINK_CARRIED: Value(carried)}
 
 
 def test_waits_behind_others_blame_nobody():
