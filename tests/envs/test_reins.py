@@ -129,7 +129,7 @@ def test_link_is_tried_before_be_is_counted_there():
     assert choose(window(4, innocent), window(5, innocent), choice=choice) is Rein.CPU
 
 
-def test_what_is_sent_beside_be_is_more_in_bytes():
+def test_more_is_sent_beside_be_in_bytes():
     """Beside the first BE a link turns out to carry more, of which a window that the guard cut is a small share."""
     law = ReinLaw(tuple(Rein))
     choose(*(window(at - 30, sent(0.95, 2.5e6), missed=False) for at in range(30)), choice=law, level=LIMITS.safe)
