@@ -85,6 +85,7 @@ def see_window(rate: Any, sent: float, seconds: float) -> None:
 
     In one window alone an empty queue takes more than the link carries. So two in a row count, by their mean.
     """
+    sent = sent if sent > 0.0 else 0.0  # NaN is nothing that was seen
     passed = 0.5 * (sent + rate["sent_bytes"])
     rate["carried_bytes"] = max(rate["carried_bytes"], passed)
     rate["most_bytes"] = max(rate["most_bytes"], passed)

@@ -37,7 +37,7 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     assert main(["learn-load", str(folder)]) == 0
     said = capsys.readouterr().out
     assert said == (
-        "maximum load of the LC: estimated at 941 rps, between 941 and 1176 (0.85 ms of CPU a request on 1 CPU, "
+        "maximum load of the LC: estimated at 1059 rps, between 1059 and 1176 (0.85 ms of CPU a request on 1 CPU, "
         "200 held, no tail has confirmed it, so BE is not suspended for it); 30 ticks\n"
     )
     assert main(["learn-load", str(folder), "--json"]) == 0
