@@ -6,6 +6,7 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.envs.allocation import Limits
+from rlctl.envs.host.max_load import UTILISATION
 from rlctl.envs.telemetry import Value, worst_of
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
@@ -42,7 +43,7 @@ def test_it_says_what_a_log_shows(tmp_path, capsys, always, limits):
     )
     assert main(["learn-load", str(folder), "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert (plain["at_least_rps"], plain["borne_out"]) == (pytest.approx(0.8 / 0.00085), False)
+    assert (plain["at_least_rps"], plain["borne_out"]) == (pytest.approx(UTILISATION / 0.00085), False)
     assert (plain["held_rps"], plain["missed_rps"], plain["ticks"]) == (200.0, None, 30)
 
 
