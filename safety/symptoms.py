@@ -41,9 +41,9 @@ class Sign(StrEnum):
     """Of the newest requests, those of three looks and eight at least, most are above the target, and five or more."""
     OLDEST = "oldest-request"
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
-    late as well the two may be close to each other, else they are of the usual distance. One look will do, and half the
-    target, where hardly any request is slow as a rule and all that ended since the one before were: a queue, which
-    reaches the other half before BE is held."""
+    late as well the two may be close to each other, else they are of the usual distance. One look will do where all
+    requests that ended since the one before took half the target: a queue, for before a pause all is well. Where hardly
+    any is slow as a rule half of both will do: a queue reaches the other half before BE is held."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -112,13 +112,13 @@ class Symptoms:
         ):
             total -= self._recent.popleft()[3]
         late, slow = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
-        oldest = newest.oldest_seconds or 0.0
-        queue = usual <= self._may_be_late and min(newest.latencies, default=0.0) > SLOW_RATIO * target
+        oldest, hardly = newest.oldest_seconds or 0.0, usual <= self._may_be_late
+        queue = min(newest.latencies, default=0.0) > (SLOW_RATIO if hardly else 0.5) * target
         # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
-            long = queue and oldest > 0.5 * target and slow >= LEAST_SLOW
+            long = hardly and queue and oldest > 0.5 * target and slow >= LEAST_SLOW
         else:
             long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds

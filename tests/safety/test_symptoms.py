@@ -74,11 +74,12 @@ def test_old_request_counts_sooner_among_late_ones():
 
 
 def test_queue_shows_at_the_first_look():
-    """All that came out of it was slow, as hardly any is. Before a pause of the LC all was well."""
-    quick, slow, well = Newest([0.0005] * 20_000), [0.006, 0.008], [0.0005, 0.008]
-    assert seen(quick, Newest(slow, oldest_seconds=0.012), apart_seconds=0.005) == {Sign.OLDEST}
-    assert seen(quick, Newest(well, oldest_seconds=0.012), apart_seconds=0.005) == set()
-    assert seen(Newest(slow * 100, oldest_seconds=0.012)) == set(), "who is slow as a rule has some that are late"
+    """All that came out of it was slow. Before a pause of the LC all was well."""
+    slow, well = [0.006, 0.008], [GOOD, 0.008]
+    assert seen(Newest(slow, oldest_seconds=0.012)) == {Sign.OLDEST}
+    assert seen(Newest(well, oldest_seconds=0.012)) == set()
+    assert seen(Newest(slow, oldest_seconds=0.009)) == set()
+    assert seen(Newest([0.004] * 9, oldest_seconds=0.012)) == set(), "who is slow as a rule has some that are late"
 
 
 def test_sudden_queue_shows_at_half_the_target():
