@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from rlctl.agents.managers.heracles_loops import Bandwidth, BeState, LinkLoop, Power
-from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
+from rlctl.agents.managers.heracles_loops import Bandwidth, LinkLoop, Power
+from rlctl.agents.managers.manager import HAIR, BeState, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError

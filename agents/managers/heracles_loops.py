@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import ClassVar, Self
 
 from rlctl.agents.managers.manager import HAIR
@@ -28,14 +27,6 @@ class _Measured:
         """Both readings; None when one of them has no number."""
         numbers = [number(counters.get(name, _ABSENT)) for name in cls.COUNTERS]
         return None if None in numbers else cls(*numbers)
-
-
-class BeState(Enum):
-    """Whether BE runs; at a load between the two gates of the top-level controller the previous state stays."""
-
-    STARTED = "runs, and does not grow until a poll enables it"
-    ENABLED = "runs"
-    SUSPENDED = "does not run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from enum import Enum
 
 from rlctl.agents.managers.options import check
 from rlctl.agents.policy import Policy
@@ -41,6 +42,14 @@ class Mean:
 
 HAIR = 1e-9
 """Added to or taken off thresholds, so that the rounding of sums and quotients does not decide."""
+
+
+class BeState(Enum):
+    """Whether BE runs; at a load between the two gates of the top-level controller the previous state stays."""
+
+    STARTED = "runs, and does not grow until a poll enables it"
+    ENABLED = "runs"
+    SUSPENDED = "does not run"
 
 
 class Manager(Policy, ABC):

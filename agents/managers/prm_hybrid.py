@@ -13,8 +13,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
 
-from rlctl.agents.managers.heracles_loops import BeState
-from rlctl.agents.managers.manager import HAIR, Every, Manager, slack_of
+from rlctl.agents.managers.manager import HAIR, BeState, Every, Manager, slack_of
 from rlctl.agents.managers.options import Count, Positive, Share, TimeScale
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import PolicyError

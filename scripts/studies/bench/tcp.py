@@ -96,10 +96,8 @@ def running(name: str, folder: Path) -> Iterator[tuple[LcProgram, GeneratorConfi
         inside: tuple[tuple[str, ...], tuple[str, ...]] = (), ()
         address, beside = ("127.0.0.1", free_port()), spinning
         if name in {LINK, JITTER}:
-            config = LinkConfig.model_validate({"rates": [[0.0, 40.0]]})
-            host, client = stack.enter_context(
-                link_ends(config, folder) if name == LINK else jittered(Launcher(folder))
-            )
+            ends = link_ends if name == LINK else jittered
+            host, client = stack.enter_context(ends(Launcher(folder)))
             inside, address = (host.inside, client.inside), (HOST_ADDRESS, LC_PORT)
         if name == LINK:
             beside = partial(uploading, *(Launcher(folder, inside=one) for one in inside))
@@ -114,9 +112,9 @@ def running(name: str, folder: Path) -> Iterator[tuple[LcProgram, GeneratorConfi
 
 
 @contextlib.contextmanager
-def link_ends(config: LinkConfig, folder: Path) -> Iterator[tuple[Namespace, Namespace]]:
-    """The namespaces of the service and of the client, a link with that rate between them."""
-    with Link(config, Launcher(folder)) as link:
+def link_ends(launcher: Launcher) -> Iterator[tuple[Namespace, Namespace]]:
+    """The namespaces of the service and of the client, a link of 40 Mbit/s between them."""
+    with Link(LinkConfig.model_validate({"rates": [[0.0, 40.0]]}), launcher) as link:
         yield link.host, link.client
 
 

@@ -4,8 +4,7 @@ from typing import Literal
 import pytest
 
 from rlctl.agents.catalogue import build
-from rlctl.agents.managers.heracles_loops import BeState
-from rlctl.agents.managers.manager import Manager
+from rlctl.agents.managers.manager import BeState, Manager
 from rlctl.agents.managers.prm_hybrid import Branch, PrmHybrid, listing_as_printed, prose
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry
