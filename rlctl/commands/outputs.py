@@ -9,9 +9,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 
 from rlctl.envs import whole_file
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, require_installed
 from rlctl.envs.ticklog import LOG_NAME, Damage
 from rlctl.log.progress import say
@@ -55,7 +55,7 @@ def raise_early_end(why: str) -> None:
         raise HostError(f"ended early: {why}")
 
 
-class Damages:
+class Damages(Closing):
     """Tells the first damaged places on stderr, and at the end how many more there are; the rest of the log is good.
 
     Attributes:
@@ -65,16 +65,14 @@ class Damages:
     def __init__(self) -> None:
         self.count = 0
 
-    def __enter__(self) -> Damages:
-        return self
-
     def __call__(self, damage: Damage) -> None:
         """Tell of one more."""
         self.count += 1
         if self.count <= MOST_DAMAGES:
             say(f"rlctl: damaged: {damage}")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def close(self) -> None:
+        """Tell how many more there were."""
         if self.count > MOST_DAMAGES:
             say(f"rlctl: damaged: {self.count - MOST_DAMAGES} more")
 

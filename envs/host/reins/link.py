@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
+from rlctl.envs.closing import Closing
 from rlctl.envs.errors import CgroupGone, HostError, RlctlError, SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
@@ -45,7 +46,7 @@ MOST_PEERS = 64
 _log = logging.getLogger(__name__)
 
 
-class LinkRein:
+class LinkRein(Closing):
     """Holds BE on one interface. Use `open`.
 
     Its methods raise HostError where the interface has gone or another program has changed it; BE is not held there
@@ -154,12 +155,6 @@ class LinkRein:
             _log.warning("%s", error)
         finally:
             self._interface.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _take_over(self) -> None:
         """Take down what a crashed rlctl left, if it is in this journal; then there is nothing but the kernel's own."""
