@@ -22,7 +22,7 @@ import sys
 import time
 
 # How long one stage of the plan, the freeze, may take before the next is begun beneath it; as in
-# `rlctl.envs.host.cgroup.steps`.
+# `rlctl.envs.host.cgroup.settings`.
 HEAD_START_SECONDS = 0.025
 
 # Between looks at what was written; each is twice the one before it.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rlctl.envs.errors import in_one_line
-from rlctl.envs.host.cgroup.witness import Witness
+from rlctl.envs.host.cgroup.ownership import Witness
 from rlctl.envs.host.latency.newest import NOTHING, LatencySource, Newest
 from rlctl.envs.host.sensors.pressure import LcWaits
 from rlctl.envs.host.sensors.psi import Psi

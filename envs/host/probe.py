@@ -15,9 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupError, SensorError, on_one_line
-from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.host.cgroup.layout import Capability, CgroupController, Layout
 from rlctl.envs.host.decode import first_line, text_of
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.network.namespace import has_capability

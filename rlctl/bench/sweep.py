@@ -14,7 +14,7 @@ import numpy as np
 from rlctl.bench.live_scenario import LiveScenario
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.cgroup.quota import PERIOD_US
+from rlctl.envs.host.cgroup.values import PERIOD_US
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.reins import USE, Rein

@@ -13,10 +13,9 @@ from rlctl.commands.outputs import print_json
 from rlctl.config.serve import ServeConfig, load_config
 from rlctl.envs import plugins
 from rlctl.envs.errors import CheckFailed, HostError, PolicyError
-from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Layout
+from rlctl.envs.host.cgroup.layout import SYS_CGROUP, Capability, Layout
 from rlctl.envs.host.cgroup.weights import effective_share, set_above
 from rlctl.envs.host.probe import probe_host, probe_link, probe_machine, probe_resources
 from rlctl.envs.workload import Weight

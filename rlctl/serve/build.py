@@ -23,9 +23,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.members import RESTRICTING
-from rlctl.envs.host.cgroup.ownership import Ownership
+from rlctl.envs.host.cgroup.ownership import Ownership, Witness
 from rlctl.envs.host.cgroup.restore import put_back, restore
-from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower, GroupRoles
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts

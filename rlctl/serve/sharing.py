@@ -20,9 +20,8 @@ from rlctl.envs.host.apps.registry import Registry, mode_line
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.cgroup.state import see
-from rlctl.envs.host.cgroup.steps import Turn, WriteStep, carry_out
+from rlctl.envs.host.cgroup.settings import Turn, WriteStep, carry_out, see
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.resources.memory import set_memory
 

@@ -323,7 +323,7 @@ import sys
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota
 group = Group.open(Layout.detect(), sys.argv[1], Knobs(None))
 if group.cpu:
     group.cpu.set_quota(Quota(5000, 10000))

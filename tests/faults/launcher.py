@@ -108,7 +108,6 @@ def _break_writes(trigger: str, group: str, number: int) -> None:
 def _break_freezer(trigger: str) -> None:
     from rlctl.envs.host.cgroup.driver import FreezerDriver
     from rlctl.envs.host.cgroup.v1 import FreezerV1
-    from rlctl.envs.host.cgroup.v2 import FreezerV2
 
     pretended: dict[Path, bool] = {}
     order = FreezerDriver.order
@@ -120,7 +119,7 @@ def _break_freezer(trigger: str) -> None:
             order(self, frozen)
 
     FreezerDriver.order = broken  # type: ignore[method-assign]
-    for driver in (FreezerV1, FreezerV2):
+    for driver in (FreezerDriver, FreezerV1):
         for name in ("is_ordered", "frozen"):
             told = getattr(driver, name)
             setattr(driver, name, lambda self, told=told: pretended.get(self.state_path) or told(self))

@@ -22,7 +22,7 @@ from rlctl.envs.errors import CgroupError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.process import read_task
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor

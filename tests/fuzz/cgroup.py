@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.host.cgroup import steps
+from rlctl.envs.host.cgroup import settings
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
@@ -195,7 +195,7 @@ def _tree(kernel: FakeKernel) -> dict[str, bytes]:
 def opened(folder: Path) -> Iterator[Callable[[Case], str]]:
     """A host of each kind."""
     logging.getLogger("rlctl").setLevel(logging.CRITICAL)
-    steps.HEAD_START_SECONDS = steps.MOST_THROTTLED_SECONDS = 0.0  # nobody is frozen here: no time for it either
+    settings.HEAD_START_SECONDS = settings.MOST_THROTTLED_SECONDS = 0.0  # nobody is frozen here: no time for it either
     hosts = {kind: _host(folder, kind) for kind in KINDS}
     fill = _sensed_tree(folder / "sensed")
 

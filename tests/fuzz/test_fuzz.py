@@ -16,8 +16,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.cgroup.parse import number, quota_of, table
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import number, quota_of, table
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.envs.host.latency.figures import Figures, Reporter
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames

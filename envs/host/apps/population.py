@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.members import RESTRICTING
-from rlctl.envs.host.cgroup.parse import child_groups, cpu_set
+from rlctl.envs.host.cgroup.values import cpu_set
 from rlctl.envs.host.events import Events
 
 # Applications are placed anew at least so often; who comes and goes is noticed at every tick.
@@ -171,7 +171,7 @@ class Population:
         above = above or [(self._parent.name, "", directory)]
         unsure = set()
         for name, cluster, folder in above:
-            for child in child_groups(self._knobs, folder):
+            for child in self._knobs.children(folder):
                 path = f"{name}/{child.name}"
                 if path not in registered and path not in self._by_path and _OURS.match(child.name):
                     unsure.add(path)

@@ -17,9 +17,8 @@ from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.members import RESTRICTING, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
-from rlctl.envs.host.cgroup.state import GroupReading, Settings, in_words
-from rlctl.envs.host.cgroup.steps import PlanOutcome, WriteStep, carry_out, plan
+from rlctl.envs.host.cgroup.settings import GroupReading, PlanOutcome, Settings, WriteStep, carry_out, in_words, plan
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.weights import effective_share, set_above
 from rlctl.envs.workload import Weight
 
@@ -34,7 +33,7 @@ LATE = "is freezing, and one task has not stopped yet: it sleeps in the kernel o
 class BeActuator:
     """The BE groups as one budget, which `Division` divides among them.
 
-    Restricting comes before growing, see `steps`. Only settings that read back as something else are written, and a
+    Restricting comes before growing, see `settings`. Only settings that read back as something else are written, and a
     group whose restriction failed is not given more in the same call. What another program wrote is `Ownership`'s
     business; it can only restrict further. A group that runs elsewhere than on its CPUs is frozen. So is one that was
     removed from the hierarchy of a controller (v1) while BE may not have all of what that restricts. A host without a

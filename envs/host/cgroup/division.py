@@ -8,8 +8,8 @@ from dataclasses import replace
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.members import GroupMember
-from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.state import GroupReading, Settings
+from rlctl.envs.host.cgroup.settings import GroupReading, Settings
+from rlctl.envs.host.cgroup.values import Quota
 
 ROUNDED = 1.001
 """Quotas that differ by less are one."""

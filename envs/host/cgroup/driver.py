@@ -1,4 +1,4 @@
-"""What the controllers of cgroup v1 and v2 have in common: other file names, the same meaning.
+"""The controllers of a control group, as cgroup v2 has them; what differs in cgroup v1 stands in `v1`.
 
 A driver is bound to the directory of one group. Its methods raise the errors of `Knobs`.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Self, TypeVar
@@ -16,8 +15,7 @@ from typing import ClassVar, Self, TypeVar
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import cpu_set, number
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota, cpu_set, number, quota_of, table
 from rlctl.envs.host.cpulist import format_cpus
 from rlctl.envs.workload import Weight
 
@@ -27,37 +25,46 @@ _POLL_SECONDS = 0.0005
 IDLE = 0
 
 
-class CpuDriver(ABC):
-    """Quota and weight of one group; ancestors are looked for up to `mount`, the hierarchy's root.
+class CpuDriver:
+    """Quota and weight of one group, by `cpu.max`, `cpu.weight` and `cpu.idle`.
+
+    Ancestors are looked for up to `mount`, the hierarchy's root.
 
     Attributes:
+        quota_file: Name of the file with the quota.
         burst_file: Name of the file with what the group may save up of its quota (Linux 5.14 and later).
         weights: The kernel's number for each weight; IDLE is written to another file.
         parent: The group's parent directory, whose quota and those above it are the ceiling.
         quota_files, weight_files: What `set_quota`, `set_weight` and `set_idle` write; the burst belongs to the quota.
     """
 
+    # Children may have any quota: the tightest on the way up is enforced (cgroup-v2.rst, "Limits").
+
     quota_files: tuple[Path, ...]
     weight_files: tuple[Path, ...]
-    weight_file: ClassVar[str]
-    burst_file: ClassVar[str]
-    weights: ClassVar[Mapping[Weight, int]]
+    quota_file: ClassVar[str] = "cpu.max"
+    weight_file: ClassVar[str] = "cpu.weight"
+    burst_file: ClassVar[str] = "cpu.max.burst"
+    # The kernel's default, its minimum, and what stands for cpu.idle.
+    weights: ClassVar[Mapping[Weight, int]] = {Weight.EQUAL: 100, Weight.MINIMUM: 1, Weight.IDLE: IDLE}
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         self.group = group
         self.parent = str(group.parent)
         self._knobs, self._mount = knobs, mount
+        self._quota = group / self.quota_file
         self._burst = group / self.burst_file
         self._weight = group / self.weight_file
         self._idle = group / "cpu.idle"
         self._has_idle, self._has_burst = self._idle.exists(), self._burst.exists()
         self.weight_files = (self._weight, self._idle) if self._has_idle else (self._weight,)
-        self._burst_files = (self._burst,) if self._has_burst else ()
+        self.quota_files = (self._quota, self._burst) if self._has_burst else (self._quota,)
 
     @cached_property
     def _above(self) -> tuple[Path, ...]:
         # Of BE's own group alone: to look at the ancestors of all that is below it takes the square of the depth.
-        return tuple(ancestors(self.group, self._mount))
+        above = itertools.takewhile(lambda parent: parent != self._mount, self.group.parents)
+        return tuple(parent for parent in above if (parent / self._quota.name).exists())
 
     def of_group(self, group: Path) -> Self:
         """The driver of another group of the same hierarchy."""
@@ -67,21 +74,26 @@ class CpuDriver(ABC):
         """The group's own quota."""
         return self._quota_in(self.group)
 
-    @abstractmethod
     def _quota_in(self, group: Path) -> Quota:
         """The own quota of this group or of one above it."""
+        path = group / self._quota.name
+        return _quota(self._knobs.read(path), path)
 
-    @abstractmethod
     def originally(self) -> Quota:
         """The quota before our first write to it."""
+        original = self._knobs.original(self._quota)
+        return self.quota() if original is None else _quota(original, self._quota)
 
     def ceiling_cpus(self) -> float:
         """The tightest quota of its ancestors, in CPUs; UNLIMITED if they have none. In v2 it alone is in force."""
         return min((self._quota_in(parent).cpus for parent in self._above), default=UNLIMITED)
 
-    @abstractmethod
     def set_quota(self, quota: Quota) -> None:
-        """Write the group's own quota; see `fit` for groups with children."""
+        """Write the group's own quota, see `fit` for one with children; without one the period stays as it is."""
+        # One write for both, so that no mixture is ever in force (cgroup-v2.rst, "cpu.max").
+        text = "max" if quota.quota_us is None else f"{quota.quota_us} {quota.period_us}"
+        self._make_way_for(quota.quota_us)
+        self._knobs.write(self._quota, text)
 
     def family(self) -> Sequence[CpuDriver]:
         """This group and those below whose quota the kernel wants below this one's; in v2 this group alone."""
@@ -150,15 +162,17 @@ class CpuDriver(ABC):
             self._knobs.write(self._burst, "0")
 
 
-class CpusetDriver(ABC):
-    """CPUs of one group.
+class CpusetDriver:
+    """CPUs of one group, by `cpuset.cpus`.
 
     Attributes:
         effective_file, effective_path: Name and path of the file with the CPUs that its tasks may really run on.
         cpus_files: What `set_cpus` writes.
     """
 
-    effective_file: ClassVar[str]
+    # The kernel cuts children's CPUs down to the parent's by itself (cgroup-v2.rst, "cpuset.cpus").
+
+    effective_file: ClassVar[str] = "cpuset.cpus.effective"
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self.group = group
@@ -203,8 +217,10 @@ class CpusetDriver(ABC):
         return cpu_set(self._knobs.read(path), path)
 
 
-class FreezerDriver(ABC):
+class FreezerDriver:
     """The freezer of one group.
+
+    `cgroup.freeze` takes the order, `cgroup.events` tells what came of it (cgroup-v2.rst, "cgroup.freeze").
 
     Attributes:
         order_file, state_file: Names of the file that is written, and of the one that tells what came of it.
@@ -214,23 +230,26 @@ class FreezerDriver(ABC):
         state_path: The state file's path.
     """
 
-    order_file: ClassVar[str]
-    state_file: ClassVar[str]
-    orders: ClassVar[tuple[str, str]]
-    waits_for_thaw: ClassVar[bool]
+    order_file: ClassVar[str] = "cgroup.freeze"
+    state_file: ClassVar[str] = "cgroup.events"
+    orders: ClassVar[tuple[str, str]] = "0", "1"
+    waits_for_thaw: ClassVar[bool] = True
 
     def __init__(self, knobs: Knobs, group: Path) -> None:
         self._knobs = knobs
         self._order, self.state_path = group / self.order_file, group / self.state_file
         self.freezer_files = (self._order,)
 
-    @abstractmethod
     def is_ordered(self) -> bool:
         """Whether this group itself, not just an ancestor, has the order to freeze."""
+        return number(self._knobs.read(self._order), self._order) == 1
 
-    @abstractmethod
     def frozen(self) -> bool:
         """Whether all its tasks are stopped, by whosever order."""
+        events = table(self._knobs.read(self.state_path), self.state_path)
+        if "frozen" not in events:
+            raise CgroupError(f"{self.state_path}: says nothing about frozen: Linux 5.2 or later is needed")
+        return events["frozen"] == 1
 
     def order(self, frozen: bool) -> None:
         """Tell the group to freeze or thaw, without waiting for it."""
@@ -260,9 +279,11 @@ class FreezerDriver(ABC):
 T = TypeVar("T")
 
 
-def ancestors(group: Path, mount: Path) -> Iterator[Path]:
-    """The groups above one, the next one first, without the hierarchy's root."""
-    return itertools.takewhile(lambda parent: parent != mount, group.parents)
+def _quota(content: str, path: Path) -> Quota:
+    if (text := content.strip()) != " ".join(content.split()):  # as no kernel prints it: nobody knows what is in force
+        raise CgroupError(f"{path}: {text[:60]!r} is no quota and period")
+    quota, _, period = text.partition(" ")
+    return quota_of(None if quota == "max" else number(quota, path), number(period, path), path)
 
 
 def or_if_unreadable(otherwise: T, read: Callable[[], T]) -> T:

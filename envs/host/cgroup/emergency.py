@@ -12,7 +12,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 
 # What the drivers read from these files, so that they never take a write for unnecessary.
 _UNLIKE_ANY = {"cpu.cfs_period_us": "1", "cpu.cfs_burst_us": "1000000000", "cpu.max.burst": "1000000000"}

@@ -14,9 +14,8 @@ from rlctl.envs.host.cgroup.driver import CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal, refusing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
-from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.v1 import CpusetV1, CpuV1, FreezerV1
-from rlctl.envs.host.cgroup.v2 import CpusetV2, CpuV2, FreezerV2
+from rlctl.envs.host.cgroup.values import number
 from rlctl.envs.host.process import PROC, has_pending_kill, memberships
 
 # What a BE group may be restricted by, as `Group` names its drivers.
@@ -309,14 +308,14 @@ class Group:
             mount = self.layout.mounts[controller]
             first = mount.version == 1
             if controller is CgroupController.CPU and (path / ("cpu.shares" if first else "cpu.weight")).exists():
-                self.cpu = (CpuV1 if first else CpuV2)(self._knobs, path, mount.path)
+                self.cpu = (CpuV1 if first else CpuDriver)(self._knobs, path, mount.path)
             elif controller is CgroupController.CPUSET and (path / "cpuset.cpus").exists():
-                self.cpuset = (CpusetV1 if first else CpusetV2)(self._knobs, path)
+                self.cpuset = (CpusetV1 if first else CpusetDriver)(self._knobs, path)
             elif (
                 controller is CgroupController.FREEZER
                 and (path / ("freezer.state" if first else "cgroup.freeze")).exists()
             ):
-                self.freezer = (FreezerV1 if first else FreezerV2)(self._knobs, path)
+                self.freezer = (FreezerV1 if first else FreezerDriver)(self._knobs, path)
 
     def _pids_in(self, directory: Path) -> Iterator[int]:
         for group in tree(self._knobs.kernel, directory):

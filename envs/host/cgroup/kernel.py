@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected, PermissionMissing, RlctlError
-from rlctl.envs.host.mounted import list_mounts
+from rlctl.envs.host.cgroup.layout import list_mounts
 
 Identity = tuple[int, int]
 """Device and inode of a group's directory. kernfs never hands out an inode number twice within a boot."""

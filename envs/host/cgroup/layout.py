@@ -13,9 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.mounted import list_mounts
 
 SYS_CGROUP = Path("/sys/fs/cgroup")
 
@@ -185,3 +183,57 @@ def _v1_table(proc: Path) -> dict[str, tuple[int, bool]]:
     return {
         row[0]: (int(row[1]), row[3] == "1") for row in rows if len(row) == 4 and re.fullmatch(r"[0-9]{1,9}", row[1])
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A mounted file system.
+
+    Attributes:
+        kind: Its type, such as `cgroup2`.
+        path: Where it is mounted.
+        device: Its device number, as `os.stat` has it.
+        options: Of the file system: the controllers of a v1 hierarchy, how resctrl was mounted.
+        read_only: Whether this mount of it is.
+    """
+
+    kind: str
+    path: Path
+    device: int
+    options: tuple[str, ...]
+    read_only: bool
+
+
+def list_mounts(*kinds: str, proc: Path = Path("/proc")) -> Iterator[Mounted]:
+    """Mounts of these types in their order; a line that is none is passed over."""
+    for line in text_of(proc / "self/mountinfo").splitlines():
+        mount, _, source = line.partition(" - ")
+        fields, origin = mount.split(), source.split()
+        if len(fields) < 6 or len(origin) < 2 or origin[0] not in kinds:
+            continue
+        numbers = fields[2].split(":")
+        if len(numbers) == 2 and all(one.isdecimal() and len(one) < 10 for one in numbers):
+            device = os.makedev(int(numbers[0]), int(numbers[1]))
+            options = tuple(origin[-1].split(","))
+            yield Mounted(origin[0], _unescape(fields[4]), device, options, "ro" in fields[5].split(","))
+
+
+def _unescape(field: str) -> Path:
+    """Spaces and the like are written as three octal digits."""
+    return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing that a host may offer.
+
+    Attributes:
+        name: For the first column of the table, such as "cgroup cpu" or "perf cycles".
+        reason: How that shows, or what the kernel answered.
+        disables: What rlctl cannot do without it; empty for a mere fact.
+    """
+
+    name: str
+    present: bool
+    reason: str
+    disables: str

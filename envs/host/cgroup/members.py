@@ -12,7 +12,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.state import GroupReading, Settings, ceiling_cpus, see
+from rlctl.envs.host.cgroup.settings import GroupReading, Settings, ceiling_cpus, see
 
 # The knobs that hold BE back; their originals are journalled before the first tick.
 RESTRICTING = ("quota", "cpus", "frozen")

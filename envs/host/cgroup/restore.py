@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rlctl.envs.errors import CgroupGone, RlctlError, printable
-from rlctl.envs.host.cgroup.files import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.journal import (
     JOURNAL,
     OBSOLETE,
@@ -23,6 +22,7 @@ from rlctl.envs.host.cgroup.journal import (
     load,
 )
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
+from rlctl.envs.host.cgroup.knobs import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.locks import other_holder, unmark
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.network import interface

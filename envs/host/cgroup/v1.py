@@ -18,8 +18,7 @@ from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejected
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver, CpusetDriver, FreezerDriver
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import child_groups, cpu_set, number, quota_of
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota, cpu_set, number, quota_of
 from rlctl.envs.workload import Weight
 
 MOST_FAMILY = 1000
@@ -35,6 +34,7 @@ _Write = tuple[Path, str]
 class CpuV1(CpuDriver):
     """Quota and weight by `cpu.cfs_*`, `cpu.shares` and `cpu.idle`."""
 
+    quota_file = "cpu.cfs_quota_us"
     weight_file = "cpu.shares"
     burst_file = "cpu.cfs_burst_us"
     # The kernel's default, its minimum, and what stands for cpu.idle.
@@ -42,9 +42,8 @@ class CpuV1(CpuDriver):
 
     def __init__(self, knobs: Knobs, group: Path, mount: Path) -> None:
         super().__init__(knobs, group, mount)
-        self._quota = group / "cpu.cfs_quota_us"
         self._period = group / "cpu.cfs_period_us"
-        self.quota_files = (self._quota, *self._burst_files, self._period)
+        self.quota_files += (self._period,)
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota. Raises CgroupRejected where an ancestor has less, or a child more."""
@@ -71,7 +70,7 @@ class CpuV1(CpuDriver):
 
     def fit(self, quota: Quota) -> None:
         """Set the quota and keep descendants' below it: each gets its original quota or this one, whichever is less."""
-        if not child_groups(self._knobs, self.group):
+        if not self._knobs.children(self.group):
             return self.set_quota(quota)
         return _attempt(lambda: self._fit_family(quota))
 
@@ -157,7 +156,7 @@ class CpusetV1(CpusetDriver):
 
     def fit(self, cpus: frozenset[int]) -> None:
         """Set the CPUs and keep descendants within them, see `CpusetDriver.fit`."""
-        if not child_groups(self._knobs, self.group):
+        if not self._knobs.children(self.group):
             return self.set_cpus(cpus)
         return _attempt(lambda: self._fit_family(cpus))
 
@@ -253,7 +252,7 @@ def _walk(first: D, driver_of: Callable[[Path], D]) -> list[D]:
     # Not by recursion, and each group once: whoever owns BE's group decides how deep it goes.
     found = [first]
     for driver in found:
-        found += map(driver_of, child_groups(driver._knobs, driver.group))
+        found += map(driver_of, driver._knobs.children(driver.group))
         if len(found) - 1 > MOST_FAMILY:
             break
     return found[: MOST_FAMILY + 2]

@@ -16,7 +16,6 @@ from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.parse import child_groups
 from rlctl.envs.workload import Weight
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ def _holds_only(knobs: Knobs, top: Path, ours: set[Path]) -> bool:
         if group in ours:
             continue
         # A leaf without processes counts as another's: whoever made it may start something there at any time.
-        children = child_groups(knobs, group)
+        children = knobs.children(group)
         try:
             if not children or knobs.read(group / "cgroup.procs").split():
                 return False

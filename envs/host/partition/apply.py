@@ -14,8 +14,8 @@ from rlctl.envs.host.cgroup.journal import Journal, StateLock
 from rlctl.envs.host.cgroup.kernel import Kernel
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.v1 import CpusetV1
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition import record
 from rlctl.envs.host.partition.moving import Choice, Left, Mover

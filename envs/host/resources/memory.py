@@ -23,7 +23,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.locks import claim
-from rlctl.envs.host.cgroup.parse import child_groups, number
+from rlctl.envs.host.cgroup.values import number
 
 Setting = Literal["min", "low", "high", "max"]
 """A row of the table above, by its name in v2."""
@@ -72,7 +72,7 @@ def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> Non
     for child, group in itertools.pairwise(line):
         now_bytes = _bytes(knobs.read(group / file.name), group / file.name)
         claimed_bytes = 0
-        for path in (one / file.name for one in child_groups(knobs, group) if one != child):
+        for path in (one / file.name for one in knobs.children(group) if one != child):
             with contextlib.suppress(CgroupGone):  # it has ended meanwhile
                 claimed_bytes += _bytes(knobs.read(path), path) if path.exists() else 0
         wanted_bytes = min(max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes), _MAX_BYTES)

@@ -21,11 +21,11 @@ from rlctl.envs.errors import CgroupError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.layout import list_mounts
 from rlctl.envs.host.cgroup.locks import claim
-from rlctl.envs.host.cgroup.parse import number
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
+from rlctl.envs.host.cgroup.values import number
 from rlctl.envs.host.decode import text_of
-from rlctl.envs.host.mounted import list_mounts
 
 # AMD counts in eighths of a GB/s, and says so by a least bandwidth of 0.
 _AMD_MEGABYTES = 125.0

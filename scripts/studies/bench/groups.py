@@ -31,9 +31,8 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.locks import Claims
-from rlctl.envs.host.cgroup.ownership import Ownership
+from rlctl.envs.host.cgroup.ownership import Ownership, Witness
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.cgroup.witness import Witness
 from rlctl.envs.host.discovery import ByCgroup, selects
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.sensors.of_groups import group_sensors

@@ -14,7 +14,7 @@ from rlctl.commands import Command
 from rlctl.commands.arguments import number, positive, positive_int, require_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, PermissionMissing, TestbedError
-from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, PERIOD_US
+from rlctl.envs.host.cgroup.values import MAX_PERIOD_US, PERIOD_US
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.log.progress import progress, say
 from scripts.studies.mixes.config import MeasureConfig, command_config, load_measure

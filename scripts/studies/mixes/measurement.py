@@ -8,7 +8,7 @@ from typing import Any
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.apps.registry import AppMode, Description
-from rlctl.envs.host.cgroup.quota import PERIOD_US
+from rlctl.envs.host.cgroup.values import PERIOD_US
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from scripts.studies.mixes.config import ApplicationSpec, MeasureConfig

@@ -19,7 +19,7 @@ from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.session import ahead

@@ -20,8 +20,8 @@ from rlctl.envs.errors import CgroupBusy, CgroupError, CgroupGone, CgroupRejecte
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.quota import PERIOD_US, Quota
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.workload import Weight
 from tests.waiting import PATIENCE_SECONDS, until

@@ -7,7 +7,7 @@ import pytest
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import emergency_plan
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota
 
 LIMITS = Limits(2, min_quota_cpus=0.02)
 ORDER = (1, 0)

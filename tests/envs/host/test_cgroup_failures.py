@@ -27,8 +27,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles, group_devices, refusal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import RestoreReport, Skipped
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.workload import Weight
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -17,8 +17,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import Quota
 from tests.doubles.cgroup_kernel import FakeKernel
 
 CPUS = 3

@@ -20,8 +20,8 @@ from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, JOURNAL, LOCK, UNREA
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import Quota
 
 Bench = Any
 LIMITS = Limits(cpus=2)

@@ -15,7 +15,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.members import Members
 from rlctl.envs.host.cgroup.ownership import Ownership
-from rlctl.envs.host.cgroup.state import GroupReading, see
+from rlctl.envs.host.cgroup.settings import GroupReading, see
 from tests.doubles.cgroup_kernel import FakeKernel
 
 CONTENTS = (

@@ -9,8 +9,8 @@ import pytest
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import CgroupError
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.steps import Turn, WriteStep, carry_out
+from rlctl.envs.host.cgroup.settings import Turn, WriteStep, carry_out
+from rlctl.envs.host.cgroup.values import Quota
 
 Bench = Any
 LIMITS = Limits(cpus=2)

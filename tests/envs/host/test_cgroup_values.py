@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED
-from rlctl.envs.host.cgroup.files import kind_of
-from rlctl.envs.host.cgroup.quota import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US, Quota
+from rlctl.envs.host.cgroup.knobs import kind_of
+from rlctl.envs.host.cgroup.values import MAX_PERIOD_US, MIN_QUOTA_US, PERIOD_US, Quota
 
 
 @given(st.floats(0.001, 4096.0))

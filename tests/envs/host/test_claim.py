@@ -10,8 +10,8 @@ from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.locks import ATTRIBUTE, Claims, read_mark
 from rlctl.envs.host.cgroup.members import RESTRICTING
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import Quota
 
 
 def test_second_controller_of_group_is_refused(bench, tmp_path):

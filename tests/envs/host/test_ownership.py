@@ -15,10 +15,9 @@ from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.ownership import Foreign, Ownership, suspect
-from rlctl.envs.host.cgroup.quota import Quota
-from rlctl.envs.host.cgroup.state import tighter
-from rlctl.envs.host.cgroup.witness import Witness
+from rlctl.envs.host.cgroup.ownership import Foreign, Ownership, Witness, suspect
+from rlctl.envs.host.cgroup.settings import tighter
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.workload import Weight
 
 Bench = Any

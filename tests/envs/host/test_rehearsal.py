@@ -11,7 +11,7 @@ import pytest
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import PermissionMissing
 from rlctl.envs.host.cgroup.actuator import BeActuator
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota
 
 Bench = Any
 KNOBS = ("quota", "cpus", "frozen")

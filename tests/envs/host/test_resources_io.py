@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import CgroupError
-from rlctl.envs.host.cgroup.files import kind_of
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.knobs import Knobs, kind_of
 from rlctl.envs.host.cgroup.layout import CgroupController, Mount
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.host.capability import Capability
-from rlctl.envs.host.cgroup.layout import CgroupController, Layout
+from rlctl.envs.host.cgroup.layout import Capability, CgroupController, Layout
 from rlctl.envs.host.probe import probe_resources
 from tests.doubles.cgroup_kernel import FakeKernel
 

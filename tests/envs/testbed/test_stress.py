@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.quota import Quota
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher

@@ -7,12 +7,11 @@ import pytest
 
 from rlctl.cli import main
 from rlctl.commands import doctor
-from rlctl.envs.host.capability import Capability
 from rlctl.envs.host.cgroup import journal, kernel
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.layout import Layout
+from rlctl.envs.host.cgroup.layout import Capability, Layout
 from rlctl.envs.host.probe import probe_machine
 from tests.doubles.cgroup_kernel import FakeKernel
 

@@ -17,8 +17,8 @@ from rlctl.envs.host.cgroup.journal import Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.ownership import Foreign
-from rlctl.envs.host.cgroup.quota import Quota
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import NO_CPUACCT, absent_readings, group_sensors
 from rlctl.serve import workloads

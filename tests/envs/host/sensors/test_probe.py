@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlctl.envs.host.capability import Capability
+from rlctl.envs.host.cgroup.layout import Capability
 from rlctl.envs.host.probe import probe_host
 
 

@@ -1,11 +1,15 @@
-"""A CPU quota in the kernel's terms: microseconds of CPU time in each period."""
+"""What kernel files hold: numbers, tables and CPUs, else a CgroupError that names the file; and a CPU quota."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
+from rlctl.envs.errors import CgroupError
+from rlctl.envs.host.cpulist import parse_cpus
 
 # Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx).
 PERIOD_US = 10_000
@@ -60,3 +64,39 @@ class Quota:
         if self.quota_us is None or other.quota_us is None:
             return self.quota_us is other.quota_us
         return self == other
+
+
+# As a kernel prints it; `int` takes 01, 1_000 and other scripts' digits too.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
+
+
+def number(content: str, path: Path) -> int:
+    """The whole number that a file holds."""
+    text = content.strip()
+    if not _NUMBER.fullmatch(text):
+        raise CgroupError(f"{path}: {text[:60]!r} is no number")
+    return int(text)
+
+
+def quota_of(quota_us: int | None, period_us: int, path: Path) -> Quota:
+    """A quota that can be: of no CPU time, or in no time, there is none."""
+    # A torn or foreign file must not be taken for a tight quota.
+    if quota_us is not None and not (quota_us > 0 and period_us > 0):
+        raise CgroupError(f"{path}: {quota_us} us in {period_us} us is no quota")
+    return Quota(quota_us, period_us)
+
+
+def table(content: str, path: Path) -> dict[str, int]:
+    """The `key number` lines of cpu.stat and the like."""
+    try:
+        return {key: number(value, path) for key, value in map(str.split, content.splitlines())}
+    except (ValueError, CgroupError):
+        raise CgroupError(f"{path}: {content[:60]!r} is no table of numbers") from None
+
+
+def cpu_set(content: str, path: Path) -> frozenset[int]:
+    """The CPUs that a file lists."""
+    try:
+        return parse_cpus(content)
+    except ValueError as error:
+        raise CgroupError(f"{path}: {error}") from None
