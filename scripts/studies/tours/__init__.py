@@ -1,1 +1,0 @@
-"""The tours that are Python: `scripts/tour NAME` runs them."""
