@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.cgroup.ownership import Witness
 from rlctl.envs.host.latency.newest import NOTHING, LatencySource, Newest
-from rlctl.envs.host.sensors.pressure import LcWaits
-from rlctl.envs.host.sensors.psi import Psi
+from rlctl.envs.host.sensors.psi import LcWaits, Psi
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
 

@@ -12,14 +12,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Discriminator, Field, Tag, model_validator
 
 from rlctl.config.fields import Cpus, Described, QuantilePercent
-from rlctl.config.operator import ControlSection, ScheduleEntry
 from rlctl.config.sections import (
     ApplicationsSection,
+    ControlSection,
     FallbackSection,
     InnerGuardSection,
     LimitsSection,
     MetricsSection,
     ResourcesSection,
+    ScheduleEntry,
 )
 from rlctl.config.sources import Latency, TcpLatency, Workload
 from rlctl.envs.errors import ConfigError

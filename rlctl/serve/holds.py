@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rlctl.config.operator import ScheduleEntry
+from rlctl.config.sections import ScheduleEntry
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own

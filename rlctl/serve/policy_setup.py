@@ -1,4 +1,4 @@
-"""Who decides: from a serve configuration to its policy, the chain behind a learned one, and the shield's constants."""
+"""Who decides: from a serve configuration to its policy, the chain behind a learned one, the shield, BE's weight."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from rlctl.agents.served.fallback import FallbackPolicy, UnavailablePolicy
 from rlctl.agents.served.learned import plain_name
 from rlctl.agents.user_policy import UserPolicy
 from rlctl.config.sections import FallbackSection
-from rlctl.config.serve import PolicySection, ServeConfig, load_config, locate_errors
-from rlctl.envs.errors import BundleError, ConfigError, PolicyError, in_one_line
+from rlctl.config.serve import BeWeight, PolicySection, ServeConfig, load_config, locate_errors
+from rlctl.envs.errors import BundleError, CgroupError, CgroupGone, ConfigError, PolicyError, in_one_line
+from rlctl.envs.plant import Plant
+from rlctl.envs.workload import Weight
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_shield
 
@@ -166,3 +168,32 @@ def with_fallback(
     heuristic = build_policy(PolicySection(name=section.name, options=section.options, threshold_model=threshold_model))
     doubted = policy.learned or isinstance(policy, UserPolicy)
     return FallbackPolicy(policy, heuristic, tick_seconds, section) if doubted else policy
+
+
+log = logging.getLogger("rlctl.serve")
+
+
+def weight_of(policy: Policy, wanted: BeWeight) -> Weight | None:
+    """BE's weight by the configuration, or the policy's own where that is less; None: it is left as it is."""
+    if wanted == "leave":
+        return None
+    # Idle is less than minimum, and the policy may ask for less than the file, never for more.
+    return Weight.IDLE if Weight.IDLE in (wanted, policy.weight) else Weight.MINIMUM
+
+
+def set_weight(plant: Plant, policy: Policy, wanted: BeWeight) -> None:
+    """Give BE the weight of `weight_of`."""
+    if (weight := weight_of(policy, wanted)) is None:
+        log.info("BE keeps the CPU weight that it has (be.weight: leave)")
+        if policy.weight is not Weight.EQUAL:
+            log.warning("policy %s reckons with %s CPU weight for BE", policy.name, policy.weight)
+        return
+    log.debug("BE's CPU weight: %s, unless a group has less (be.weight: %s)", weight, wanted)
+    try:
+        plant.set_weight(weight)
+    except CgroupError as error:
+        # cpu.idle came with Linux 5.15: without it the minimum protects the LC nearly as well.
+        if weight is Weight.MINIMUM or isinstance(error, CgroupGone):
+            raise
+        log.warning("%s: BE gets the minimum CPU weight instead", error)
+        plant.set_weight(Weight.MINIMUM)

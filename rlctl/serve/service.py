@@ -44,12 +44,10 @@ from rlctl.serve.dry_run import DryRun
 from rlctl.serve.holds import OperatorHolds
 from rlctl.serve.memory import HostMemory, Learner, host_of
 from rlctl.serve.notify import Heartbeat, notify
-from rlctl.serve.policy_setup import Configuration, PolicySetup
+from rlctl.serve.policy_setup import Configuration, PolicySetup, set_weight, weight_of
 from rlctl.serve.self_test import self_test
-from rlctl.serve.self_usage import SelfCheck, TailCheck
-from rlctl.serve.start_pages import release_pages
+from rlctl.serve.self_usage import SelfCheck, TailCheck, release_pages
 from rlctl.serve.starvation import StarvationDetector
-from rlctl.serve.weight import set_weight, weight_of
 
 if TYPE_CHECKING:
     from rlctl.serve.metrics import Metrics

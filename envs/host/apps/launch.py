@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from rlctl.envs.errors import CgroupBusy, ConfigError, RlctlError
-from rlctl.envs.host.apps.groups import PARENT, make_group
+from rlctl.envs.host.apps.population import PARENT, make_group
 from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs

@@ -1,4 +1,4 @@
-"""Memory of one group: what reclaim leaves the LC, and how much BE may take.
+"""Memory: what reclaim leaves the LC, how much BE may take, and what the host has left.
 
 | wanted | cgroup v2 | cgroup v1 |
 | --- | --- | --- |
@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +26,9 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.cgroup.locks import claim
 from rlctl.envs.host.cgroup.values import number
+from rlctl.envs.host.sensors.kernel_file import Gauge
+from rlctl.envs.host.sensors.psi import some_seconds
+from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 Setting = Literal["min", "low", "high", "max"]
 """A row of the table above, by its name in v2."""
@@ -92,3 +97,40 @@ _MAX_BYTES = 1 << 63
 def _bytes(content: str, path: Path) -> int:
     """The bytes that a file says; `max` is more than there can be."""
     return _MAX_BYTES if content.strip() == "max" else number(content, path)
+
+
+_AVAILABLE = re.compile(rb"^MemAvailable: +(\d{1,15}) kB$", re.MULTILINE)
+
+
+class HostMemorySensor:
+    """`memory_available_bytes`, and `host_memory_pressure_ratio` (PSI "some") for an LC without a cgroup2 group."""
+
+    name = "host-memory"
+    provides = ("memory_available_bytes", "host_memory_pressure_ratio")
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._available = Gauge(proc / "meminfo", _available_bytes)
+        self._pressure = Gauge(proc / "pressure/memory", some_seconds, 1.0)
+
+    def read(self, now_seconds: float) -> Mapping[str, Reading]:
+        """Bytes now, and the share of the time since the previous call in [0, 1]."""
+        available, pressure = self._available.now(), self._pressure.rate(now_seconds)
+        if isinstance(pressure, Missing) and pressure.why is Why.GONE:  # no /proc/pressure at all
+            reason = f"{self._pressure.path}: this kernel measures none (boot with psi=1)"
+            pressure = Missing(Why.NOT_SUPPORTED, reason, pressure.age_seconds)
+        return {
+            "memory_available_bytes": available if isinstance(available, Missing) else Value(available),
+            "host_memory_pressure_ratio": pressure,
+        }
+
+    def close(self) -> None:
+        """Close the kernel's files."""
+        self._available.close()
+        self._pressure.close()
+
+
+def _available_bytes(meminfo: bytes) -> float | Missing:
+    match = _AVAILABLE.search(meminfo)
+    return (
+        int(match[1]) * 1024.0 if match else Missing(Why.NOT_SUPPORTED, "/proc/meminfo does not tell what is available")
+    )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.host_memory import HostMemorySensor
+from rlctl.envs.host.resources.memory import HostMemorySensor
 from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
 

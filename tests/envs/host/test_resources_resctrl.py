@@ -24,8 +24,15 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.schemata import Schemata, high_ways
-from rlctl.envs.host.resources.resctrl import BE_CLASS, LC_CLASS, Classes, mount_options, why_no_resctrl
-from rlctl.envs.host.resources.resctrl_monitor import LOOK_SECONDS, ResctrlMonitor
+from rlctl.envs.host.resources.resctrl import (
+    BE_CLASS,
+    LC_CLASS,
+    LOOK_SECONDS,
+    Classes,
+    ResctrlMonitor,
+    mount_options,
+    why_no_resctrl,
+)
 from rlctl.envs.telemetry import Missing, Value, Why
 
 TREES = {

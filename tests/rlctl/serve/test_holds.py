@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.config.operator import ScheduleEntry
+from rlctl.config.sections import ScheduleEntry
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
 from rlctl.log.record import MemoryRecorder, Tee

@@ -16,7 +16,7 @@ from rlctl.config.sources import JsonlLatency, PostgresLatency, PrometheusLatenc
 from rlctl.envs.telemetry import Quantile, Value
 from rlctl.envs.testbed.disk.postgres import unprivileged_user
 from rlctl.envs.workload import SLO
-from rlctl.serve.latency import latency_source
+from rlctl.serve.build import latency_source
 from tests.doubles.http import answering
 from tests.waiting import until
 

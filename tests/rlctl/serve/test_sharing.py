@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.apps.groups import make_group
+from rlctl.envs.host.apps.population import make_group
 from rlctl.envs.host.apps.registry import AppMode, Registration, Registry
 from rlctl.envs.host.apps.rlctl_mode import Mode as Told
 from rlctl.envs.host.apps.rlctl_mode import ModeClient

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from rlctl.serve.start_pages import disposable, release_pages
+from rlctl.serve.self_usage import disposable, release_pages
 
 MAPPING = """\
 {where} {mode} 00000000 fe:00 {inode} {file}
@@ -45,7 +45,7 @@ def test_written_or_writable_or_no_library_is_kept():
 
 def test_this_interpreter_lives_on_and_is_smaller():
     program = """
-import ctypes, decimal, json, ssl, sqlite3, zlib, rlctl.config.serve, rlctl.serve.start_pages as pages
+import ctypes, decimal, json, ssl, sqlite3, zlib, rlctl.config.serve, rlctl.serve.self_usage as pages
 from rlctl.serve.self_usage import self_usage
 before = self_usage().resident_bytes
 assert pages.release_pages() > 1 << 20

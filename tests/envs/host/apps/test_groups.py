@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlctl.envs.errors import CgroupBusy
-from rlctl.envs.host.apps.groups import make_group, move_all
+from rlctl.envs.host.apps.population import make_group, move_all
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time

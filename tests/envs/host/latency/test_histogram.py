@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.latency.histogram import Histogram, together
+from rlctl.envs.host.latency.prometheus import Histogram, together
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.envs.workload import SLO
 

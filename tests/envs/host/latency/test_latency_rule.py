@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency.figures import LONGEST_SECONDS, PROVIDES, UNKNOWN, Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.window import Requests, SampleWindow
+from rlctl.envs.host.latency.text_log import Requests, SampleWindow
 from rlctl.envs.telemetry import Missing, Quantile, Reading, Telemetry, Value, Why
 from rlctl.envs.workload import SLO
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.host.latency import postgres_lines
+from rlctl.envs.host.latency import line_formats
 from rlctl.envs.host.latency.figures import Figures
-from rlctl.envs.host.latency.postgres_lines import UNFIT, PostgresLines
+from rlctl.envs.host.latency.line_formats import UNFIT, PostgresLines
 from rlctl.envs.host.latency.text_log import LOOK_EVERY
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
 from rlctl.envs.workload import SLO
@@ -76,7 +76,7 @@ def test_parse_bind_and_execute_are_one_request(source: TimedLog, texts: tuple[s
 
 
 def test_sessions_that_never_execute_are_forgotten(source: TimedLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_lines, "MOST_SESSIONS", 2)
+    monkeypatch.setattr(line_formats, "MOST_SESSIONS", 2)
     bound = [row("duration: 9.000 ms", "BIND", session) for session in ("a", "b", "c")]
     done = [row("duration: 1.000 ms", session=session) for session in ("a", "b", "c")]
     assert in_milliseconds(source, *bound, *done) == [1.0, 10.0, 10.0]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.latency.window import weighted_quantile
+from rlctl.envs.host.latency.text_log import weighted_quantile
 
 
 def test_twenty_one_values_have_p95_at_19() -> None:

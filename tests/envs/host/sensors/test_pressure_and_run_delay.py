@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.sensors.pressure import UNPRIVILEGED, LcWaits, PsiTrigger
-from rlctl.envs.host.sensors.psi import IN_TURN, Psi, some_seconds
+from rlctl.envs.host.sensors.psi import IN_TURN, UNPRIVILEGED, LcWaits, Psi, PsiTrigger, some_seconds
 from rlctl.envs.host.sensors.schedstat import MOST_THREADS, RunDelay, run_seconds
 from rlctl.envs.telemetry import Missing, Value, Why
 
