@@ -31,7 +31,7 @@ def test_the_page_is_what_the_stored_results_make(script: dict[str, Any]) -> Non
 def test_every_stored_result_is_on_the_page(script: dict[str, Any]) -> None:
     runs = json.loads((ROOT / "docs/results/runs.json").read_text())
     stored = {path.stem for path in (ROOT / "docs/results").glob("*.json")} - {"runs"}
-    assert set(runs) == stored <= set(script["COMMANDS"])
+    assert set(runs) == stored <= set(script["PAGES"])
     pages = {name: (ROOT / f"docs/results/{name}.md").read_text() for name in runs}
     assert all(f"Written by `{run['command']}`" in pages[name] for name, run in runs.items())
     figures = {f"results-{name}.png" for name in runs if f"figures/results-{name}.png" in pages[name]}
