@@ -23,7 +23,6 @@ class Variant:
         name: Of its folder and its row.
         told: What is different about it.
         algorithm, recipe, hosts: What it is trained by and on.
-        warm: Whether it begins like `oracle-model`, see `scripts.studies.warm_start`.
     """
 
     name: str
@@ -31,7 +30,6 @@ class Variant:
     algorithm: str
     recipe: OnPolicy
     hosts: Hosts
-    warm: bool = False
 
 
 def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
@@ -49,7 +47,6 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
         Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
         Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
         Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),
-        Variant("warm-start", "begins like oracle-model (imitation)", SHIPPED, recipe, hosts, warm=True),
         Variant(
             "one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", SHIPPED, recipe, one_work(hosts)
         ),

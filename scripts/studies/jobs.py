@@ -44,7 +44,6 @@ class TrainingJob:
         shield: Safety profile under which policies are compared while they learn.
         timesteps, seconds: Its budget; None for the recipe's timesteps, and for no limit in time.
         recipe, hosts: What it learns by and on; None for what ships.
-        warm: Whether it begins like `oracle-model`, see `scripts.studies.warm_start`.
     """
 
     name: str
@@ -55,7 +54,6 @@ class TrainingJob:
     seconds: float | None = None
     recipe: Recipe | None = None
     hosts: Hosts | None = None
-    warm: bool = False
 
     def plan(self) -> dict[str, Any]:
         """Everything that decides what it learns but the code, as JSON has it."""
@@ -64,7 +62,7 @@ class TrainingJob:
         # The hosts have their profiles by name or file, and what stands in those may change.
         seen = [[kind.host().digest, shield.digest if (shield := kind.shield()) else None] for kind in hosts.kinds]
         documents = {"recipe": recipe.model_dump(mode="json"), "hosts": hosts.model_dump(mode="json")}
-        return {**given, **documents, "profiles": seen} | ({"warm": True} if self.warm else {})
+        return {**given, **documents, "profiles": seen}
 
     def inputs(self, out: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
         """Files of its own by the option that takes them: where each is, and what it holds."""
@@ -74,10 +72,6 @@ class TrainingJob:
         }
         folder = out / "inputs"
         return {option: (folder / f"{self.name}-{option}.yaml", data) for option, data in documents.items() if data}
-
-
-def _init_of(job: TrainingJob, out: Path) -> Path:
-    return out / "inputs" / f"{job.name}-init.zip"
 
 
 def finished(job: TrainingJob, out: Path) -> Result | None:
@@ -98,7 +92,6 @@ def command(job: TrainingJob, out: Path) -> list[str]:
         words += [f"--{option}", f"{value:g}" if isinstance(value, float) else str(value)] if value is not None else []
     for option, (file, _) in job.inputs(out).items():
         words += [f"--{option}", str(file)]
-    words += ["--init", str(_init_of(job, out))] if job.warm else []
     return [*rlctl, *words, "--out", str(folder), *result]
 
 
@@ -206,9 +199,3 @@ def _prepare(job: TrainingJob, out: Path) -> None:
     for file, data in job.inputs(out).values():
         file.parent.mkdir(exist_ok=True)
         file.write_text(yaml.safe_dump(data, sort_keys=False, default_flow_style=None, width=110))
-    if job.warm and not _init_of(job, out).is_file():
-        from scripts.studies.warm_start import save_like_oracle  # torch takes seconds
-
-        recipe, hosts = job.recipe or load_recipe(job.algorithm), job.hosts or load_hosts()
-        _init_of(job, out).parent.mkdir(exist_ok=True)
-        save_like_oracle(job.algorithm, recipe, hosts, job.seed, _init_of(job, out))

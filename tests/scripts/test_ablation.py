@@ -1,12 +1,20 @@
 """Every variant of an ablation differs from the full training in the one thing that its row says."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 
+from rlctl.agents.training.evaluations import METRICS
 from rlctl.agents.training.host_kinds import HostShare, load_hosts
 from rlctl.agents.training.recipe import load_recipe
+from rlctl.bench.scenarios import sim_scenario
+from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.envs.reward import WORK
 from rlctl.envs.sim.profile import Constants, load_profile
+from rlctl.safety.profile import DEFAULT
 from scripts.studies.ablation import FULL, SHIPPED, variants
 
 
@@ -26,7 +34,6 @@ def changed(one, other):
         ("no-shield", set(), {"safety"}),
         ("masked", set(), set()),
         ("no-history", {"lags"}, set()),
-        ("warm-start", set(), set()),
         ("one-work", set(), {"work"}),
         ("no-memory", set(), {"absent"}),
         ("no-dial", set(), set()),
@@ -38,7 +45,6 @@ def test_a_variant_differs_in_one_thing(found, name, in_recipe, in_kinds):
     pairs = zip(one.hosts.kinds, full.hosts.kinds, strict=True)
     assert set().union(*(changed(mine, theirs) for mine, theirs in pairs)) == in_kinds
     assert (one.algorithm != full.algorithm) == (name == "masked")
-    assert one.warm == (name == "warm-start")
 
 
 def test_without_shield_there_is_none_on_any_host(found):
@@ -67,3 +73,17 @@ def test_without_randomisation_all_hosts_are_the_profiles_themselves(found):
         assert all(np.array_equal(getattr(drawn, name), np.full(5, value)) for name, value in plain.items()), kind.name
         HostShare.of(kind, 2, found[FULL].hosts).simulated((0,)).close()
     assert len({(kind.profile, kind.safety) for kind in kinds}) == len(kinds)
+
+
+@pytest.mark.parametrize(("shield", "suffix"), [(DEFAULT, ""), (None, "-bare")])
+def test_a_bundle_scores_as_in_the_benchmark(make_bundle, tmp_path, shield, suffix):
+    program = runpy.run_path(str(Path(__file__).parents[2] / "scripts/ablate-policy"), run_name="ablate-policy")
+    short, folder = tmp_path / "short.yaml", make_bundle(tmp_path / "bundle")
+    scenario = sim_scenario("two-core").model_copy(update={"name": "short", "duration_seconds": 40.0})
+    short.write_text(yaml.safe_dump(scenario.model_dump(mode="json", exclude_none=True)))
+    ours = program["scores_of"](folder, shield, (str(short),), 3)["short"]
+    theirs = run_sim(SimPlan.of(scenario, (f"{folder}{suffix}",), 3, DEFAULT, "short")).managers
+    (values,) = theirs.values()
+    names = ("qos_guarantee_percent", "be_throughput_percent", "shield_override_percent")
+    for metric, name in zip(METRICS, names, strict=True):
+        assert np.allclose(getattr(ours, metric), values[name], rtol=0, atol=1e-9)

@@ -1,4 +1,4 @@
-"""What `rlctl serve` itself costs: start, memory, decisions and imports, on real control groups made for it.
+"""What `rlctl serve` itself costs: start, memory and decisions, on real control groups made for it.
 
 `start` runs from the exec to the first shielded tick in the log, of which one control period is waiting for the first
 window of readings. Memory is that of the running daemon and its watchdog, heuristic and learned policy, without and
@@ -25,7 +25,6 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 import urllib.request
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -76,46 +75,6 @@ state_directory: {folder}/state
 log: {{directory: {folder}/log}}
 {metrics}
 """
-
-WEIGHED = """
-import atexit, builtins, json, os, sys, time
-
-page, within, weights, plain = os.sysconf("SC_PAGE_SIZE"), [], {}, builtins.__import__
-here = os.getpid()
-
-def spent():
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * page, time.thread_time()
-
-def weighing(name, *others, **named):
-    top = name.partition(".")[0]
-    if name in sys.modules or (len(others) > 3 and others[3]):
-        return plain(name, *others, **named)
-    begun = spent()
-    within.append([0, 0.0])
-    try:
-        return plain(name, *others, **named)
-    finally:
-        whole = [after - before for after, before in zip(spent(), begun)]
-        inner = within.pop()
-        kind = "python's library" if top in sys.stdlib_module_names else top
-        total = weights.setdefault(kind, [0, 0.0])
-        for place in (0, 1):
-            total[place] += whole[place] - inner[place]
-            if within:
-                within[-1][place] += whole[place]
-
-def told():
-    if os.getpid() == here:
-        with open(os.environ["RLCTL_WEIGHED"], "w") as file:
-            json.dump({"modules": sorted(sys.modules), "weights": weights}, file)
-
-builtins.__import__ = weighing
-atexit.register(told)
-from rlctl.cli import main
-sys.exit(main())
-"""
-"""Runs `rlctl` and tells at its end what was imported, with memory and CPU time of each package by itself."""
 
 WRITER = """
 import sys, time
@@ -170,7 +129,7 @@ class Bed:
     def __init__(self, stack: contextlib.ExitStack) -> None:
         layout, plain = Layout.detect(), Knobs(None)
         self.top, self.folder = f"rlctl-bench-{os.getpid()}", Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        # Compiled once, as an installed package is: the first daemon, the audit's, pays for it.
+        # Compiled once, as an installed package is: the first daemon pays for it.
         self.environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         self.environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "compiled")
         stack.callback(plain.close)
@@ -217,7 +176,7 @@ class Bed:
 
     @contextlib.contextmanager
     def served(
-        self, policy: str, *, ticks: int, metrics: bool, tick_seconds: float = TICK_SECONDS, program: Sequence[str] = ()
+        self, policy: str, *, ticks: int, metrics: bool, tick_seconds: float = TICK_SECONDS
     ) -> Iterator[tuple[subprocess.Popen[bytes], float, list[dict[str, Any]]]]:
         """A daemon after so many ticks: its process, when it was started, its log so far. Ends it."""
         section = f'metrics: {{listen: "127.0.0.1:{free_port()}"}}' if metrics else ""
@@ -226,7 +185,7 @@ class Bed:
         config.write_text(
             CONFIG.format(top=self.top, folder=self.folder, policy=policy, metrics=section, tick_seconds=tick_seconds)
         )
-        command = [sys.executable, *(program or ("-m", "rlctl")), "serve", "--config", str(config)]
+        command = [sys.executable, "-m", "rlctl", "serve", "--config", str(config)]
         told = self.folder / "stderr"
         with told.open("wb") as stderr:
             begun = time.time()
@@ -367,22 +326,6 @@ def chain(policy: str, ticks: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def audit(bed: Bed, policy: str) -> tuple[list[str], dict[str, list[float]]]:
-    """What the daemon loaded and never should, and what each package weighs: MB and milliseconds, its own part."""
-    found = bed.folder / "weighed.json"
-    bed.environment["RLCTL_WEIGHED"] = str(found)
-    for _ in ("compiling", "compiled"):
-        with bed.served(policy, ticks=20, metrics=True, program=("-c", WEIGHED)):
-            pass
-    told = json.loads(found.read_text())
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    never = next(one["forbidden_modules"] for one in contracts if one["name"].startswith("The serving path"))
-    heaviest = sorted(told["weights"].items(), key=lambda one: -one[1][0])
-    return sorted({*never} & {*told["modules"]}), {
-        name: [round(size / 2**20, 1), round(1e3 * seconds, 1)] for name, (size, seconds) in heaviest
-    }
-
-
 def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this bench."""
     parser.add_argument("bundle", nargs="?", default="ppo", metavar="BUNDLE", help="a folder or ppo, dqn")
@@ -407,7 +350,7 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
                 print(f"{name}: {len(each)} decisions in service, {groups} groups, {lines:,} lines a second:")
                 print(f"  p50 {p50} ms, p99 {p99} ms, most {1e3 * max(each):.3f} ms")
             return {"schema": 1, "decision_seconds": found}, 0
-        forbidden, weights = audit(bed, args.bundle)
+        starts(bed, args.bundle, 1)
         begun = starts(bed, args.bundle, args.starts)
         memory, decided = memories(bed, args.bundle, args.ticks)
         much = [busy(bed, args.bundle, args.busy, row) for row in BUSY]
@@ -431,18 +374,15 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
     titles = [name.removesuffix("_milliseconds").replace("_", " ") for name in much[0]]
     print(render([[*titles], *([str(value) for value in row.values()] for row in much)]))
     print()
-    heavy = list(weights.items())[:12]
-    print(render([["import, its own part", "MB", "ms"], *([name, str(mb), str(ms)] for name, (mb, ms) in heavy)]))
     print(
-        f"\nstart to the first shielded tick: median {begun['start_seconds']:.2f} s of {args.starts} "
+        f"start to the first shielded tick: median {begun['start_seconds']:.2f} s of {args.starts} "
         f"(least {begun['start_least_seconds']:.2f}, 1 s of it a window); {begun['start_cpu_seconds']:.2f} s CPU"
         f"\ndecision in service, best block: p50 {service['p50_milliseconds']} ms, p99 {service['p99_milliseconds']} ms"
         f"\nchain, best block: wall p50 {replayed['wall_p50']} ms, p99 {replayed['wall_p99']} ms; CPU p50 "
         f"{replayed['cpu_p50']} ms, p99 {replayed['cpu_p99']} ms; {replayed['by_policy_percent']} % the policy's own"
-        f"\nloaded and never should be: {', '.join(forbidden) or 'nothing'}; load average {figures['load_average']}"
+        f"\nload average {figures['load_average']}"
     )
     missed = [f"{name} is {figures[name]}, the bound is {most}" for name, most in MOST.items() if figures[name] > most]
     for line in missed:
         print(f"bench serve: {line}", file=sys.stderr)
-    told = {"schema": 1, **figures, "memory": memory, "busy": much, "chain": replayed, "imports": weights}
-    return told | {"forbidden": forbidden}, int(bool(missed or forbidden))
+    return {"schema": 1, **figures, "memory": memory, "busy": much, "chain": replayed}, int(bool(missed))

@@ -46,7 +46,6 @@ def declare(parser: argparse.ArgumentParser) -> None:
     """Declare the options of this bench."""
     parser.add_argument("--config", metavar="FILE", help="recipe of PPO (default: configs/training/ppo.yaml)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: configs/training/hosts.yaml)")
-    parser.add_argument("--warm", action="store_true", help="begin like oracle-model; its seconds count, too")
     parser.add_argument("--total-timesteps", type=positive_int, default=6_000_000, metavar="N", help="(%(default)s)")
     parser.add_argument("--every", type=positive_int, default=1_000_000, metavar="N", help="timesteps between trials")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the run (%(default)s)")
@@ -153,7 +152,6 @@ def learned(asked: argparse.Namespace, scores: Scores, yardsticks: dict[str, Any
     """The points of the curve."""
     from rlctl.agents.training.learn import learn
     from rlctl.agents.training.sb3_model import load_model
-    from scripts.studies.warm_start import save_like_oracle
 
     options = TrainingOptions(
         algorithm="ppo", config=asked.config, hosts=asked.hosts, seed=asked.seed, total_timesteps=asked.total_timesteps
@@ -163,13 +161,9 @@ def learned(asked: argparse.Namespace, scores: Scores, yardsticks: dict[str, Any
     points: list[dict[str, Any]] = []
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        init = Path(folder) / "init.zip" if asked.warm else None
-        if init:
-            agreed = save_like_oracle("ppo", recipe, plan.run.hosts, asked.seed, init)
-            say(f"begins like oracle-model in {100.0 * agreed:.0f} % of moves, after {watch.seconds[0]:.0f} s")
         # The run's own trials decide nothing here: one, as short as can be.
         run = replace(
-            plan.run, recipe=recipe, folder=Path(folder) / "run", init=init, export=False, validation_seeds=1,
+            plan.run, recipe=recipe, folder=Path(folder) / "run", export=False, validation_seeds=1,
             courses=(replace(plan.run.courses[0], ticks=2),),
         )  # fmt: skip
 
