@@ -7,8 +7,8 @@ seen, rewards, done, finals = hosts.step(moves)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,12 +38,20 @@ class Happened:
         return Happened(*(getattr(self, name) + getattr(other, name) for name in Happened.__slots__))
 
 
-class Counts(NamedTuple):
-    """What happened since the counts were taken last."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What happened since the counts were taken last, by kind of host; and of the episodes that have ended."""
 
-    happened: Sequence[Happened]
-    episode_rewards: Sequence[float]
-    episode_steps: Sequence[float]
+    happened: Mapping[str, Happened] = field(default_factory=dict)
+    episode_rewards: Sequence[float] = ()
+    episode_steps: Sequence[float] = ()
+
+    def __add__(self, other: Counts) -> Counts:
+        made = dict(self.happened)
+        for name, one in other.happened.items():
+            made[name] = made.get(name, Happened()) + one
+        rewards, steps = (*self.episode_rewards, *other.episode_rewards), (*self.episode_steps, *other.episode_steps)
+        return Counts(made, rewards, steps)
 
 
 class Stepped(NamedTuple):
@@ -67,16 +75,20 @@ class HostGroups:
 
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
+        names: Of the groups in the counts; their numbers where none are given.
         multiplier: Prices missed windows in place of the environments' own reward; None keeps that.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """
 
-    def __init__(self, *groups: SimHostVectorEnv, multiplier: Multiplier | None = None) -> None:
+    def __init__(
+        self, *groups: SimHostVectorEnv, names: Sequence[str] = (), multiplier: Multiplier | None = None
+    ) -> None:
         if not groups:
             raise ConfigError("no hosts to learn on: give one group at least")
         self.groups, self._multiplier = groups, multiplier
+        self._names = names or [str(number) for number in range(len(groups))]
         spaces = [(one.single_observation_space, one.single_action_space) for one in groups]
         if any(one != spaces[0] for one in spaces):
             raise ConfigError("groups of hosts differ in observations or actions: give all the same lags and actions")
@@ -117,7 +129,7 @@ class HostGroups:
 
     def take_counts(self) -> Counts:
         """What happened since the last call, by group."""
-        happened = [Happened(*row) for row in self._counts.tolist()]
+        happened = {name: Happened(*row) for name, row in zip(self._names, self._counts.tolist(), strict=True)}
         counts = Counts(happened, self._ended_rewards, self._ended_steps)
         self._clear()
         return counts

@@ -221,7 +221,8 @@ def build(
     from rlctl.agents.training.sb3_vec_env import SimVecEnv
 
     groups = [HostShare.of(kind, number, hosts) for kind, number in present(hosts, count)]
-    env = SimVecEnv(*(one.simulated(lags) for one in groups), multiplier=multiplier)
+    names = [one.kind.name for one in groups]
+    env = SimVecEnv(*(one.simulated(lags) for one in groups), names=names, multiplier=multiplier)
     env.seed(first_seed(seed, count, block))
     return env
 

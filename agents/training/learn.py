@@ -29,13 +29,12 @@ from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, tak
 from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
 from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.host_groups import Happened
-from rlctl.agents.training.host_kinds import build, present
+from rlctl.agents.training.host_kinds import build
 from rlctl.agents.training.lagrangian import Multiplier
 from rlctl.agents.training.recipe import ConstrainedPpo
-from rlctl.agents.training.rollouts.tally import Tally
 from rlctl.agents.training.run_bundle import write_bundle
 from rlctl.agents.training.run_folder import Checkpoint, State
-from rlctl.agents.training.training_run import Ending, TrainingResult, TrainingRun, TrainingStatus
+from rlctl.agents.training.training_run import Ending, Tally, TrainingResult, TrainingRun, TrainingStatus
 from rlctl.envs.errors import HostError, RlctlError
 from rlctl.envs.observations import EXPERIENCE
 
@@ -160,7 +159,7 @@ class _Session(BaseCallback):
         if isinstance(recipe := run.recipe, ConstrainedPpo):
             begun = state.multiplier if state else 1.0
             self._multiplier = Multiplier(recipe.cost_limit, recipe.multiplier_gain, begun)
-        self.env, self._kinds, classes = self._hosts(rollouts)
+        self.env, classes = self._hosts(rollouts)
         self.model: Any = make(run.algorithm, run.recipe, self.env, self._budget.left, classes)
         if self._run.export:
             weights_of(self.model)  # a network that cannot become a bundle, before the budget is spent on it
@@ -305,12 +304,12 @@ class _Session(BaseCallback):
 
     def _log(self) -> None:
         """One point of every curve."""
-        (happened, rewards, steps), record = self.env.take_counts(), self.logger.record
-        if rewards:
-            record("rollout/ep_rew_mean", float(np.mean(rewards)))
-            record("rollout/ep_len_mean", float(np.mean(steps)))
-        total = sum(happened, Happened())
-        for prefix, one in (("rlctl", total), *zip((f"rlctl/{kind}" for kind in self._kinds), happened, strict=True)):
+        counts, record = self.env.take_counts(), self.logger.record
+        if counts.episode_rewards:
+            record("rollout/ep_rew_mean", float(np.mean(counts.episode_rewards)))
+            record("rollout/ep_len_mean", float(np.mean(counts.episode_steps)))
+        total = sum(counts.happened.values(), Happened())
+        for prefix, one in (("rlctl", total), *((f"rlctl/{kind}", one) for kind, one in counts.happened.items())):
             if one.ticks:
                 record(f"{prefix}/slo_violation_ratio", one.missed / one.ticks)
                 record(f"{prefix}/be_throughput_ratio", one.be_work / one.ticks)
@@ -323,17 +322,19 @@ class _Session(BaseCallback):
             self._tally.write(self._run.folder)
         self.model.dump_logs()
 
-    def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, list[str], Mapping[str, type[BaseAlgorithm]]]:
-        """What is learned on: the environment, its kinds of hosts, and the learners that it takes."""
+    def _hosts(self, rollouts: Rollouts | None) -> tuple[Any, Mapping[str, type[BaseAlgorithm]]]:
+        """What is learned on: the environment, and the learners that it takes."""
         run, recipe = self._run, self._run.recipe
         if rollouts is None:
-            env = build(run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block, multiplier=self._multiplier)
-            return env, [kind.name for kind, _ in present(run.hosts, recipe.n_envs)], CLASSES
+            here = build(
+                run.hosts, recipe.n_envs, run.seed, recipe.lags, block=self._block, multiplier=self._multiplier
+            )
+            return here, CLASSES
         from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES
 
         assert self._tally is not None
         far = rollouts.env(run.hosts, recipe.n_envs, run.seed, recipe.lags, self._block, self._tally)
-        return far, far.kinds, ROLLOUT_CLASSES
+        return far, ROLLOUT_CLASSES
 
     def _outputs(self) -> list[str]:
         if find_spec("tensorboard") is None:

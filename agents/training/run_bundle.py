@@ -13,9 +13,8 @@ from rlctl.agents.training.algorithms import CLASSES
 from rlctl.agents.training.export import export
 from rlctl.agents.training.host_kinds import Kind, present
 from rlctl.agents.training.recipe import as_document
-from rlctl.agents.training.rollouts.tally import SIMULATED, Tally
 from rlctl.agents.training.sb3_model import recorded
-from rlctl.agents.training.training_run import TrainingRun
+from rlctl.agents.training.training_run import SIMULATED, Tally, TrainingRun
 
 TICK_SECONDS = 1.0
 """Control period of all simulated hosts."""

@@ -31,14 +31,16 @@ class SimVecEnv(VecEnv):
 
     Args:
         *groups: Vector environments with the same spaces; they are closed with this one.
-        multiplier: As of `HostGroups`.
+        names, multiplier: As of `HostGroups`.
 
     Raises:
         ConfigError: There is no group, or they differ in what a policy sees or may do.
     """
 
-    def __init__(self, *groups: SimHostVectorEnv, multiplier: Multiplier | None = None) -> None:
-        self._hosts = HostGroups(*groups, multiplier=multiplier)
+    def __init__(
+        self, *groups: SimHostVectorEnv, names: Sequence[str] = (), multiplier: Multiplier | None = None
+    ) -> None:
+        self._hosts = HostGroups(*groups, names=names, multiplier=multiplier)
         self.groups, first = groups, groups[0]
         self._actions: NDArray[np.integer] | None = None
         self._uneventful: list[dict[str, Any]] = [{"TimeLimit.truncated": False} for _ in range(self._hosts.count)]

@@ -257,7 +257,7 @@ def _rollouts(args: argparse.Namespace, plan: TrainingPlan, cluster: Cluster | N
     if cluster is None:
         return None
     from rlctl.agents.training.rollouts.cluster_env import WAIT_SECONDS, Rollouts
-    from rlctl.learn.live_plan import live_testbed
+    from rlctl.learn.plan import live_testbed
 
     return Rollouts(cluster, live_testbed(plan.options, plan.run.recipe.lags), args.ray_wait or WAIT_SECONDS, say)
 

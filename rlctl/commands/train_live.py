@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.agents.training.rollouts.live_testbed import LiveWorker
 from rlctl.bench.scenarios import live_scenario
 from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
-from rlctl.learn.live_plan import TIMESTEPS, fine_tune, live_testbed
-from rlctl.learn.plan import EXPLORE, EXPLORE_SLACK, TrainingOptions, new_folder, next_folder, require_libraries
+from rlctl.envs.testbed.session import Testbed
+from rlctl.learn.plan import (
+    EXPLORE,
+    EXPLORE_SLACK,
+    TrainingOptions,
+    live_testbed,
+    new_folder,
+    next_folder,
+    require_libraries,
+)
 from rlctl.log.progress import progress, say
 
 if TYPE_CHECKING:
@@ -27,7 +37,8 @@ SIMULATOR_ONLY = (
 )
 """Arguments that mean nothing on a live host."""
 
-SCENARIO = "live-nginx"
+SCENARIO, TIMESTEPS = "live-nginx", 600
+"""What is done where nothing else is asked for: ten minutes."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,10 +55,15 @@ def run(args: argparse.Namespace) -> int:
     say(_effective(scenario, task, testbed.safety))
     if args.dry_run:
         return 0
+    from rlctl.agents.training.rollouts.fine_tuning import fine_tune
+
+    def begin(lags: tuple[int, ...]) -> LiveWorker:
+        return LiveWorker(replace(testbed, lags=lags), lambda spec: Testbed(spec, say))
+
     with kept_at_signals():
         with progress(task.ticks, "ticks") as watch:
-            outcome, bundle = fine_tune(task, testbed, say, watch, export=not args.no_export)
-        _show(args, outcome, bundle)
+            outcome = fine_tune(task, begin, watch, export=not args.no_export)
+        _show(args, outcome)
         raise_early_end(outcome.interrupted)
     return 0
 
@@ -96,8 +112,8 @@ def _effective(s: LiveScenario, task: FineTuningTask, safety: Profile) -> str:
     )
 
 
-def _show(args: argparse.Namespace, outcome: Outcome, bundle: str | None) -> None:
-    write_json(args.json, outcome.as_json() | {"bundle": bundle})
+def _show(args: argparse.Namespace, outcome: Outcome) -> None:
+    write_json(args.json, outcome.as_json())
     if args.json != "-":
         print(_table(outcome))
     kept = f"kept the policy measured {outcome.best.name!r}" if outcome.improved else "kept the initial policy"

@@ -15,12 +15,15 @@ from pydantic import Field
 
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.host_kinds import Hosts, load_hosts, present
+from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.recipe import Recipe, load_recipe, small
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
 from rlctl.agents.training.training_run import TrainingRun
 from rlctl.agents.training.trial import Course
-from rlctl.bench.scenarios import require_distinct, sim_scenario
+from rlctl.bench.scenarios import live_scenario, require_distinct, sim_scenario
 from rlctl.bench.sim_scenario import JUDGED, SimScenario
 from rlctl.envs.errors import ConfigError, require_installed
+from rlctl.envs.observation import LAGS
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
@@ -240,3 +243,20 @@ def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = Non
     safety = load_profile(shield).scale_time(scenario.time_scale) if shield else None
     host, load, weight, ticks = scenario.host(), scenario.load_model, scenario.be.weight, ticks or scenario.ticks
     return Course(scenario.name, host, load, weight, ticks, scenario.tick_seconds, safety, scenario.vary)
+
+
+def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:
+    """The live testbed that a learner is to act on, if any is asked for; ConfigError for what is not there."""
+    if asked.live is None:
+        return None
+    scenario = live_scenario(asked.live)
+    return LiveTestbed(
+        name=scenario.name,
+        spec=scenario.testbed(),
+        trace=scenario.trace,
+        weight=scenario.be.weight,
+        safety=load_profile(asked.shield).scale_time(scenario.time_scale),
+        bounds=Bounds(asked.explore, asked.explore_slack),
+        lags=lags,
+        seed=asked.seed,
+    )

@@ -1,9 +1,7 @@
 """Fine-tuning of a trained policy on one live testbed, behind the shield and within bounds of exploration.
 
-    tuning = FineTuning(FineTuningTask(init=Path("best_model.zip"), folder=Path("runs/live/1"), timesteps=600))
-    with contextlib.closing(LiveWorker(testbed)) as running:       # a LiveTestbed with the lags of `tuning`
-        outcome = tuning.run(running)
-    bundle = tuning.export(outcome, "live")
+    task = FineTuningTask(init=Path("best_model.zip"), folder=Path("runs/live/1"), timesteps=600)
+    outcome = fine_tune(task, lambda lags: LiveWorker(replace(testbed, lags=lags)))
 
 These are rollouts as on a Ray cluster, with one testbed and in this process. They go in rounds: the policy is measured
 as it is, learns for some minutes, is measured again, and so on. Measured policies do not explore. A later one is kept
@@ -12,11 +10,12 @@ only if it held more windows than the best so far, or as many with more BE work;
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,7 +31,7 @@ from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.live.bounded import Bounds, Step
 from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, OneHost
 from rlctl.agents.training.rollouts.live_testbed import LiveWorker
-from rlctl.agents.training.rollouts.sample import Orders
+from rlctl.agents.training.rollouts.worker import Orders
 from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
 from rlctl.envs.errors import ConfigError, RlctlError
 
@@ -125,7 +124,13 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a fine-tuning: `best` measured the policy that is kept; `interrupted` says why it ended early."""
+    """What came of a fine-tuning.
+
+    Attributes:
+        best: The measurement of the policy that is kept.
+        interrupted: Why it ended early; empty when it did not.
+        bundle: The folder of the exported policy, if that was asked for.
+    """
 
     task: FineTuningTask
     phases: tuple[Phase, ...]
@@ -133,6 +138,7 @@ class Outcome:
     timesteps: int
     seconds: float
     interrupted: str = ""
+    bundle: Path | None = None
 
     @property
     def improved(self) -> bool:
@@ -150,8 +156,37 @@ class Outcome:
             "timesteps": self.timesteps,
             "seconds": round(self.seconds, 1),
             "interrupted": self.interrupted,
+            "bundle": str(self.bundle) if self.bundle else None,
             "phases": [one.as_json() for one in self.phases],
         }
+
+
+def fine_tune(
+    task: FineTuningTask,
+    begin: Callable[[tuple[int, ...]], LiveWorker],
+    watch: Callable[[str], None] = lambda _: None,
+    *,
+    export: bool = True,
+) -> Outcome:
+    """Start the testbed, learn, take the testbed down again, whatever happened, and export.
+
+    Args:
+        begin: Starts it, for a policy that looks so many ticks back.
+
+    Raises:
+        ConfigError: The model or the folder does not fit.
+        HostError: The testbed could not be run, or failed before anything was measured.
+    """
+    tuning = FineTuning(task)  # loading takes seconds, in which nobody would look after the LC
+    outcome: Outcome | None = None
+    try:
+        with contextlib.closing(begin(tuning.lags)) as running:
+            outcome = tuning.run(running, watch)
+    except KeyboardInterrupt:
+        if outcome is None:
+            raise
+        outcome = replace(outcome, interrupted="Ctrl-C")  # while the testbed was taken down: nothing is lost
+    return replace(outcome, bundle=tuning.export(outcome, "live")) if export else outcome
 
 
 def rounds_of(timesteps: int) -> tuple[int, int, int]:

@@ -23,8 +23,7 @@ from stable_baselines3.common.type_aliases import RolloutReturn
 from stable_baselines3.common.vec_env import VecEnv
 
 from rlctl.agents.training.export import weights_of
-from rlctl.agents.training.rollouts.sample import Orders, RolloutSample
-from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.rollouts.worker import Orders, RolloutSample, Worker
 from rlctl.envs.actions import discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError

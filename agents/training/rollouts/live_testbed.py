@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from rlctl.agents.batch_learned import Logits
 from rlctl.agents.training.host_groups import Counts, Happened, Stepped
 from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
-from rlctl.agents.training.rollouts.sample import Orders
-from rlctl.agents.training.rollouts.worker import Worker
+from rlctl.agents.training.rollouts.worker import Orders, Worker
 from rlctl.envs.errors import HostError
 from rlctl.envs.host_env import HostEnv
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
@@ -62,7 +61,7 @@ class LiveWorker(Worker):
         self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[Testbed]] = Testbed
     ) -> None:
         super().__init__(plan.seed)
-        self.kinds, self._trace = [plan.name], plan.trace
+        self._name, self._trace = plan.name, plan.trace
         self.tick_seconds = plan.spec.tick_seconds
         self.note: Callable[[Step], None] = lambda _: None
         self._seen: NDArray[np.float32] | None = None
@@ -91,7 +90,7 @@ class LiveWorker(Worker):
         """End BE, services and load, and remove their groups. Idempotent."""
         self._stack.close()
 
-    def _go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - simulated ones need it
+    def _go_on(self, logits: Logits) -> NDArray[np.float32]:
         """From where it stands, or anew where nobody looked after it meanwhile."""
         self.host.logits = logits
         if self._attended.take() or self._seen is None:
@@ -128,7 +127,7 @@ class LiveWorker(Worker):
             be_work=sum(one.be_work_ratio for one in steps if one.held),
             overridden=float(sum(one.overridden for one in steps)),
         )
-        return Counts([counts], (), ())
+        return Counts({self._name: counts})
 
     def _noted(self, step: Step) -> None:
         self._steps.append(step)

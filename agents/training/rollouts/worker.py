@@ -5,13 +5,16 @@
     worker.close()
 
 It runs where the hosts are, as a Ray actor or not. It needs neither torch nor Stable-Baselines3, and unpickles no
-model: the network that it gets is a `weights.npz`, checked as that of a bundle.
+model: the network that it gets is a `weights.npz`, checked as that of a bundle. Orders there and samples back are plain
+data and numpy.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +23,91 @@ from rlctl.agents.batch_learned import Logits
 from rlctl.agents.served.network import Network, NetworkError, read_network
 from rlctl.agents.training.host_groups import Counts, HostGroups, Stepped
 from rlctl.agents.training.host_kinds import HostShare
-from rlctl.agents.training.rollouts.sample import ARRAYS, Orders, RolloutSample, choose
+from rlctl.envs.arrays import Flags
 from rlctl.envs.errors import BundleError, PolicyError
+
+Floats = NDArray[np.float32]
+
+ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones")
+"""What every sample has of each control period and host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What hosts are asked for.
+
+    Attributes:
+        steps: Control periods on each of them.
+        epsilon: Share of random moves beside the best one; None draws from the policy's distribution.
+    """
+
+    steps: int
+    epsilon: float | None = None
+    masked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSample:
+    """Consecutive control periods of some hosts under one policy; arrays have the shape (steps, hosts, ...).
+
+    Attributes:
+        next_observations: What each move led to; where an episode was cut off, its last observation.
+        actions: Moves to learn from, int64.
+        dones: Where an episode was cut off.
+        masks: Moves that were allowed, (steps, hosts, moves); None where all were.
+    """
+
+    observations: Floats
+    next_observations: Floats
+    actions: NDArray[np.int64]
+    rewards: Floats
+    dones: Flags
+    masks: Flags | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def size(self) -> int:
+        """Number of transitions in it."""
+        return self.actions.size
+
+
+def join_samples(parts: Sequence[RolloutSample]) -> RolloutSample:
+    """The hosts of all parts, which have equally many steps, one part after the other."""
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in parts], axis=1) for name in ARRAYS}
+    masks = [one.masks for one in parts if one.masks is not None]
+    counts = sum((one.counts for one in parts), Counts())
+    return RolloutSample(**arrays, masks=np.concatenate(masks, axis=1) if masks else None, counts=counts)
+
+
+def choose(
+    logits: NDArray[np.floating], dice: np.random.Generator, allowed: Flags | None = None, epsilon: float | None = None
+) -> NDArray[np.int64]:
+    """A move for each host, shape (hosts,).
+
+    Args:
+        logits: What the policy prefers, finite, shape (hosts, moves).
+        allowed: Allowed moves, one for each host at least, of the same shape; None allows all.
+        epsilon: As of `Orders`.
+    """
+    scores = np.asarray(logits, np.float64)
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    if epsilon is None:
+        # The Gumbel-max trick: the largest of logits with Gumbel noise is a draw from their softmax.
+        return np.asarray((scores + dice.gumbel(size=scores.shape)).argmax(axis=1))
+    any_move = np.where(np.isfinite(scores), dice.random(scores.shape), -1.0).argmax(axis=1)
+    return np.asarray(np.where(dice.random(len(scores)) < epsilon, any_move, scores.argmax(axis=1)))
 
 
 class Worker(ABC):
     """Acts on hosts, sample by sample.
 
     Attributes:
-        count, kinds: Number of hosts, and the names of their kinds.
+        count: Number of hosts.
         tick_seconds: Real time that a control period takes, 0 where it is simulated.
     """
 
     count: int
-    kinds: Sequence[str]
     tick_seconds = 0.0
 
     def __init__(self, dice_seed: int) -> None:
@@ -51,7 +125,7 @@ class Worker(ABC):
             self._stand_still()
 
     def _acted(self, orders: Orders, network: Network) -> RolloutSample:
-        seen, rows, masks = self._go_on(orders, lambda shown: _finite(network, shown)), [], []
+        seen, rows, masks = self._go_on(lambda shown: _finite(network, shown)), [], []
         for _ in range(orders.steps):
             allowed = self._mask(orders)
             moves = choose(_finite(network, seen), self._dice, allowed, self._epsilon(orders))
@@ -61,13 +135,10 @@ class Worker(ABC):
             rows.append((seen, following, actions, stepped.rewards, stepped.done))
             masks.append(allowed)
             seen = stepped.observations
-        counts = self._take_counts()
         return RolloutSample(
             **{name: np.stack(column) for name, column in zip(ARRAYS, zip(*rows, strict=True), strict=True)},
             masks=np.stack([one for one in masks if one is not None]) if orders.masked else None,
-            happened=dict(zip(self.kinds, counts.happened, strict=True)),
-            episode_rewards=counts.episode_rewards,
-            episode_steps=counts.episode_steps,
+            counts=self._take_counts(),
         )
 
     @abstractmethod
@@ -75,7 +146,7 @@ class Worker(ABC):
         """Put back whatever was changed."""
 
     @abstractmethod
-    def _go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:
+    def _go_on(self, logits: Logits) -> NDArray[np.float32]:
         """Begin a sample; returns what the policy sees, shape (count, size)."""
 
     @abstractmethod
@@ -103,15 +174,16 @@ class SimWorker(Worker):
 
     def __init__(self, groups: Sequence[HostShare], lags: Sequence[int], first_seed: int, dice_seed: int) -> None:
         super().__init__(dice_seed)
-        self._hosts = HostGroups(*(one.simulated(lags) for one in groups))
-        self.count, self.kinds = self._hosts.count, [one.kind.name for one in groups]
+        names = [one.kind.name for one in groups]
+        self._hosts = HostGroups(*(one.simulated(lags) for one in groups), names=names)
+        self.count = self._hosts.count
         self._seen = self._hosts.reset(range(first_seed, first_seed + self.count))
 
     def close(self) -> None:
         """End the simulation of all hosts."""
         self._hosts.close()
 
-    def _go_on(self, orders: Orders, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - live hosts need them
+    def _go_on(self, logits: Logits) -> NDArray[np.float32]:  # noqa: ARG002 - live hosts need them
         return self._seen
 
     def _mask(self, orders: Orders) -> NDArray[np.bool_] | None:

@@ -8,7 +8,7 @@ import pytest
 from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.sample import Orders
+from rlctl.agents.training.rollouts.worker import Orders
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CgroupGone, HostError
@@ -48,7 +48,7 @@ def test_off_policy_tells_what_was_executed(begun, linear):
     one = worker.sample(Orders(40, epsilon=0.05), policy)
     assert one.observations.shape[:2] == (40, 1)
     assert not one.dones.any()
-    assert one.happened["live-nginx"].ticks == 40
+    assert one.counts.happened["live-nginx"].ticks == 40
     assert 1 < len(set(one.actions.flatten())) <= 6  # the best move, its neighbours, and keeping
     assert bed.diary == ["up", "settle", "start BE", "load"]
     assert worker.sample(Orders(4), policy).size == 4

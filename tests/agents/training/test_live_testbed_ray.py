@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,10 +14,12 @@ import ray
 from rlctl.agents.served.bundle_writer import as_file
 from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.cluster.connection import connected
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.live.bounded import Bounds
-from rlctl.agents.training.rollouts.live_testbed import LiveTestbed, LiveWorker
-from rlctl.agents.training.rollouts.runners import Lost, Planned, Runners
-from rlctl.agents.training.rollouts.sample import Orders
+from rlctl.agents.training.rollouts.cluster_env import Rollouts
+from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
+from rlctl.agents.training.rollouts.worker import Orders
+from rlctl.agents.training.training_run import Tally
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.host.cgroup.layout import Layout
@@ -49,32 +50,22 @@ def groups():
 
 @pytest.fixture
 def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
-    """A live testbed on a node of its own, once five of its transitions have come; with what runs for it."""
+    """A live testbed on a node of its own that acts, once five of its transitions have come; with what runs for it."""
     monkeypatch.chdir(tmp_path)
     node, others = ray_processes.to(0).add(resources={"testbed": 1, "live": 1}), groups()
-    said, came = [], []
-
-    def planned(found, _):
-        assert "live" in found.resources
-        return Planned(plan.name, partial(LiveWorker, plan), live=True)
-
+    said = []
     with connected(ray_processes.address) as cluster:
-        beds = Runners(cluster, planned, said.append)
+        beds = Rollouts(cluster, plan, say=said.append).env(load_hosts(), 1, 0, LAGS, 0, Tally())
         size = ObservationTable.here(LAGS).size
-        policy = ray.put(as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES)))))
-        beds.look()
-        until(lambda: beds.arrivals(0.5) or beds.idle or said)
-        assert beds.idle, said
-        (one,) = beds.idle
-        beds.ask(one, Orders(5, epsilon=0.1), policy)
-        until(lambda: came.extend(beds.arrivals(0.5)) or came)
-        assert came[0][1].happened[plan.name].ticks == came[0][1].size == 5
+        policy = as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
+        one = beds.sample(policy, Orders(5, epsilon=0.1))
+        assert one.counts.happened[plan.name].ticks == one.size == 5
         ours = groups() - others
         pids = leftovers.members(ours)
         assert ours
         assert pids
-        beds.ask(one, Orders(20, epsilon=0.1), policy)
-        yield SimpleNamespace(all=beds, one=one, node=node, said=said)
+        assert beds.sample(policy, Orders(20, epsilon=0.1), going_on=lambda: False) is None, "it goes on acting"
+        yield SimpleNamespace(env=beds, node=node, said=said, policy=policy)
         ray.shutdown()  # the learner is gone
     until(lambda: not groups() & ours)
     until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids))
@@ -84,10 +75,7 @@ def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
 
 def test_nothing_is_left_when_its_node_dies(bed, ray_processes):
     ray_processes.crash(bed.node)
-    came = []
-    until(lambda: came.extend(bed.all.arrivals(0.5)) or came)
-    assert isinstance(came[0][1], Lost)
-    assert f"testbed {bed.one.name} is lost" in bed.said[-1]
+    assert bed.env.sample(bed.policy, Orders(1), going_on=lambda: "is lost" not in bed.said[-1]) is None
 
 
 def test_nothing_is_left_when_the_learner_goes_away(bed):
@@ -95,4 +83,4 @@ def test_nothing_is_left_when_the_learner_goes_away(bed):
 
 
 def test_nothing_is_left_when_it_is_closed(bed):
-    bed.all.close()
+    bed.env.close()

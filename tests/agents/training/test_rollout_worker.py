@@ -8,8 +8,7 @@ from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.served.network import read_network
 from rlctl.agents.training.host_groups import HostGroups
 from rlctl.agents.training.host_kinds import HostShare, first_seed, load_hosts, present
-from rlctl.agents.training.rollouts.sample import Orders
-from rlctl.agents.training.rollouts.worker import SimWorker
+from rlctl.agents.training.rollouts.worker import Orders, SimWorker
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError, PolicyError
 
@@ -49,8 +48,8 @@ def test_samples_follow_as_steps_of_the_same_hosts(worker, policy):
             assert np.array_equal(part.dones[step], done)
             assert np.array_equal(part.next_observations[step], finals if done.any() else seen)
     assert parts[1].dones.sum() == HOSTS
-    assert sum(one.ticks for one in parts[0].happened.values()) == parts[0].size == 8 * HOSTS
-    assert (len(parts[0].episode_steps), set(parts[1].episode_steps)) == (0, {EPISODE_STEPS})
+    assert sum(one.ticks for one in parts[0].counts.happened.values()) == parts[0].size == 8 * HOSTS
+    assert (len(parts[0].counts.episode_steps), set(parts[1].counts.episode_steps)) == (0, {EPISODE_STEPS})
 
 
 def test_masked_moves_are_never_made(worker, policy):

@@ -1,7 +1,8 @@
 """Training on testbeds that come late, leave and die: all that are there act at once, and everything is counted."""
 
-import functools
-from types import SimpleNamespace
+import itertools
+from dataclasses import replace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,85 +16,101 @@ from stable_baselines3.common.buffers import ReplayBuffer
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from rlctl.agents.served.bundle import load
+from rlctl.agents.served.bundle_writer import as_file
+from rlctl.agents.served.card import ObservationTable
 from rlctl.agents.training.algorithms import make
 from rlctl.agents.training.cluster.connection import connected
 from rlctl.agents.training.cluster.nodes import Node
-from rlctl.agents.training.host_kinds import HostShare, load_hosts, present
+from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.learn import learn
 from rlctl.agents.training.recipe import load_recipe
-from rlctl.agents.training.rollouts import cluster_env, runners
-from rlctl.agents.training.rollouts.cluster_env import ClusterEnv, Rollouts, nth_seed
+from rlctl.agents.training.rollouts import cluster_env
+from rlctl.agents.training.rollouts.cluster_env import Rollouts, nth_seed
 from rlctl.agents.training.rollouts.learners import ROLLOUT_CLASSES, extend
-from rlctl.agents.training.rollouts.runners import Lost, Planned, Runner, Runners
-from rlctl.agents.training.rollouts.sample import RolloutSample
-from rlctl.agents.training.rollouts.tally import HostTally, Tally
-from rlctl.agents.training.rollouts.worker import SimWorker
-from rlctl.agents.training.training_run import Ending, TrainingRun
+from rlctl.agents.training.rollouts.worker import Orders, RolloutSample
+from rlctl.agents.training.training_run import Ending, HostTally, Tally, TrainingRun
 from rlctl.agents.training.trial import Course
 from rlctl.bench.scenarios import load_scenario
+from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import ConfigError, HostError, PolicyError
 
 pytestmark = pytest.mark.train
 
 HOSTS, LAGS = load_hosts(), (1, 0)
-
-
-class Here:
-    """Runners in this process; each is lost at one of its samples, or never."""
-
-    def __init__(self, *lost_at, count=6, lags=LAGS):
-        self.all, self.why, self._asked, self._lost_at = [], "", [], {}
-        for number, at in enumerate(lost_at):
-            worker = SimWorker(groups(count), lags, nth_seed(0, count, 0, number), number)
-            one = Runner(f"t{number}", Planned("simulated", None), ("n", number), worker, count)
-            self.all.append(one)
-            self._lost_at[one] = at
-
-    @property
-    def idle(self):
-        return list(self.all)
-
-    def look(self):
-        pass
-
-    def ask(self, one, orders, policy):
-        self._asked.append((one, orders, policy))
-
-    def arrivals(self, _):
-        asked, self._asked = self._asked, []
-        came = []
-        for one, orders, policy in reversed(asked):  # in any order
-            self._lost_at[one] -= 1
-            if self._lost_at[one] == 0:
-                self.all.remove(one)
-                came.append((one, Lost("killed")))
-            else:
-                came.append((one, one.actor.sample(orders, policy)))
-        return came
-
-    def close(self):
-        for one in self.all:
-            one.actor.close()
+SHORT = HOSTS.model_copy(update={"episode_steps": 10})
 
 
 NEVER = 10**6
+GONE = cluster_env.exceptions.ActorDiedError()
+NODE = Node("12" * 28, "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
+FIRST, SECOND = "10.0.0.1-1212", "10.0.0.1-1212-2"
 
 
-def groups(count):
-    short = HOSTS.model_copy(update={"episode_steps": 10})
-    return tuple(HostShare.of(kind, number, short) for kind, number in present(HOSTS, count))
+class Actors:
+    """Ray in this process; its n-th actor has an error at one of its samples, or at 0, where it begins."""
+
+    def __init__(self, errors):
+        self.errors, self.begun = errors, 0
+
+    put = staticmethod(lambda policy: policy)
+    wait = staticmethod(lambda references, **_: (references, []))
+    kill = staticmethod(lambda _: None)
+
+    def remote(self, _):
+        return self
+
+    def options(self, **_):
+        actor, number, calls = SimpleNamespace(), self.begun, itertools.count()
+        self.begun += 1
+
+        def called(function):
+            at, error = self.errors.get(number, (NEVER, None))
+
+            def answer():
+                if next(calls) == at:
+                    raise error
+                return function()
+
+            return answer
+
+        def begin():
+            actor.worker = actor.start()
+            return actor.worker.count, actor.worker.tick_seconds
+
+        def begun(start, _):
+            actor.start = start
+            return called(begin)
+
+        actor.begin = SimpleNamespace(remote=begun)
+        actor.sample = SimpleNamespace(remote=lambda *given: called(lambda: actor.worker.sample(*given)))
+        actor.close = SimpleNamespace(remote=lambda: None)
+        return SimpleNamespace(remote=lambda: actor)
 
 
 @pytest.fixture
-def make_it(monkeypatch):
-    """Makes an environment over runners in this process, and a learner on it."""
-    monkeypatch.setattr(cluster_env.ray, "put", lambda policy: policy)
+def acting(monkeypatch):
+    """Makes actors in this process, and where they are."""
+
+    def make_one(errors=MappingProxyType({}), testbeds=2.0, said=()):
+        actors = Actors(errors)
+        monkeypatch.setattr(cluster_env, "ray", actors)
+        monkeypatch.setattr(cluster_env, "result_of", lambda reference: reference())
+        node = replace(NODE, resources=NODE.resources | {"testbed": testbeds})
+        return actors, Rollouts(SimpleNamespace(nodes=[node]), say=getattr(said, "append", lambda _: None))
+
+    return make_one
+
+
+@pytest.fixture
+def make_it(acting):
+    """Makes an environment of two testbeds in this process, the second of which is lost, and a learner on it."""
     envs = []
 
-    def make_one(algorithm, *lost_at, **changes):
+    def make_one(algorithm, lost_at=NEVER, **changes):
         recipe, _ = load_recipe(algorithm).fitted(1000, None, 12)
         recipe = recipe.model_copy(update={"lags": LAGS, "batch_size": 48} | changes)
-        env = ClusterEnv(Here(*lost_at), 12, LAGS, [one.kind.name for one in groups(6)], Tally())
+        _, rollouts = acting({1: (lost_at, GONE)})
+        env = rollouts.env(SHORT, 12, 0, LAGS, 0, Tally())
         envs.append(env)
         model = make(algorithm, recipe, env, lambda: 1.0, ROLLOUT_CLASSES)
         model._setup_learn(1000, None)
@@ -124,7 +141,7 @@ def collected(model, env):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "maskable-ppo"])
 def test_a_rollout_is_rated_as_the_learner_would(algorithm, make_it):
-    model, env = make_it(algorithm, NEVER, NEVER, n_steps=12)
+    model, env = make_it(algorithm, n_steps=12)
     buffer = collected(model, env)
     assert buffer.buffer_size * buffer.n_envs == model.num_timesteps == 12 * 12
     assert env.tally.total("learned") == 12 * 12
@@ -140,7 +157,7 @@ def test_a_rollout_is_rated_as_the_learner_would(algorithm, make_it):
 
 
 def test_a_cut_off_episode_counts_its_last_value(make_it):
-    model, env = make_it("ppo", NEVER, NEVER, n_steps=10, batch_size=60)
+    model, env = make_it("ppo", n_steps=10, batch_size=60)
     samples, real = [], env.sample
     env.sample = lambda *given: samples.append(real(*given)) or samples[-1]
     buffer = collected(model, env)
@@ -152,16 +169,16 @@ def test_a_cut_off_episode_counts_its_last_value(make_it):
 
 
 def test_the_rollout_of_a_lost_testbed_is_counted(make_it):
-    model, env = make_it("ppo", NEVER, 2, n_steps=12)
+    model, env = make_it("ppo", 2, n_steps=12)
     assert collected(model, env).n_envs == 12
     assert collected(model, env).n_envs == 6
-    assert env.tally.hosts["t1"] == HostTally("simulated", learned=72, lost=72, losses=1)
+    assert env.tally.hosts[SECOND] == HostTally("simulated", learned=72, lost=72, losses=1)
     assert collected(model, env).actions.size == 144, "the other one does its part from now on"
     assert env.tally.total("learned") == model.num_timesteps
 
 
 def test_dqn_makes_the_updates_of_its_recipe(make_it):
-    model, env = make_it("dqn", NEVER, 3, learning_starts=0, gradient_steps=4)
+    model, env = make_it("dqn", 3, learning_starts=0, gradient_steps=4)
     updates = 0
     for _ in range(12):
         came = model.collect_rollouts(env, Going(), model.train_freq, model.replay_buffer, learning_starts=0)
@@ -170,12 +187,12 @@ def test_dqn_makes_the_updates_of_its_recipe(make_it):
     assert model._n_updates == pytest.approx(updates, abs=1.0)
     assert model.replay_buffer.pos == model.num_timesteps == env.tally.total("learned")
     counts = env.take_counts()
-    assert sum(one.ticks for one in counts.happened) == model.num_timesteps
+    assert sum(one.ticks for one in counts.happened.values()) == model.num_timesteps
     assert set(counts.episode_steps) == {10}
 
 
 def test_dqn_makes_no_updates_before_it_learns(make_it):
-    model, env = make_it("dqn", NEVER, learning_starts=200, gradient_steps=4)
+    model, env = make_it("dqn", learning_starts=200, gradient_steps=4)
     while model.num_timesteps <= 200:
         came = model.collect_rollouts(env, Going(), model.train_freq, model.replay_buffer, learning_starts=200)
     model.train(gradient_steps=4, batch_size=48)
@@ -203,7 +220,7 @@ def test_a_full_replay_buffer_forgets_the_oldest():
 
 def test_dqn_over_several_steps_is_refused(make_it):
     with pytest.raises(ConfigError, match="lockstep"):
-        make_it("dqn", NEVER, n_steps=3)
+        make_it("dqn", n_steps=3)
 
 
 def test_no_two_testbeds_share_a_host():
@@ -213,72 +230,41 @@ def test_no_two_testbeds_share_a_host():
 
 
 def test_more_hosts_than_seeds_are_refused():
-    node = Node("1234", "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
     with pytest.raises(ConfigError, match="40000 hosts are 20000 on each of 2 testbeds; 16384 are the most"):
-        Rollouts(SimpleNamespace(nodes=[node])).env(HOSTS, 40_000, 0, LAGS, 0, Tally())
+        Rollouts(SimpleNamespace(nodes=[NODE])).env(HOSTS, 40_000, 0, LAGS, 0, Tally())
 
 
 @pytest.fixture
-def scripted(monkeypatch):
-    """Runners of two places on one node, whose actors are a script: what each call gives, in order."""
-    scripts, began, said = {}, [], []
+def sampled(acting, linear, monkeypatch):
+    """Numbers of hosts of three samples of two testbeds, how many actors were begun, and what was said."""
+    monkeypatch.setattr(cluster_env, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_env, "RETRY_SECONDS", 0.0)
+    size = ObservationTable.here(LAGS).size
+    policy = as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
 
-    class Options:
-        def options(self, **_):
-            return self
+    def sample(errors):
+        actors, rollouts = acting(errors, said=(said := []))
+        env = rollouts.env(SHORT, 12, 0, LAGS, 0, Tally())
+        return [env.sample(policy, Orders(1)).size for _ in range(3)], actors.begun, said
 
-        def remote(self):
-            script = scripts[len(began) % 2]
-            began.append(script)
-            call = SimpleNamespace(remote=lambda *_: functools.partial(lambda came: came, script.pop(0)))
-            return SimpleNamespace(begin=call, sample=call, close=SimpleNamespace(remote=lambda: None))
-
-    def result_of(reference):
-        if isinstance(came := reference(), Exception):
-            raise came
-        return came
-
-    monkeypatch.setattr(runners.ray, "remote", lambda _: Options())
-    monkeypatch.setattr(runners.ray, "wait", lambda references, **_: (references, []))
-    monkeypatch.setattr(runners, "result_of", result_of)
-    monkeypatch.setattr(runners, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(runners, "RETRY_SECONDS", 0.0)
-    node = Node("12" * 28, "10.0.0.1", {"CPU": 2.0, "testbed": 2.0})
-    made = Runners(SimpleNamespace(nodes=[node]), lambda *_: Planned("simulated", None), said.append)
-    return SimpleNamespace(all=made, scripts=scripts, began=began, said=said)
+    return sample
 
 
-def rounds(scripted, count):
-    came = []
-    for _ in range(count):
-        scripted.all.look()
-        came += scripted.all.arrivals(0.0)
-        for one in scripted.all.idle:
-            scripted.all.ask(one, None, None)
-    return came
+def test_a_testbed_that_cannot_begin_is_left_out(sampled):
+    hosts, begun, said = sampled({1: (0, HostError("nginx is not installed"))})
+    assert (hosts, begun) == ([6, 6, 6], 2)
+    assert said == [f"testbed {FIRST}: 6 simulated", f"testbed {SECOND} is left out: nginx is not installed"]
 
 
-def test_a_testbed_that_cannot_begin_is_left_out(scripted):
-    scripted.scripts |= {0: [(2, 0.0), "one", "two", "three", "four"], 1: [HostError("nginx is not installed")]}
-    assert [result for _, result in rounds(scripted, 4)] == ["one", "two", "three"]
-    assert len(scripted.began) == 2
-    assert scripted.said[-1] == "testbed 10.0.0.1-1212-2 is left out: nginx is not installed"
+def test_a_testbed_that_is_lost_begins_anew(sampled):
+    hosts, begun, said = sampled({1: (2, GONE)})
+    assert (hosts, begun) == ([12, 6, 12], 3)
+    assert said[2].startswith(f"testbed {SECOND} is lost: ")
 
 
-def test_a_testbed_that_is_lost_begins_anew(scripted):
-    gone = runners.exceptions.ActorDiedError()
-    scripted.scripts |= {0: [(2, 0.0), *"abcdef"], 1: [(2, 0.0), "b", gone]}
-    rounds(scripted, 3)
-    scripted.scripts[0] = scripted.scripts[1] = [(3, 0.0), *["new"] * 4]
-    came = rounds(scripted, 3)
-    assert len(scripted.began) == 3
-    assert any(result == "new" for _, result in came)
-
-
-def test_what_is_wrong_everywhere_ends_it(scripted):
-    scripted.scripts |= {0: [(2, 0.0), PolicyError("diverged")], 1: [(2, 0.0), "b"]}
+def test_what_is_wrong_everywhere_ends_it(sampled):
     with pytest.raises(PolicyError, match="diverged"):
-        rounds(scripted, 2)
+        sampled({0: (1, PolicyError("diverged"))})
 
 
 def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
@@ -289,18 +275,13 @@ def run_of(folder, algorithm="ppo", timesteps=3000, **changes):
     return TrainingRun(algorithm, recipe.model_copy(update={"batch_size": 64}), HOSTS, (course,), folder, **given)
 
 
-def test_what_a_killed_run_lost_counts_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster_env.ray, "put", lambda policy: policy)
-
-    class Mine:
-        def env(self, _hosts, count, _seed, lags, _block, tally):
-            return ClusterEnv(Here(NEVER, lags=lags), count, lags, [one.kind.name for one in groups(6)], tally)
-
+def test_what_a_killed_run_lost_counts_once(acting, tmp_path):
+    _, mine = acting(testbeds=1.0)
     asked = iter([False] * 5)
-    before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=Mine())
+    before = learn(run_of(tmp_path), stopped=lambda: next(asked, True), rollouts=mine)
     assert before.tally.total("learned") >= before.timesteps > 0
-    Tally({"t0": HostTally("simulated", learned=10**6)}).write(tmp_path)  # as the curves had it when it was killed
-    again = learn(run_of(tmp_path, timesteps=before.timesteps + 500, resume=True), rollouts=Mine())
+    Tally({FIRST: HostTally("simulated", learned=10**6)}).write(tmp_path)  # as the curves had it when it was killed
+    again = learn(run_of(tmp_path, timesteps=before.timesteps + 500, resume=True), rollouts=mine)
     assert 10**6 > again.tally.total("learned") >= again.timesteps > before.timesteps
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from rlctl.agents.training.host_groups import Happened
-from rlctl.agents.training.rollouts.sample import RolloutSample, choose, join_samples
-from rlctl.agents.training.rollouts.tally import FILE, Tally
+from rlctl.agents.training.host_groups import Counts, Happened
+from rlctl.agents.training.rollouts.worker import RolloutSample, choose, join_samples
+from rlctl.agents.training.training_run import ROLLOUTS, Tally
 
 
 def test_moves_are_drawn_by_the_policys_preference():
@@ -26,16 +26,14 @@ def test_joined_samples_keep_hosts_apart():
     def part(first, hosts):
         numbers = first + np.arange(2 * hosts, dtype=np.float32).reshape(2, hosts)
         seen = np.stack([numbers, numbers], axis=2)
-        kinds = {"a": Happened(ticks=2.0 * hosts)}
-        return RolloutSample(
-            seen, seen + 1, numbers.astype(int), numbers, numbers > 1e9, happened=kinds, episode_rewards=[1.0]
-        )
+        counts = Counts({"a": Happened(ticks=2.0 * hosts)}, (1.0,))
+        return RolloutSample(seen, seen + 1, numbers.astype(int), numbers, numbers > 1e9, counts=counts)
 
     both = join_samples([part(0, 2), part(10, 1)])
     assert both.actions.tolist() == [[0, 1, 10], [2, 3, 11]]
     assert both.next_observations[1, :, 0].tolist() == [3, 4, 12]
-    assert both.happened["a"].ticks == both.size == 6
-    assert both.episode_rewards == [1.0, 1.0]
+    assert both.counts.happened["a"].ticks == both.size == 6
+    assert both.counts.episode_rewards == (1.0, 1.0)
     assert both.masks is None
 
 
@@ -53,5 +51,5 @@ def test_the_tally_survives_a_session(tmp_path):
         ("a", "simulated", "15", "0", "0"),
         ("b", "live-nginx", "0", "7", "1"),
     ]
-    (tmp_path / FILE).write_text('{"a": {"kind": "simulated", "learned": 3, "stale": 9, "segments": 2}}')
+    (tmp_path / ROLLOUTS).write_text('{"a": {"kind": "simulated", "learned": 3, "stale": 9, "segments": 2}}')
     assert Tally.read(tmp_path).total("learned") == 3, "of an rlctl that counted more"

@@ -93,12 +93,13 @@ def test_groups_are_what_they_are_alone():
         work += [(one["be_work"] * price).sum() / WORK for one, price in zip(terms, prices, strict=True)]
         overridden += [(one["override"] < 0.0).sum() for one in terms]
     counts = together.take_counts()
-    assert [one.ticks for one in counts.happened] == [3 * STEPS, 2 * STEPS]
-    assert np.array_equal([one.missed for one in counts.happened], missed)
-    assert np.allclose([one.be_work for one in counts.happened], work)
-    assert np.array_equal([one.overridden for one in counts.happened], overridden)
+    happened = counts.happened.values()
+    assert [one.ticks for one in happened] == [3 * STEPS, 2 * STEPS]
+    assert np.array_equal([one.missed for one in happened], missed)
+    assert np.allclose([one.be_work for one in happened], work)
+    assert np.array_equal([one.overridden for one in happened], overridden)
     assert sorted(counts.episode_steps) == [STEPS - 10] * 2 + [STEPS] * 3
-    assert [one.ticks for one in together.take_counts().happened] == [0, 0]
+    assert [one.ticks for one in together.take_counts().happened.values()] == [0, 0]
 
 
 def test_hosts_that_cannot_learn_together_are_refused(env):

@@ -17,7 +17,6 @@ from rlctl.commands import train_live
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import HostError
 from rlctl.envs.yaml_edge import configs_folder
-from rlctl.learn.live_plan import fine_tune
 from tests.doubles.bed import Bed
 from tests.doubles.command import refused
 from tests.doubles.plant import BreakingPlant, FakePlant
@@ -62,7 +61,7 @@ def words(quick, model, folder, *more):
 
 
 def on(bed, monkeypatch):
-    monkeypatch.setattr(train_live, "fine_tune", lambda *given, export: fine_tune(*given, bed, export=export))
+    monkeypatch.setattr(train_live, "Testbed", bed)
 
 
 def assert_restored(bed):

@@ -12,8 +12,7 @@ from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
 from rlctl.commands.arguments import command_line
 from rlctl.envs.errors import ConfigError
-from rlctl.learn.live_plan import live_testbed
-from rlctl.learn.plan import TrainingOptions, new_plan
+from rlctl.learn.plan import TrainingOptions, live_testbed, new_plan
 
 pytestmark = pytest.mark.train
 
