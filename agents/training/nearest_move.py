@@ -5,41 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.policy import Policy
-from rlctl.envs.actions import MOVES, decode
+from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.observation import Observation
 
 SAME_CPUS = 1e-4
 """Quotas that differ by less are one: the kernel counts in microseconds of a period."""
-
-
-class InMoves(Policy):
-    """A policy in a network's place: its answer, `chosen`, is always one of the moves, an index into MOVES."""
-
-    masked, note, remarks = True, "", ()
-    observation: Observation
-    chosen: int
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self.name, self.shielded, self.weight, self.needs = policy.name, policy.shielded, policy.weight, policy.needs
-
-    def start(self, limits: Limits) -> Allocation:
-        """As the policy does."""
-        self.limits = limits
-        return self._policy.start(limits)
-
-    def act(self, observation: Observation) -> int:
-        """Its move if that is allowed, or the allowed one nearest to what it asks for; index into MOVES."""
-        self.observation, mask = observation, observation.mask
-        action = self._policy.act(observation)
-        if isinstance(action, (int, np.integer)) and (mask is None or (action >= 0 and mask[action])):
-            self.chosen = int(action)
-        else:
-            wanted = decode(action, observation.current, self.limits)
-            self.chosen = nearest_move(wanted, observation.current, self.limits, mask)
-        return self.chosen
 
 
 def nearest_move(

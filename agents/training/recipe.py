@@ -62,6 +62,7 @@ def _is_history(value: tuple[int, ...]) -> tuple[int, ...]:
 
 Schedule = Annotated[float | str, AfterValidator(_is_schedule)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Below = Annotated[float, Field(ge=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0.0)]
 Activation = Literal["tanh", "relu", "elu"]
@@ -222,6 +223,52 @@ class QuantileDqn(OffPolicy):
     policy_kwargs: QuantileNetwork = QuantileNetwork()
 
 
+class OfflineRecipe(Strict):
+    """What both algorithms have.
+
+    Attributes:
+        n_updates: Steps of the optimiser in all.
+        rounds: Between them the policy is judged so many times, and the best one is kept.
+        learning_rate: A number, or `lin_` and one, which falls to a twentieth of it.
+        batch_size: Transitions of an update.
+        gamma: Discount; also of the off-policy value by which policies are judged.
+        work: Worth of BE's work by a violation, in place of `rlctl.envs.reward.WORK`; none takes what each of the
+            dataset's sources says, which is WORK for real hosts.
+        held_out: Share of the episodes that is judged on and not learned from.
+        max_grad_norm: Gradients are cut to it.
+    """
+
+    n_updates: Count
+    rounds: Count = 8
+    learning_rate: Schedule
+    batch_size: Count
+    gamma: Below = 0.9
+    work: Positive | None = None
+    held_out: Below = 0.1
+    max_grad_norm: Positive = 10.0
+
+
+class Cloning(OfflineRecipe):
+    """Behaviour cloning of one policy."""
+
+    policy_kwargs: NetworkRecipe = NetworkRecipe()
+
+
+class Conservative(OfflineRecipe):
+    """Conservative Q-learning, CQL(H) of Kumar et al. (NeurIPS 2020), on a quantile network.
+
+    Attributes:
+        target_update_interval: Updates between two target networks.
+        alpha: Weight of the conservative term.
+        temperature: Of its soft maximum, in units of the reward: differences of values that are less hardly count.
+    """
+
+    policy_kwargs: QuantileNetwork = QuantileNetwork()
+    target_update_interval: Count
+    alpha: float = Field(ge=0.0)
+    temperature: Positive
+
+
 def _divisor(of: int, most: int) -> int:
     """The largest divisor not above a number: minibatches of one size."""
     return next(size for size in range(min(most, of), 0, -1) if of % size == 0)
@@ -237,6 +284,9 @@ ALGORITHMS: Mapping[str, type[Recipe]] = MappingProxyType(
     }
 )
 """What `--algo` may be, and what its file may say."""
+
+OFFLINE: Mapping[str, type[OfflineRecipe]] = MappingProxyType({"bc": Cloning, "cql": Conservative})
+"""What `--algo` may be with `--offline`, and what its file may say."""
 
 
 NO_RECURRENT = (

@@ -108,8 +108,7 @@ def refuse_models(names: Collection[str]) -> None:
 
 def fitted(ticks: Sequence[Tick], lc_cpus: float, time_scale: float) -> PrmModel:
     """PRM's threshold model of ticks with the LC alone; ConfigError: no scikit-learn is installed, or BE ran in all."""
-    from rlctl.agents.training.fit_prm import fit
-    from rlctl.agents.training.prm_records import read_rows
+    from rlctl.agents.training.fit_prm import fit, read_rows
 
     with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
         write_ticks(Path(file.name), ticks)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rlctl.agents.training.host_kinds import load_hosts
-from rlctl.agents.training.offline.origin import DatasetFolder, Origin, dataset_folder, read_origin, require_minari
+from rlctl.agents.training.offline.dataset import DatasetFolder, Origin, dataset_folder, read_origin, require_minari
 from rlctl.agents.training.offline.writer import Recording, write
 from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.participants import no_idle_class, refuse_models

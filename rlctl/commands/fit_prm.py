@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command; FILE is written whole or not at all."""
-    from rlctl.agents.training.fit_prm import fit
-    from rlctl.agents.training.prm_records import read_rows
+    from rlctl.agents.training.fit_prm import fit, read_rows
 
     check_free(args.out, overwrite=args.overwrite)
     with Damages() as damaged:

@@ -7,10 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.agents.training.offline.dataset import read
-from rlctl.agents.training.offline.origin import DatasetFolder, Origin, dataset_folder, read_origin
-from rlctl.agents.training.offline.recipe import OFFLINE, OfflineRecipe
-from rlctl.agents.training.recipe import recipe_file
+from rlctl.agents.training.offline.dataset import DatasetFolder, Origin, dataset_folder, read, read_origin
+from rlctl.agents.training.recipe import OFFLINE, OfflineRecipe, recipe_file
 from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError

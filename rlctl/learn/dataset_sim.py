@@ -19,11 +19,12 @@ from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import PolicyRunner
 from rlctl.agents.training.host_kinds import Hosts, first_seed, present, readings_without
 from rlctl.agents.training.live.bounded import around
-from rlctl.agents.training.nearest_move import InMoves
+from rlctl.agents.training.nearest_move import nearest_move
 from rlctl.agents.training.offline.writer import Recording
 from rlctl.agents.training.trial import Course
 from rlctl.bench.participants import policy_for
 from rlctl.bench.sim_scenario import SimScenario
+from rlctl.envs.actions import decode
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.allocations import Allocations, useful_moves
 from rlctl.envs.observation import Observation
@@ -127,26 +128,42 @@ def record(ground: RecordingPlan, managers: Sequence[str], explore: float, seed:
     )
 
 
-class _Exploring(InMoves):
-    """A manager in the network's place that now and then takes a neighbour of its move."""
+class _Exploring(Policy):
+    """A manager in a network's place that answers in moves, and now and then takes a neighbour of its move.
 
+    Attributes:
+        chosen, move: Its own move, an index into MOVES, and the one that was taken.
+    """
+
+    masked, note, remarks = True, "", ()
+    observation: Observation
+    chosen: int
     move: int
-    """Index into MOVES of the last answer; `chosen` is the manager's own."""
 
     def __init__(self, policy: Policy, explore: float, dice: np.random.Generator) -> None:
-        super().__init__(policy)
-        self._explore, self._dice = explore, dice
+        self._policy, self._explore, self._dice = policy, explore, dice
+        self.name, self.shielded, self.weight, self.needs = policy.name, policy.shielded, policy.weight, policy.needs
+
+    def start(self, limits: Limits) -> Allocation:
+        """As the manager does."""
+        self._limits = limits
+        return self._policy.start(limits)
 
     def act(self, observation: Observation) -> int:
-        """The move, or one of its neighbours."""
-        mask = observation.mask
+        """The allowed move that is nearest to what the manager asks for, or one of its neighbours."""
+        current, limits, mask = observation.current, self._limits, observation.mask
         if mask is None:
-            mask = useful_moves(Allocations.same(observation.current, 1), self.limits)[0]
-        chosen = super().act(replace(observation, mask=mask))
-        self.move = chosen
+            mask = useful_moves(Allocations.same(current, 1), limits)[0]
+        self.observation = replace(observation, mask=mask)
+        action = self._policy.act(self.observation)
+        if isinstance(action, (int, np.integer)) and action >= 0 and mask[action]:
+            self.chosen = int(action)
+        else:
+            self.chosen = nearest_move(decode(action, current, limits), current, limits, mask)
+        self.move = self.chosen
         if self._dice.random() < self._explore:
-            neighbours = mask & around(chosen, observation.current, self.limits)
-            neighbours[chosen] = False
+            neighbours = mask & around(self.chosen, current, limits)
+            neighbours[self.chosen] = False
             if neighbours.any():
                 self.move = int(self._dice.choice(np.flatnonzero(neighbours)))
         return self.move

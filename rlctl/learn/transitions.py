@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.agents.training.offline.origin import TERMS, Source
+from rlctl.agents.training.offline.dataset import TERMS, Source
 from rlctl.agents.training.offline.writer import Episode, Recording
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import OLD_PERIODS

@@ -30,10 +30,8 @@ from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from rlctl.agents.training.algorithms import head_of, logits_of, network_of, share_gradients, tensor_logits
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.agents.training.offline.dataset import Dataset
-from rlctl.agents.training.offline.origin import TERMS, Origin
-from rlctl.agents.training.offline.recipe import Conservative, OfflineRecipe
-from rlctl.agents.training.recipe import linear
+from rlctl.agents.training.offline.dataset import TERMS, Dataset, Origin
+from rlctl.agents.training.recipe import Conservative, OfflineRecipe, linear
 from rlctl.envs.actions import MOVES, discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError

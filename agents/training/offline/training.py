@@ -26,7 +26,7 @@ from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
 from rlctl.agents.training.evaluations import Judge
-from rlctl.agents.training.offline.dataset import Dataset
+from rlctl.agents.training.offline.dataset import Dataset, Origin
 from rlctl.agents.training.offline.learners import (
     Cloner,
     ConservativeLearner,
@@ -36,9 +36,7 @@ from rlctl.agents.training.offline.learners import (
     rewards_of,
     value_of,
 )
-from rlctl.agents.training.offline.origin import Origin
-from rlctl.agents.training.offline.recipe import OfflineRecipe
-from rlctl.agents.training.recipe import linear
+from rlctl.agents.training.recipe import OfflineRecipe, linear
 from rlctl.agents.training.trial import Course
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.observation import LAGS

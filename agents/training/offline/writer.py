@@ -26,8 +26,17 @@ from numpy.typing import NDArray
 from rlctl import __version__
 from rlctl.agents.served import bundle
 from rlctl.agents.training.host_kinds import validation_seed
-from rlctl.agents.training.offline.dataset import Floats, Whole
-from rlctl.agents.training.offline.origin import KEY, TERMS, DatasetFolder, Origin, PolicyCounts, Source, require_minari
+from rlctl.agents.training.offline.dataset import (
+    KEY,
+    TERMS,
+    DatasetFolder,
+    Floats,
+    Origin,
+    PolicyCounts,
+    Source,
+    Whole,
+    require_minari,
+)
 from rlctl.envs.actions import MOVES, MOVES_VERSION, discrete_space
 from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Flags

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.prm_model import Method, PrmModel
-from rlctl.agents.training.fit_prm import fence, fit
-from rlctl.agents.training.prm_records import PrmRow, read_rows
+from rlctl.agents.training.fit_prm import PrmRow, fence, fit, read_rows
 from rlctl.cli import main
 from rlctl.envs.errors import ConfigError
 

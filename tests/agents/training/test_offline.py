@@ -13,12 +13,10 @@ import torch
 from rlctl.agents.served.bundle import load
 from rlctl.agents.served.learned import LearnedPolicy
 from rlctl.agents.training.offline import learners
-from rlctl.agents.training.offline.dataset import Dataset
+from rlctl.agents.training.offline.dataset import Dataset, Origin, PolicyCounts, Source
 from rlctl.agents.training.offline.learners import Cloner, learner_of, parted, rewards_of, teacher_of, value_of
-from rlctl.agents.training.offline.origin import Origin, PolicyCounts, Source
-from rlctl.agents.training.offline.recipe import OFFLINE
 from rlctl.agents.training.offline.training import OfflineRun, learn_offline
-from rlctl.agents.training.recipe import recipe_file
+from rlctl.agents.training.recipe import OFFLINE, recipe_file
 from rlctl.agents.training.sb3_model import lags_of, load_model
 from rlctl.agents.training.trial import Course
 from rlctl.envs.actions import MOVES, MOVES_VERSION

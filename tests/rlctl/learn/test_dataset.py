@@ -10,8 +10,7 @@ import pytest
 
 from rlctl.agents.served import bundle
 from rlctl.agents.training.offline import writer as dataset_writer
-from rlctl.agents.training.offline.dataset import read
-from rlctl.agents.training.offline.origin import TERMS, dataset_folder, read_origin
+from rlctl.agents.training.offline.dataset import TERMS, dataset_folder, read, read_origin
 from rlctl.cli import main
 from rlctl.envs.actions import MOVES, discrete_space
 from rlctl.envs.allocation import Limits
