@@ -18,7 +18,7 @@ from rlctl.commands.arguments import positive
 from rlctl.commands.outputs import Damages, print_json
 from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.ticklog import log_files
+from rlctl.envs.replay import log_files
 from rlctl.log import top, why
 from rlctl.log.lookup import find, parse_moment
 from rlctl.log.max_load import ONLY, LoggedLoad

@@ -18,8 +18,7 @@ from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.partition.moving import Choice, Left
-from rlctl.envs.host.partition.record import Stage, current_record
-from rlctl.envs.host.partition.undo import undo
+from rlctl.envs.host.partition.record import Stage, current_record, undo
 from rlctl.log.progress import say
 from rlctl.report.page import render
 

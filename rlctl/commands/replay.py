@@ -9,7 +9,7 @@ from typing import Any
 
 from rlctl.commands.outputs import Damages, print_json
 from rlctl.envs.errors import CheckFailed, printable
-from rlctl.envs.ticklog import log_files
+from rlctl.envs.replay import log_files
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import Recheck, VerdictDifference, replay

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.commands.arguments import add_state, state_of
-from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import HostError, printable
 from rlctl.envs.host.cgroup.journal import JOURNAL, boot_id, load
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.partition.record import Stage, current_record
-from rlctl.envs.host.partition.undo import Undone, undo
+from rlctl.envs.host.partition.record import Stage, Undone, current_record, undo
 from rlctl.envs.testbed.leftovers import sweep
 
 DESCRIPTION = """Put back the original values that a controller journalled before it changed them, and remove what a
@@ -47,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     undone = _unfinished_partition(state, args.force)
     if args.json:
         testbeds = {"testbeds_cleared": swept.cleared, "testbeds_left": swept.left}
-        print_json({"ok": report.ok and undone.ok, **asdict(report), **testbeds, "partition": undone.as_json()})
+        told = {"ok": report.ok and undone.ok, **asdict(report), **testbeds, "partition": undone.as_json()}
+        print(json.dumps(told, default=str))
     else:
         print(report)
         if undone.note or undone.removed:
@@ -88,7 +88,8 @@ def _preview(state: Path, as_json: bool, absent: str) -> int:
     testbeds = sweep(dry_run=True).cleared
     if as_json:
         would = [{"path": entry.path, "original": entry.original} for entry in entries]
-        print_json({"would_restore": would, "would_undo_partition": unfinished, "would_clear_testbeds": testbeds})
+        told = {"would_restore": would, "would_undo_partition": unfinished, "would_clear_testbeds": testbeds}
+        print(json.dumps(told, default=str))
         return 0
     if unfinished:
         print("would take down the partition that was left half done")

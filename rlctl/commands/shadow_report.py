@@ -10,7 +10,8 @@ from rlctl.agents import catalogue
 from rlctl.commands.outputs import Damages, check_outputs, files_first, write_json
 from rlctl.commands.shadow_watch import policies_of
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.ticklog import LOG_NAME, Damage, log_files
+from rlctl.envs.replay import Damage, log_files
+from rlctl.envs.ticklog import LOG_NAME
 from rlctl.log.reader import read_log
 from rlctl.report.shadow_gate import Check, allows, gate_lines, load_gate, read_qos
 from rlctl.report.shadow_log import beside, read_watched, shadow_files

@@ -17,12 +17,10 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, reading
 from rlctl.envs.observation import Observer
-from rlctl.envs.replay import allocation_of, limits_of, usual_gap
+from rlctl.envs.replay import Damage, allocation_of, limits_of, log_files, usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.envs.ticklog import Damage, log_files
 from rlctl.learn.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
-from rlctl.log.header import limits_in, profile_in
-from rlctl.log.reader import LoggedTick, read_log
+from rlctl.log.reader import LoggedTick, limits_in, profile_in, read_log
 from rlctl.log.replay import begins_anew, digest_in, period_in, prepare_shield
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield

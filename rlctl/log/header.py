@@ -7,35 +7,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
-
-from pydantic import Field
 
 from rlctl import __version__
 from rlctl.agents.policy import Policy
-from rlctl.envs.actions import ALL_CPUS
-from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.host.cgroup.journal import boot_id
 from rlctl.envs.plant import Plant
-from rlctl.envs.yaml_edge import Strict
 from rlctl.log.record import Tick
-from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
 SCHEMA = 1
-
-
-class _Limits(Strict):
-    """`rlctl.envs.allocation.Limits` of some host that can be."""
-
-    cpus: int = Field(ge=1, le=ALL_CPUS)
-    lc_cpus: float = Field(gt=0.0, le=ALL_CPUS)
-    min_quota_cpus: float = Field(gt=0.0, le=ALL_CPUS)
-    levels: int = Field(ge=1, le=ALL_CPUS)
-    exclusive_cpus: int = Field(0, ge=0, le=ALL_CPUS)
-    least_weight: bool = False
-    can_freeze: bool = True
 
 
 def header_of(
@@ -74,27 +55,6 @@ def header_of(
         }
 
     return header
-
-
-def limits_in(header: Mapping[str, Any]) -> Limits | None:
-    """The host's limits that a header names; None when it names none that can be."""
-    try:
-        return Limits(**_Limits.model_validate(header.get("limits")).model_dump())
-    except (ValueError, RlctlError):
-        return None
-
-
-def profile_in(header: Mapping[str, Any]) -> Profile | None:
-    """The safety profile that a header holds; None when there is none, or it is not one of this rlctl."""
-    try:
-        return Profile.model_validate(header["shield"]["profile"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def run_in(header: Mapping[str, Any]) -> tuple[object, ...]:
-    """What two headers of the same run have in common, and no others."""
-    return tuple(repr(header.get(name)) for name in ("boot_id", "pid", "started"))
 
 
 def _name_and_hash(policy: Policy) -> dict[str, str]:

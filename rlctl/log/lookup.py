@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rlctl.envs.ticklog import Damage
+from rlctl.envs.replay import Damage
 from rlctl.log.reader import LoggedTick, read_log
 
 _AGO = re.compile(r"-(\d{1,9}(?:\.\d{1,6})?)([smhd])")

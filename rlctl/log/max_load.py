@@ -5,8 +5,7 @@ from __future__ import annotations
 from rlctl.envs.errors import printable
 from rlctl.envs.host.max_load import MaxLoad, window_of
 from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, Why, offered_rps
-from rlctl.log.header import limits_in
-from rlctl.log.reader import LoggedTick
+from rlctl.log.reader import LoggedTick, limits_in
 
 ONLY = "the LC"
 """Name of an LC that is the only one: a log does not say it."""

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
+from rlctl.envs.actions import ALL_CPUS
+from rlctl.envs.allocation import Limits
 from rlctl.envs.applications import Placement
+from rlctl.envs.errors import RlctlError
 from rlctl.envs.observation import MOST_PRICE
-from rlctl.envs.replay import allocation_of, telemetry_of
-from rlctl.envs.ticklog import Damage, Line, read_lines
+from rlctl.envs.replay import Damage, Line, allocation_of, read_lines, telemetry_of
+from rlctl.envs.yaml_edge import Strict
 from rlctl.log.record import Tick
+from rlctl.safety.profile import Profile
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
 
@@ -148,3 +154,36 @@ def _whole(value: object) -> int:
     if number < 0:
         raise ValueError(f"{value!r} is not a number that rlctl records")
     return number
+
+
+class _Limits(Strict):
+    """`rlctl.envs.allocation.Limits` of some host that can be."""
+
+    cpus: int = Field(ge=1, le=ALL_CPUS)
+    lc_cpus: float = Field(gt=0.0, le=ALL_CPUS)
+    min_quota_cpus: float = Field(gt=0.0, le=ALL_CPUS)
+    levels: int = Field(ge=1, le=ALL_CPUS)
+    exclusive_cpus: int = Field(0, ge=0, le=ALL_CPUS)
+    least_weight: bool = False
+    can_freeze: bool = True
+
+
+def limits_in(header: Mapping[str, Any]) -> Limits | None:
+    """The host's limits that a header names; None when it names none that can be."""
+    try:
+        return Limits(**_Limits.model_validate(header.get("limits")).model_dump())
+    except (ValueError, RlctlError):
+        return None
+
+
+def profile_in(header: Mapping[str, Any]) -> Profile | None:
+    """The safety profile that a header holds; None when there is none, or it is not one of this rlctl."""
+    try:
+        return Profile.model_validate(header["shield"]["profile"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def run_in(header: Mapping[str, Any]) -> tuple[object, ...]:
+    """What two headers of the same run have in common, and no others."""
+    return tuple(repr(header.get(name)) for name in ("boot_id", "pid", "started"))

@@ -14,8 +14,7 @@ from typing import Any
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import limits_of
-from rlctl.log.header import limits_in, profile_in, run_in
-from rlctl.log.reader import LoggedTick
+from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict

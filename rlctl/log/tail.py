@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from rlctl.envs.errors import ConfigError, reading
-from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, Line, decode_line
+from rlctl.envs.replay import Line
+from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, decode_line
 from rlctl.log.reader import LoggedTick, TickReader
 from rlctl.log.record import Tick
 

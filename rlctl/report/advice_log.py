@@ -15,13 +15,12 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
+from rlctl.envs.replay import Damage
 from rlctl.envs.sim.identify import HostRecord, spread
 from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Telemetry, number_or_nan, offered_rps
-from rlctl.envs.ticklog import Damage
 from rlctl.envs.workload import Weight
-from rlctl.log.header import limits_in, profile_in
 from rlctl.log.max_load import LoggedLoad
-from rlctl.log.reader import LoggedTick, read_log
+from rlctl.log.reader import LoggedTick, limits_in, profile_in, read_log
 from rlctl.log.replay import period_in
 from rlctl.safety.profile import Profile
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import allocation_of
-from rlctl.envs.ticklog import LOG_NAME, Damage, numbered_files, read_lines
+from rlctl.envs.replay import Damage, allocation_of, read_lines
+from rlctl.envs.ticklog import LOG_NAME, numbered_files
 from rlctl.log.reader import finite
 from rlctl.log.record import allocation_as_json
 from rlctl.log.writer import LogWriter

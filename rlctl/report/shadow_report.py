@@ -24,7 +24,7 @@ from rlctl.bench.intervals import Estimate, clustered_share, student_t
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import printable
-from rlctl.log.header import limits_in, profile_in
+from rlctl.log.reader import limits_in, profile_in
 from rlctl.log.replay import period_in
 from rlctl.report.page import render
 from rlctl.report.shadow_watch import Answer, Watched

@@ -27,8 +27,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
-from rlctl.log.header import limits_in, profile_in, run_in
-from rlctl.log.reader import LoggedTick
+from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
 from rlctl.log.replay import begins_anew, period_in, prepare_shield
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield

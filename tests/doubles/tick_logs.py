@@ -8,7 +8,8 @@ from typing import Any
 
 from rlctl.agents.policy import Policy
 from rlctl.envs.plant import Plant
-from rlctl.envs.ticklog import LOG_NAME, Damage, read_lines
+from rlctl.envs.replay import Damage, read_lines
+from rlctl.envs.ticklog import LOG_NAME
 from rlctl.log.header import header_of
 from rlctl.log.record import Recorder, Tee, TickLog
 from rlctl.loop.control import Controller

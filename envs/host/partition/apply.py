@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +21,7 @@ from rlctl.envs.host.cpulist import format_cpus, parse_cpus
 from rlctl.envs.host.partition import record
 from rlctl.envs.host.partition.moving import Choice, Left, Mover
 from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.record import FOLDER, HOST, MDEV, SHARED, Stage
-from rlctl.envs.host.partition.undo import defer_signals, undo_locked
+from rlctl.envs.host.partition.record import FOLDER, HOST, MDEV, SHARED, Stage, undo_locked
 from rlctl.envs.host.process import Task, affinity
 
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
@@ -90,6 +90,16 @@ def apply(
                     say(line)
             raise
         return Applied(tuple(work.made), dict(work.mover.moved), tuple(work.mover.left.values()))
+
+
+@contextlib.contextmanager
+def defer_signals() -> Iterator[None]:
+    """Signals that end or interrupt this process do so afterwards: a second Ctrl-C would leave a host divided."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def plan(platform: Platform, wish: Wish, *, layout: Layout, kernel: Kernel, proc: Path = Path("/proc")) -> Applied:

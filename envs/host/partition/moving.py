@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.kernel import Kernel, refusal, refusing
+from rlctl.envs.host.partition.record import listed, listing
 from rlctl.envs.host.process import Task, leader, read_task
 
 # Of looking for tasks that were forked meanwhile: a child of a moved task is in the new group already.
@@ -48,22 +49,6 @@ class Choice:
         process = read_task(leader(task.tid, proc), proc) if self.leave else None
         names = {str(one.tid) for one in (task, process) if one} | {one.name for one in (task, process) if one}
         return "left by your --leave" if self.leave & names else ""
-
-
-def listing(group: Path) -> Path:
-    """The file that lists a group's tasks and takes more: threads of v1, processes of v2, which moves none apart."""
-    v1 = group / "tasks"
-    return v1 if v1.exists() else group / "cgroup.procs"
-
-
-def listed(kernel: Kernel, group: Path) -> Sequence[int]:
-    """Tasks in a group itself; a threaded one of v2 lists none, as those are the processes of the group above."""
-    try:
-        return [int(word) for word in kernel.read(listing(group)).split()]
-    except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            return []
-        raise
 
 
 def tasks_in(kernel: Kernel, group: Path, proc: Path) -> list[Task]:

@@ -18,9 +18,9 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.apply import apply
+from rlctl.envs.host.partition.apply import apply, defer_signals
 from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.undo import defer_signals, undo
+from rlctl.envs.host.partition.record import undo
 from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from rlctl.envs.testbed.janitor import Janitor
 

@@ -25,8 +25,7 @@ from rlctl.envs.host.partition import moving
 from rlctl.envs.host.partition.apply import Applied, Wish, apply, plan
 from rlctl.envs.host.partition.moving import REAL_TIME_LEFT, Choice
 from rlctl.envs.host.partition.platform import Platform, load_platform
-from rlctl.envs.host.partition.record import FOLDER, Stage, read_record
-from rlctl.envs.host.partition.undo import Undone, undo
+from rlctl.envs.host.partition.record import FOLDER, Stage, Undone, read_record, undo
 from rlctl.envs.host.partition.view import rows, tasks_outside
 from rlctl.serve.workloads import lacking_partitions
 from tests.doubles.cgroup_kernel import FakeKernel

@@ -24,8 +24,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController
 from rlctl.envs.host.partition.apply import Applied, Wish, apply
 from rlctl.envs.host.partition.moving import Choice
 from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.record import read_record
-from rlctl.envs.host.partition.undo import Undone, undo
+from rlctl.envs.host.partition.record import Undone, read_record, undo
 from tests.doubles.meddling import dying
 from tests.waiting import until
 

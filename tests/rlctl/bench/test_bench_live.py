@@ -12,8 +12,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.telemetry import number
 from rlctl.envs.testbed.generator_source import as_client_saw
 from rlctl.envs.yaml_edge import configs_folder
-from rlctl.log.header import limits_in
-from rlctl.log.reader import read_log
+from rlctl.log.reader import limits_in, read_log
 from rlctl.safety.profile import DEFAULT
 from tests.needs import COMPILER, needs
 from tests.waiting import PATIENCE_SECONDS

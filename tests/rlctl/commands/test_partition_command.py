@@ -11,8 +11,7 @@ import pytest
 from rlctl.cli import main
 from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.record import FOLDER, Stage, plan_entry, stage_entry
-from rlctl.envs.host.partition.undo import Undone
+from rlctl.envs.host.partition.record import FOLDER, Stage, Undone, plan_entry, stage_entry
 
 Capture = pytest.CaptureFixture[str]
 NOTHING = {

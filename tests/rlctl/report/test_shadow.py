@@ -10,10 +10,9 @@ import pytest
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.observation import Frame
-from rlctl.envs.replay import limits_of
+from rlctl.envs.replay import limits_of, log_files
 from rlctl.envs.rows import LIMIT, row_of
 from rlctl.envs.telemetry import Missing, Why
-from rlctl.envs.ticklog import log_files
 from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
 from rlctl.log.tail import LogTail

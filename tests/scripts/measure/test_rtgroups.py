@@ -15,7 +15,7 @@ from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.undo import Undone
+from rlctl.envs.host.partition.record import Undone
 from rlctl.envs.host.resources.blockio import Disk, disks
 from rlctl.envs.host.topology import read_topology
 from rlctl.envs.testbed.janitor import Janitor
