@@ -20,11 +20,12 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
+from rlctl.envs.host.resources.powercap import Energy, rapl_zones
+from rlctl.envs.telemetry import Missing, Reading, Value
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.session import ahead
 from rlctl.serve.sharing import Sharing, SharingRules
-from scripts.studies.mixes.energy import EnergyMeter
 from scripts.studies.mixes.metrics import metrics_of
 from scripts.studies.mixes.perf_span import PerfSpan
 from scripts.studies.mixes.plan import Record, Turn
@@ -64,7 +65,6 @@ class Arena:
         self._stack = contextlib.ExitStack()
         self._layout: Layout
         self._janitor: Janitor
-        self._energy: EnergyMeter
         self._runs = 0
 
     def __enter__(self) -> Self:
@@ -81,7 +81,6 @@ class Arena:
             self._janitor = stack.enter_context(Janitor())
             self._top = self._group(stack, self._name)
             self._restrict(self._top)
-            self._energy = stack.enter_context(EnergyMeter())
             stack.enter_context(ahead())
             self._stack = stack.pop_all()
         return self
@@ -104,6 +103,7 @@ class Arena:
             self._runs += 1
             group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if turn.managed else 'unmanaged'}")
             counters = stack.enter_context(PerfSpan(self._name))
+            energy = stack.enter_context(contextlib.closing(Energy(rapl_zones())))
             launcher = stack.enter_context(Launcher(folder, group, self._janitor))
             manager = stack.enter_context(self._managed(group, folder)) if turn.managed else _Kernel(group)
             processes = {}
@@ -114,10 +114,9 @@ class Arena:
                 processes[instance.name] = process
             manager.tick(0.0)
             counters.begin()
-            self._energy.begin()
+            before = energy.joules()
             ended = _run_to_the_end(processes.values(), manager)
-            energy = self._energy.end()
-            metrics = metrics_of(max(ended.values()), energy, counters.end())
+            metrics = metrics_of(max(ended.values()), _used(before, energy.joules()), counters.end())
             results = {name: asdict(result) for name in ended if (result := _result(processes[name]))}
             return Record(turn, metrics, ended, manager.placements, results, manager.throttled_seconds)
 
@@ -147,6 +146,13 @@ class Arena:
         group.cpuset.set_cpus(self._cpus)
         if self._ground.quota_cpus < len(self._cpus):
             group.cpu.set_quota(Quota.of_cpus(self._ground.quota_cpus))
+
+
+def _used(before: float | Missing, after: float | Missing) -> Reading:
+    """Joules between two readings, or why they are not known."""
+    if isinstance(before, Missing) or isinstance(after, Missing):
+        return before if isinstance(before, Missing) else after  # type: ignore[return-value] # one of them is
+    return Value(after - before)
 
 
 def throttled_seconds(group: Path) -> float:
