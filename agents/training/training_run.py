@@ -148,7 +148,7 @@ class TrainingResult:
     tally: Tally | None = None
 
     def as_json(self) -> dict[str, object]:
-        """As `rlctl train --json` writes it; `scripts.studies.results` reads it back."""
+        """As `rlctl train --json` writes it; `scripts.studies.jobs` reads it back."""
         validation = {
             name: {metric: getattr(trial, metric).round(6).tolist() for metric in METRICS}
             for name, trial in self.best.trials.items()

@@ -20,18 +20,54 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import yaml
+from pydantic import BaseModel, ConfigDict, Field
 
 from rlctl.agents.training.host_kinds import Hosts, load_hosts
 from rlctl.agents.training.recipe import Recipe, as_document, load_recipe
 from rlctl.agents.training.run_folder import is_run, newest_checkpoint
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.whole_file import write_json
+from rlctl.envs.yaml_edge import load_model
 from rlctl.loop.stopping import handle_signals
-from scripts.studies.results import Result, read_result
 
 PLAN = "plan.json"
 LOOK_SECONDS = 0.2
+STOPPED = "stopped"
+"""How a run ended that somebody ended: it goes on when it is asked for again."""
+
+
+class Result(BaseModel):
+    """One run, as `TrainingResult.as_json` wrote it.
+
+    Attributes:
+        merit: By which policies are compared, see `rlctl.agents.training.evaluations`; the larger is the better.
+        validation: Scores of its best model, by scenario and metric, a value per seed.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    folder: Path
+    ending: str
+    timesteps: int
+    seconds: float
+    bundle: Path | None
+    merit: float
+    validation: dict[str, dict[str, tuple[float, ...]]] = Field(min_length=1)
+
+    @property
+    def is_finished(self) -> bool:
+        """True when its policy is there and it was not ended early."""
+        return self.ending != STOPPED and self.bundle is not None and (self.bundle / "card.json").is_file()
+
+    def mean(self, metric: str) -> float:
+        """One of METRICS, mean over scenarios and seeds."""
+        return float(np.mean([np.mean(one[metric]) for one in self.validation.values()]))
+
+
+class _File(BaseModel):
+    runs: tuple[Result, ...] = Field(min_length=1, max_length=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +111,9 @@ class TrainingJob:
 
 
 def finished(job: TrainingJob, out: Path) -> Result | None:
-    """What it came to, if it is done."""
+    """What it came to, if it is done; ConfigError: the file of that name is not one of `rlctl train --json`."""
     file = out / f"{job.name}.json"
-    result = read_result(file) if file.is_file() else None
+    result = load_model(_File, file).runs[0] if file.is_file() else None  # JSON is YAML
     return result if result and result.is_finished else None
 
 

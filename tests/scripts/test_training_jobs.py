@@ -155,3 +155,14 @@ def test_who_is_terminated_lets_its_runs_end(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_SECONDS) != 0
     assert log.read_text().split() == ["begun", "checkpoint"]
+
+
+def test_policy_that_loses_is_told_by_scenario(tmp_path):
+    found = runpy.run_path(str(ROOT / "scripts/train-shipped"), run_name="train-shipped")
+    lost = [("feedforward", "two-core", -0.65), ("feedforward", "noisy", -0.2), ("frozen", "noisy", -0.4)]
+    rows = [{"against": who, "scenario": name, "qos_guarantee_percent": {"mean": by}} for who, name, by in lost]
+    file = tmp_path / "evaluation.json"
+    file.write_text(json.dumps({"shields": {"responsive": {"differences": rows}}}))
+    assert found["worse"](file, "responsive") == [
+        "two-core: -0.65 points of QoS against feedforward, down to -0.25 are put up with"
+    ]

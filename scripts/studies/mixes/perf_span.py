@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,6 @@ from typing import Self
 
 from rlctl.envs.host.sensors.perf import perf_root
 from rlctl.envs.host.sensors.perf_parse import Count, parse_line
-from rlctl.envs.host.sensors.perf_process import start_perf
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 SPAN_EVENTS = (
@@ -29,7 +27,7 @@ ANSWER_SECONDS = 10.0
 
 
 class PerfSpan:
-    """One `perf stat` whose counters stand still until `begin` and again after `end`. A context manager.
+    """One `perf stat` from `begin` to `end`, which counts for as long as the `cat` that it runs. A context manager.
 
     Where it cannot count, every event is missing with the reason: a measurement without perf still has its times.
 
@@ -40,24 +38,37 @@ class PerfSpan:
     def __init__(
         self, group: str, events: Sequence[str] = SPAN_EVENTS, *, perf: str = "perf", proc: Path = Path("/proc")
     ) -> None:
-        self._events = tuple(events)
+        self._events, self._why = tuple(events), _unusable(group, perf, proc)
+        counted = ["-a", "--for-each-cgroup", group, "-e", ",".join(self._events)]
+        self._command = [perf, "stat", "-x;", *counted, "--", "cat"]
         self._stack = contextlib.ExitStack()
-        self._why = _unusable(group, perf, proc)
-        if not self._why:
-            try:
-                self._start(group, perf)
-            except OSError as error:
-                self._why = f"perf cannot be started: {error.strerror}"
+        self._printed = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
 
     def begin(self) -> None:
-        """Count from now on."""
-        self._order(b"enable\n")
+        """Count from now on: cat answers once perf has opened its counters and let it run."""
+        if self._why:
+            return
+        process = self._process = self._stack.enter_context(
+            subprocess.Popen(
+                self._command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed,
+                env={**os.environ, "LC_ALL": "C"},  # perf prints decimal commas where the locale has them
+                start_new_session=True,  # Ctrl-C is for whoever started it
+            )
+        )  # fmt: skip
+        self._stack.callback(process.kill)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"\n")
+        if not select.select([process.stdout], [], [], ANSWER_SECONDS)[0] or not process.stdout.read(1):
+            first = self._text().decode(errors="replace").split("\n\n")[0]
+            self._why = f"perf: {' '.join(first.split())[:300] or 'it does not answer'}"
 
     def end(self) -> Mapping[str, Reading]:
-        """Stop counting, and end perf; how often every event was counted, or seconds for task-clock."""
-        self._order(b"disable\n")
+        """End cat, and with it perf; how often every event was counted, or seconds for task-clock."""
         if not self._why:
-            self._process.send_signal(signal.SIGINT)  # it prints its counters and ends
+            assert self._process.stdin is not None
+            self._process.stdin.close()
             try:
                 self._process.wait(ANSWER_SECONDS)
             except subprocess.TimeoutExpired:
@@ -77,38 +88,6 @@ class PerfSpan:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
-
-    def _start(self, group: str, perf: str) -> None:
-        self._printed = self._stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
-        orders, self._orders = os.pipe2(os.O_CLOEXEC)
-        self._answers, answers = os.pipe2(os.O_CLOEXEC)
-        self._stack.callback(os.close, self._orders)
-        self._stack.callback(os.close, self._answers)
-        self._poll = select.poll()
-        self._poll.register(self._answers, select.POLLIN)
-        control = ["--delay=-1", f"--control=fd:{orders},{answers}"]
-        command = [perf, "stat", "-x;", "-a", *control, "--for-each-cgroup", group, "-e", ",".join(self._events)]
-        try:
-            self._process = start_perf(command, self._printed, (orders, answers))
-        finally:
-            os.close(orders)
-            os.close(answers)
-        self._stack.callback(self._process.wait)
-        self._stack.callback(self._process.kill)
-
-    def _order(self, order: bytes) -> None:
-        if self._why:
-            return
-        answered = b""
-        with contextlib.suppress(OSError):
-            os.write(self._orders, order)
-            if self._poll.poll(ANSWER_SECONDS * 1e3):
-                answered = os.read(self._answers, 16)
-        if not answered:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(1.0)
-            first = self._text().decode(errors="replace").split("\n\n")[0]
-            self._why = f"perf: {' '.join(first.split())[:300] or 'it does not answer'}"
 
     def _text(self) -> bytes:
         return os.pread(self._printed.fileno(), 1 << 20, 0)

@@ -33,17 +33,14 @@ for turn in range(20):
 
 @pytest.fixture
 def stand_in(tmp_path):
-    """A program in perf's place that answers orders as perf does, and prints these lines at its end."""
+    """A program in perf's place that runs a command as perf does, and prints these lines at its end."""
 
     def make(lines, answers=True):
         script = tmp_path / "perf"
         text = f"""#!{sys.executable} -IS
-import os, signal, sys
-control = next(word for word in sys.argv if word.startswith("--control=fd:"))
-orders, answers = map(int, control.removeprefix("--control=fd:").split(","))
-signal.signal(signal.SIGINT, lambda *_: (sys.stderr.write({lines!r}), sys.stderr.flush(), os._exit(0)))
-while os.read(orders, 64):
-    {"os.write(answers, b'ack')" if answers else "sys.exit('no such event')"}
+import subprocess, sys
+{"subprocess.run(sys.argv[sys.argv.index('--') + 1:])" if answers else "sys.exit('no such event')"}
+sys.stderr.write({lines!r})
 """
         script.write_text(text)
         script.chmod(0o755)
