@@ -12,8 +12,7 @@ from rlctl.envs.actions import Action
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, meant
 from rlctl.envs.observation import Observation
-from rlctl.envs.plugins import Plugin, load
-from rlctl.envs.user_code import errors_located, shown_path
+from rlctl.envs.plugins import Plugin, errors_located, load, shown_path
 from rlctl.envs.workload import Weight
 from rlctl.safety.verdict import Verdict
 

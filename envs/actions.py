@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,6 +139,12 @@ def apply_move(
         _QUOTA_RATIOS[index], _CPUSET_STEPS[index], _RISE_RATIOS[index], _FREEZES[index],
         quota_cpus, cpuset_cpus, frozen, cpus, min_quota_cpus,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
+def asked_by_each(current: Allocation, limits: Limits) -> tuple[Allocation, ...]:
+    """What each of MOVES asks for."""
+    return tuple(move.of(current, limits) for move in MOVES)
 
 
 def discrete_space() -> spaces.Discrete:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,15 +125,6 @@ def find_outside(moves: Any, count: int) -> int:
 def apply_moves(current: Allocations, limits: Limits | VectorLimits) -> Allocations:
     """What each of MOVES asks for on each host, shape (len(MOVES), n)."""
     return _ask(np.tile(np.arange(len(MOVES))[:, None], len(current.frozen)), current, limits)
-
-
-@lru_cache(maxsize=8)  # the shield's mask and a policy ask in the same tick, and what is in force seldom changes
-def moved_one(current: Allocation, limits: Limits) -> Allocations:
-    """The same of one host, shape (len(MOVES), 1); interpreted, for the daemon."""
-    numbers = *current.numbers, limits.cpus, limits.min_quota_cpus
-    asked = [Allocation(*apply_move(place, *numbers)) for place in range(len(MOVES))]
-    quota_cpus, cpuset_cpus, frozen = Allocations.of(asked)
-    return Allocations(quota_cpus[:, None], cpuset_cpus[:, None], frozen[:, None])
 
 
 def useful_moves(current: Allocations, limits: Limits | VectorLimits) -> Flags:

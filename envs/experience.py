@@ -14,14 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl.envs.actions import MOVES, apply_move
+from rlctl.envs.actions import MOVES, asked_by_each
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Flags
 from rlctl.envs.law import Function, compiled, law
 from rlctl.envs.level_counts import (
@@ -47,6 +46,9 @@ from rlctl.envs.level_counts import (
     write_anew,
 )
 from rlctl.envs.rows import plain_field, plain_row, plain_rows, rows_of
+
+if TYPE_CHECKING:
+    from rlctl.envs.allocations import VectorLimits
 
 HOLD_RATIO = 0.8
 """Latency by the target up to which a window counts as held: a p95 varies by 18 % from window to window
@@ -387,7 +389,7 @@ class SafeLevelMemory:
     name = "experience"
 
     def __init__(self, limits: Limits | VectorLimits, hosts: int = 1, *, fast: bool = False) -> None:
-        count = len(limits.each) if isinstance(limits, VectorLimits) else hosts
+        count = hosts if isinstance(limits, Limits) else len(limits.each)
         self.limits, self._max_load_rps = limits, 0.0
         fast = fast and compiled(begin_host) is not begin_host
         self.rows: Any = np.zeros(count, HOST_MEMORY) if fast else [plain_row(HOST_MEMORY) for _ in range(count)]
@@ -510,7 +512,7 @@ class SafeLevelMemory:
         return bool(is_free(self.rows[host], load))
 
     def _limits_of(self, host: int) -> Limits:
-        return self.limits.each[host] if isinstance(self.limits, VectorLimits) else self.limits
+        return self.limits if isinstance(self.limits, Limits) else self.limits.each[host]
 
     def plain(self, host: int = 0) -> dict[str, Any]:
         """A host's counts above 0 as plain data: [load, share of BE's CPUs, windows that held, that missed, and badly].
@@ -585,8 +587,7 @@ def _forget_each(rows: Any, which: Any) -> None:
 @lru_cache(maxsize=8)  # what is in force seldom changes
 def _levels_asked(current: Allocation, limits: Limits) -> list[int]:
     """The level that each move leads to."""
-    asked = (apply_move(move, *current.numbers, limits.cpus, limits.min_quota_cpus) for move in range(len(MOVES)))
-    return [level_in_force(*one, limits.cpus)[1] for one in asked]
+    return [level_in_force(*asked.numbers, limits.cpus)[1] for asked in asked_by_each(current, limits)]
 
 
 def _shift_bins(rows: NDArray[Any], by: int, empty: float) -> NDArray[Any]:

@@ -14,12 +14,11 @@ from pydantic import PrivateAttr
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.yaml_edge import load_model, shipped_or_own
 from rlctl.safety.constants import GuardConstants
-from rlctl.safety.gates import LoadGate, SlackGate
+from rlctl.safety.gates import LoadGate, Overrun, SlackGate
 from rlctl.safety.growth import Ceiling, GrowthRate, SlackFloor, SlackHold
 from rlctl.safety.guard import Guard
 from rlctl.safety.harm import HarmEvidence
 from rlctl.safety.memory_guards import MemoryBandwidthGuard, MemoryPressureGuard
-from rlctl.safety.overrun import Overrun
 from rlctl.safety.trust import SensorGuard, Trust
 from rlctl.safety.user_guard import UserGuard, build_user_guard
 

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from rlctl.envs.actions import asked_by_each
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
-from rlctl.envs.allocations import moved_one
 from rlctl.envs.arrays import Flags
 from rlctl.envs.telemetry import Telemetry
 from rlctl.safety.guard import Guard
@@ -173,7 +175,7 @@ class Shield:
         """
         # A move is allowed iff its allocation is at most the meet of all bounds, which is what `rule` writes.
         most = most_restrictive(self.limits.full, *(bound.most for bound in self._bounds(telemetry, current)))
-        return moved_one(current, self.limits).at_most(most)[:, 0]
+        return np.array([asked.at_most(most) for asked in asked_by_each(current, self.limits)])
 
     def _bounds(self, telemetry: Telemetry, current: Allocation) -> tuple[Bound, ...]:
         # By identity: an equal copy is a tick in which no time passed, which earns BE nothing. The bounds depend on no

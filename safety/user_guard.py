@@ -13,9 +13,8 @@ from typing import Any, Self
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import PolicyError, in_one_line
-from rlctl.envs.plugins import load
+from rlctl.envs.plugins import errors_located, load, shown_path
 from rlctl.envs.telemetry import Telemetry
-from rlctl.envs.user_code import errors_located, shown_path
 from rlctl.safety.guard import Guard
 from rlctl.safety.verdict import Bound, Reason
 

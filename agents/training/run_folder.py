@@ -31,8 +31,7 @@ from rlctl.agents.served.network import first_line
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import Recipe, as_document
 from rlctl.envs.errors import ConfigError, RlctlError
-from rlctl.envs.file_lock import is_ours
-from rlctl.envs.whole_file import whole, write_whole
+from rlctl.envs.whole_file import is_ours, whole, write_whole
 from rlctl.envs.yaml_edge import YAML, Strict
 
 ANOTHER = "holds a run already; give another --out, or --resume it"

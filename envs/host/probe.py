@@ -22,8 +22,7 @@ from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
 from rlctl.envs.host.network.namespace import has_capability
 from rlctl.envs.host.network.trial import why_no_link
 from rlctl.envs.host.resources.blockio import disks
-from rlctl.envs.host.resources.cpufreq import LcFrequency
-from rlctl.envs.host.resources.powercap import Energy, rapl_zones
+from rlctl.envs.host.resources.power import Energy, LcFrequency, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, mount_options, why_no_resctrl
 from rlctl.envs.host.sensors.kernel_file import Gauge, KernelFile, Parse
 from rlctl.envs.host.sensors.perf import EVENTS, perf_root

@@ -29,9 +29,8 @@ from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
 from rlctl.envs.testbed.session import Testbed, TestbedSpec
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
-from rlctl.log.header import header_of
 from rlctl.log.progress import say
-from rlctl.log.record import MemoryRecorder, Tee
+from rlctl.log.record import MemoryRecorder, Tee, header_of
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import FastGuard
 from rlctl.safety.profile import Profile

@@ -16,6 +16,7 @@ from rlctl.bench.participants import refuse_models
 from rlctl.bench.workforce import workforce
 from rlctl.commands.arguments import (
     add_ray,
+    add_workloads,
     distinct_policies,
     distinct_profiles,
     positive,
@@ -23,7 +24,6 @@ from rlctl.commands.arguments import (
     refuse_given,
     split_names,
 )
-from rlctl.commands.init import add_workloads
 from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, write_json
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line, on_one_line

@@ -117,3 +117,17 @@ def distinct_policies(option: str, names: Sequence[str]) -> tuple[str, ...]:
         way_out = "a bundle goes by the name of its folder, code by its class"
         raise ConfigError(f"{option} names {twice[0]!r} twice; {way_out}")
     return tuple(names)
+
+
+def add_names(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Declare `--lc`, `--be` and `--target`."""
+    add_workloads(parser, required=required)
+    parser.add_argument("--target", metavar="TIME", required=required, help="the LC's p95 to stay below, such as 10ms; "
+                        "auto proposes one")  # fmt: skip
+
+
+def add_workloads(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Declare `--lc` and `--be`."""
+    parser.add_argument("--lc", metavar="NAME", required=required, help="the latency-critical service: unit, control "
+                        "group, container, name:PROCESS or pod:NAMESPACE/NAME")  # fmt: skip
+    parser.add_argument("--be", metavar="NAME", required=required, help="best-effort work, named likewise")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
-from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.serve.policy_setup import Configuration
+
+if TYPE_CHECKING:
+    from rlctl.envs.host.cgroup.group import Group
 
 EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
@@ -62,7 +67,6 @@ def _of_this_host(config: ServeConfig) -> None:
     from rlctl.envs.host.partition.platform import load_platform  # here, as `show` needs none of them
     from rlctl.serve.control_socket import SOCKET, check_socket
     from rlctl.serve.starvation import check_command
-    from rlctl.serve.workloads import check_overlap
 
     check_overlap(config)
     if config.metrics is not None:
@@ -86,3 +90,27 @@ def _looked_at(check: Callable[[], object], then: str, *, of_file: bool = False)
         if of_file and not isinstance(error.__cause__, (FileNotFoundError, PermissionError)):
             raise
         print(f"rlctl: warning: {error}: {then}", file=sys.stderr)
+
+
+def check_overlap(config: ServeConfig) -> None:
+    """Refuse a file whose BE and LC overlap on this host, as `serve` would; groups that are not here are left out.
+
+    Raises:
+        ConfigError: A group of BE and one of an LC overlap.
+    """
+    from rlctl.envs.host.cgroup.knobs import Knobs
+    from rlctl.envs.host.cgroup.layout import Layout
+    from rlctl.serve.workloads import be_group, groups_of, raise_if_overlapping
+
+    lcs: list[Group] = []
+    be: list[Group] = []
+    # A host without control groups, or a platform that is not this one's.
+    with contextlib.suppress(RlctlError):
+        layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
+        wanted = [(lcs, section.workload) for section in config.lcs.values()]
+        wanted += [(be, workload) for workload in be_group(config, layout, make=False).workloads]
+        for groups, workload in wanted:
+            # A workload that does not run here now cannot overlap.
+            with contextlib.suppress(RlctlError):
+                groups += groups_of(workload, layout, knobs)
+    raise_if_overlapping(lcs, be)

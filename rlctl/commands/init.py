@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from rlctl.commands.arguments import add_names
 from rlctl.envs.errors import ConfigError
 from rlctl.serve.two_names import TwoNames
 
@@ -17,20 +18,6 @@ EXAMPLES = """examples:
 A name is a systemd unit or slice, a container, the path of a control group, name:PROCESS, pod:NAMESPACE/NAME, or
 qos:CLASS for all pods of a class. container:NAME is a container also where a unit has that name.
 """
-
-
-def add_names(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Declare `--lc`, `--be` and `--target`."""
-    add_workloads(parser, required=required)
-    parser.add_argument("--target", metavar="TIME", required=required, help="the LC's p95 to stay below, such as 10ms; "
-                        "auto proposes one")  # fmt: skip
-
-
-def add_workloads(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Declare `--lc` and `--be`."""
-    parser.add_argument("--lc", metavar="NAME", required=required, help="the latency-critical service: unit, control "
-                        "group, container, name:PROCESS or pod:NAMESPACE/NAME")  # fmt: skip
-    parser.add_argument("--be", metavar="NAME", required=required, help="best-effort work, named likewise")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

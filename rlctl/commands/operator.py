@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import re
+import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlctl.commands import Command
 from rlctl.commands.arguments import add_state, number, state_of
 from rlctl.commands.outputs import print_json
+from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, in_one_line
 from rlctl.log.lookup import UNITS
-from rlctl.serve.control_socket import ask
+from rlctl.serve.control_socket import ANSWER_SECONDS, SOCKET, read_line
 
 UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"
 
@@ -123,6 +127,35 @@ def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> None:
         print(answer["said"])
     else:
         print("\n".join(f"BE is {one['text']}" for one in answer["holds"]) or "no pause and no limit holds BE")
+
+
+def ask(state_directory: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Put a request to the service with this state directory.
+
+    Raises:
+        ConfigError: The service does not know what is asked for.
+        HostError: No service is there, or it does not answer.
+        PermissionMissing: One may not.
+    """
+    path = state_directory / SOCKET
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(ANSWER_SECONDS)
+            asking.connect(str(path))
+            asking.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(read_line(asking, ANSWER_SECONDS))
+    except PermissionError as error:
+        raise PermissionMissing(f"{path}: it takes root, or control.group of the configuration") from error
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise HostError(
+            f"no rlctl serves with {state_directory}: where one runs with another, give its --config or --state"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise HostError(f"{path}: no answer: {in_one_line(error)}") from error
+    if answer.get("ok"):
+        return dict(answer)
+    kind = {78: ConfigError, 77: PermissionMissing}.get(answer.get("exit_code"), HostError)
+    raise kind(str(answer.get("said")))
 
 
 FAMILY = {

@@ -7,8 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from rlctl.commands.arguments import positive
-from rlctl.commands.init import add_names
+from rlctl.commands.arguments import add_names, positive
 from rlctl.config.serve import ServeConfig, describe
 from rlctl.envs.errors import ConfigError
 from rlctl.log.stderr import log_to_stderr

@@ -15,7 +15,6 @@ from rlctl.commands.arguments import add_ray, command_line, number, positive, po
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import say
-from rlctl.loop.stopping import signals_noted
 from rlctl.safety.profile import DEFAULT
 
 if TYPE_CHECKING:
@@ -153,6 +152,8 @@ def run(args: argparse.Namespace) -> int:
         (say if args.json == "-" else print)("\n".join(plans[0].lines()))
         return 0
     require_libraries(export=not args.no_export)
+    from rlctl.learn.progress import signals_noted
+
     results: list[TrainingResult] = []
     with contextlib.ExitStack() as leaving:
         leaving.callback(lambda: _show(args, results) if results else None)  # also where a later run cannot be

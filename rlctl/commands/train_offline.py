@@ -13,8 +13,8 @@ from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.learn.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries
+from rlctl.learn.progress import signals_noted
 from rlctl.log.progress import say
-from rlctl.loop.stopping import signals_noted
 from rlctl.report.page import render
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.containers import ByContainer
 from rlctl.envs.host.discovery import ByCgroup, ByPid, ByUnit
 from rlctl.envs.host.kubernetes import ByKubernetes
-from rlctl.envs.host.latency.figures import TimeUnit
-from rlctl.envs.host.latency.json_object import FigureKeys
+from rlctl.envs.host.latency.figures import FigureKeys, TimeUnit
 from rlctl.envs.host.latency.line_formats import RequestKeys, compile_pattern
 from rlctl.envs.host.latency.prometheus import PrometheusNames
 from rlctl.envs.yaml_edge import Name

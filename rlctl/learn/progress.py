@@ -1,17 +1,21 @@
-"""How far a training run has come, on stderr: a bar or plain lines; and what runs came to, as a table."""
+"""How far a training run has come, on stderr: a bar or plain lines; what runs came to, as a table; what ends one."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlctl.agents.training.evaluations import METRICS
+from rlctl.envs.terminal import leave_terminal
 from rlctl.log.progress import say, takes_bars
+from rlctl.loop.stopping import handle_signals
 
 if TYPE_CHECKING:
     from rlctl.agents.training.training_run import TrainingResult, TrainingStatus
@@ -89,3 +93,25 @@ def _spread(values: Sequence[Sequence[float]], digits: Sequence[int] = DIGITS[:2
     """QoS and BE over runs; of overrides the runs' own cells say enough."""
     each = zip(values, digits, strict=False)
     return " / ".join(f"{np.mean(one):.{digit}f} ±{np.std(one, ddof=1):.{digit}f}" for one, digit in each)
+
+
+@contextlib.contextmanager
+def signals_noted(message: str) -> Iterator[list[int]]:
+    """The first signal that ends is noted in the list, with a message on stderr; a second does what it always does."""
+    caught: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        caught.append(number)
+        restore()
+        # A shell passes SIGHUP on, and the kernel sends it again.
+        if number == signal.SIGHUP:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            leave_terminal()
+        say(message)
+
+    ends = [signal.SIGINT, signal.SIGTERM]
+    # SIGHUP says that a terminal was closed; under `nohup` it is ignored.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
+    with handle_signals(note, *ends) as restore:
+        yield caught

@@ -1,18 +1,28 @@
-"""The record of a tick: its fields, the recorders that take it, and its form in the tick log as JSON."""
+"""The record of a tick: its fields, the recorders that take it, and its form in the tick log as JSON.
+
+The log's header says who decided, under which shield, on what host; enough to run it again elsewhere.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rlctl import __version__
+from rlctl.agents.policy import Policy
 from rlctl.agents.policy_runner import SAFE
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
+from rlctl.envs.errors import RlctlError
+from rlctl.envs.host.cgroup.journal import boot_id
 from rlctl.envs.host.events import BE_VANISHED
+from rlctl.envs.plant import Plant
 from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import (
     LOGGED_OF_EACH_LC,
@@ -25,6 +35,7 @@ from rlctl.envs.telemetry import (
 )
 from rlctl.envs.ticklog import encode_line
 from rlctl.log.writer import LogWriter
+from rlctl.safety.shield import Shield
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
 
@@ -251,3 +262,62 @@ def _age(seconds: float) -> float | str | None:
 
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
+
+
+SCHEMA = 1
+
+
+def header_of(
+    plant: Plant, policy: Policy, shield: Shield | None, workloads: Mapping[str, object] | None = None
+) -> Callable[[Tick], Mapping[str, object]]:
+    """Says the header of a run, for `TickLog.header`. To be called before the run begins; None: nobody ruled on it.
+
+    What the guards remember is in it, as of their verdict on the tick that follows: so a log whose beginning has been
+    rotated away can still be checked.
+
+    Args:
+        workloads: Who LC and BE are, as `ServeConfig.named_workloads` has it.
+    """
+    fixed: dict[str, object] = {
+        "log": SCHEMA,
+        "rlctl": __version__,
+        "boot_id": _boot_id(),
+        "pid": os.getpid(),
+        "started": round(time.time(), 6),
+        "policy": _name_and_hash(policy),
+        "heuristic": _name_and_hash(policy.heuristic) if policy.heuristic else None,
+        "limits": asdict(plant.limits),
+        "tick_seconds": plant.tick_seconds,
+    }
+    if workloads:
+        fixed["workloads"] = workloads
+    if shield:
+        described = {"name": shield.profile.name, "digest": shield.digest, "profile": shield.profile.model_dump()}
+        fixed["shield"] = described
+
+    def header(tick: Tick) -> Mapping[str, object]:
+        return fixed | {
+            "target_seconds": _json_value(next(iter(tick.telemetry.targets_seconds.values()))),
+            "targets_seconds": {name: _json_value(one) for name, one in tick.telemetry.targets_seconds.items()},
+            "guards": {name: _json_value(memory) for name, memory in (shield.state if shield else {}).items()},
+        }
+
+    return header
+
+
+def _name_and_hash(policy: Policy) -> dict[str, str]:
+    return {"name": policy.name, "hash": policy.digest}
+
+
+def _json_value(memory: object) -> object:
+    """Plain data for JSON, which has no NaN and no infinity."""
+    if isinstance(memory, dict):
+        return {name: _json_value(value) for name, value in memory.items()}
+    return str(memory) if isinstance(memory, float) and not math.isfinite(memory) else memory
+
+
+def _boot_id() -> str:
+    try:
+        return boot_id()
+    except RlctlError:
+        return ""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Generic, TypeVar
 
 from rlctl.envs.errors import RlctlError
-from rlctl.envs.file_lock import is_ours
 from rlctl.envs.ticklog import encode_line, numbered_files
+from rlctl.envs.whole_file import is_ours
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from rlctl.envs.terminal import leave_terminal
-from rlctl.log.progress import say
-
 
 class Request:
     """A `threading.Event` for signal handlers.
@@ -64,28 +61,6 @@ def stop_on_signals(reread: Request | None = None) -> Iterator[Request]:
 
     with handle_signals(ask, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         yield stop
-
-
-@contextlib.contextmanager
-def signals_noted(message: str) -> Iterator[list[int]]:
-    """The first signal that ends is noted in the list, with a message on stderr; a second does what it always does."""
-    caught: list[int] = []
-
-    def note(number: int, _: FrameType | None) -> None:
-        caught.append(number)
-        restore()
-        # A shell passes SIGHUP on, and the kernel sends it again.
-        if number == signal.SIGHUP:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
-            leave_terminal()
-        say(message)
-
-    ends = [signal.SIGINT, signal.SIGTERM]
-    # SIGHUP says that a terminal was closed; under `nohup` it is ignored.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        ends.append(signal.SIGHUP)
-    with handle_signals(note, *ends) as restore:
-        yield caught
 
 
 @contextlib.contextmanager

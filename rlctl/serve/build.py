@@ -28,7 +28,7 @@ from rlctl.envs.host.cgroup.ownership import Ownership, Witness
 from rlctl.envs.host.cgroup.restore import put_back, restore
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower, GroupRoles
-from rlctl.envs.host.latency.json_object import JsonDigest
+from rlctl.envs.host.latency.figures import JsonDigest
 from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, PostgresLines, nginx_lines
 from rlctl.envs.host.latency.polled import Digest, PolledSource
 from rlctl.envs.host.latency.prometheus import PrometheusDigest

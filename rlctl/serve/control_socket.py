@@ -108,7 +108,7 @@ class ControlSocket:
         try:
             who, allowed = self._peer(peer)
             # Read even from a peer without permission: a close with unread bytes discards the answer.
-            line = _line(peer, READ_SECONDS)
+            line = read_line(peer, READ_SECONDS)
             if not allowed:
                 log.warning("%s may not ask for anything", who)
                 raise PermissionMissing(f"{who} may not: it takes root, or control.group of the configuration")
@@ -142,35 +142,6 @@ def check_socket(path: Path, group: str | None) -> int | None:
     return None if group is None else _gid(group)
 
 
-def ask(state_directory: Path, request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Put a request to the service with this state directory.
-
-    Raises:
-        ConfigError: The service does not know what is asked for.
-        HostError: No service is there, or it does not answer.
-        PermissionMissing: One may not.
-    """
-    path = state_directory / SOCKET
-    try:
-        with socket.socket(socket.AF_UNIX) as asking:
-            asking.settimeout(ANSWER_SECONDS)
-            asking.connect(str(path))
-            asking.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_line(asking, ANSWER_SECONDS))
-    except PermissionError as error:
-        raise PermissionMissing(f"{path}: it takes root, or control.group of the configuration") from error
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise HostError(
-            f"no rlctl serves with {state_directory}: where one runs with another, give its --config or --state"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise HostError(f"{path}: no answer: {in_one_line(error)}") from error
-    if answer.get("ok"):
-        return dict(answer)
-    kind = {78: ConfigError, 77: PermissionMissing}.get(answer.get("exit_code"), HostError)
-    raise kind(str(answer.get("said")))
-
-
 def _request(line: bytes, who: str) -> tuple[Mapping[str, Any], str]:
     try:
         request = json.loads(line[:MOST_BYTES])
@@ -183,7 +154,7 @@ def _request(line: bytes, who: str) -> tuple[Mapping[str, Any], str]:
     return request, f"{who} for {printable(str(behind))[:32]}" if behind and who.startswith("root ") else who
 
 
-def _line(peer: socket.socket, seconds: float) -> bytes:
+def read_line(peer: socket.socket, seconds: float) -> bytes:
     """What comes up to the end of a line, to the other end's close, or to more than a line may be.
 
     Raises:

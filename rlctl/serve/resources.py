@@ -14,9 +14,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.resources.blockio import disks, limit_io, set_io_weight
-from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.memory import HostMemorySensor, set_memory
-from rlctl.envs.host.resources.powercap import Rapl, rapl_zones
+from rlctl.envs.host.resources.power import LcFrequency, Rapl, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, ResctrlMonitor, task_ids, why_no_resctrl
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Reading

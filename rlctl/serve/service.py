@@ -19,8 +19,7 @@ from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlEr
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.plant import Plant
-from rlctl.log.header import header_of
-from rlctl.log.record import Recorder, Tee, TickLog
+from rlctl.log.record import Recorder, Tee, TickLog, header_of
 from rlctl.loop.control import Controller, Totals
 from rlctl.loop.fast_guard import FastGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -126,25 +125,6 @@ def raise_if_overlapping(lcs: Iterable[Group], be: Sequence[Group]) -> None:
             raise ConfigError(
                 f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
             )
-
-
-def check_overlap(config: ServeConfig) -> None:
-    """Refuse a file whose BE and LC overlap on this host, as `serve` would; groups that are not here are left out.
-
-    Raises:
-        ConfigError: A group of BE and one of an LC overlap.
-    """
-    lcs, be = list[Group](), list[Group]()
-    # A host without control groups, or a platform that is not this one's.
-    with contextlib.suppress(RlctlError):
-        layout, knobs = Layout.detect(), Knobs(None, dry_run=True)
-        wanted = [(lcs, section.workload) for section in config.lcs.values()]
-        wanted += [(be, workload) for workload in be_group(config, layout, make=False).workloads]
-        for groups, workload in wanted:
-            # A workload that does not run here now cannot overlap.
-            with contextlib.suppress(RlctlError):
-                groups += groups_of(workload, layout, knobs)
-    raise_if_overlapping(lcs, be)
 
 
 def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:

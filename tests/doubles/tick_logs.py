@@ -10,8 +10,7 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.plant import Plant
 from rlctl.envs.replay import Damage, read_lines
 from rlctl.envs.ticklog import LOG_NAME
-from rlctl.log.header import header_of
-from rlctl.log.record import Recorder, Tee, TickLog
+from rlctl.log.record import Recorder, Tee, TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.safety.shield import Shield
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from rlctl.envs.host.latency import polled
-from rlctl.envs.host.latency.figures import Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest
+from rlctl.envs.host.latency.figures import FigureKeys, Figures, JsonDigest, Reporter, TimeUnit
 from rlctl.envs.host.latency.line_formats import JsonRequests, PostgresLines, nginx_lines
 from rlctl.envs.host.latency.prometheus import PrometheusDigest, PrometheusNames
 from rlctl.envs.host.sensors.sensor import Sensor

@@ -14,7 +14,7 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from rlctl.envs.host.sensors.perf import MOST_CPI, PerfSensor
-from rlctl.envs.host.sensors.perf_parse import FrameAssembler, parse_line
+from rlctl.envs.host.sensors.perf_process import FrameAssembler, parse_line
 from rlctl.envs.telemetry import Quantile, Value
 from tests.fuzz import inputs, shielded
 from tests.fuzz.engine import Case, Target

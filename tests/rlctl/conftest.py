@@ -11,8 +11,7 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.observation import Observation
 from rlctl.envs.workload import Weight
-from rlctl.log.header import header_of
-from rlctl.log.record import Tick, TickLog
+from rlctl.log.record import Tick, TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

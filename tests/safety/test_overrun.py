@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import BE_ALLOWED, Missing, Telemetry, Value, Why
-from rlctl.safety.overrun import MOST_CPU_SECONDS, TOLERANCE_CPUS, TOLERANCE_RATIO, Excess, Overrun
+from rlctl.safety.gates import MOST_CPU_SECONDS, TOLERANCE_CPUS, TOLERANCE_RATIO, Excess, Overrun
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Reason

@@ -10,10 +10,9 @@ import pytest
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import FEW_IN_LONG, LC_IDLE, Missing, Quantile, Telemetry, Value, Why
-from rlctl.safety.gates import GateMemory, LoadGate, SlackGate, Strikes
+from rlctl.safety.gates import Excess, GateMemory, LoadGate, Overrun, SlackGate, Strikes
 from rlctl.safety.growth import GrowthRate, Pace, SeenSlack, SlackFloor, SlackHold
 from rlctl.safety.harm import HarmEvidence, HarmRecord
-from rlctl.safety.overrun import Excess, Overrun
 from rlctl.safety.profile import Profile, load_profile
 from rlctl.safety.shield import Shield, advance, bounds, judge
 

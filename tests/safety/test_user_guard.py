@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Telemetry, Value
-from rlctl.log.header import _json_value
+from rlctl.log.record import _json_value
 from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.conformance import CHECKS, broken
 from rlctl.safety.profile import Profile, load_profile, load_shield

@@ -20,8 +20,8 @@ from pydantic import Field, field_validator
 
 from rlctl.envs.applications import Placement, WorkingMode
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
-from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.process import PROC, start_time
+from rlctl.envs.whole_file import other_writer
 from rlctl.envs.yaml_edge import Strict, load_model, validate
 
 log = logging.getLogger(__name__)

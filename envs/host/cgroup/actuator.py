@@ -10,12 +10,11 @@ from pathlib import Path
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupGone, ConfigError, RlctlError
-from rlctl.envs.host.cgroup.division import Division
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan, emergency_plan
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.cgroup.members import RESTRICTING, Members
+from rlctl.envs.host.cgroup.members import RESTRICTING, Division, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.settings import GroupReading, PlanOutcome, Settings, WriteStep, carry_out, in_words, plan
 from rlctl.envs.host.cgroup.values import PERIOD_US, Quota

@@ -22,10 +22,10 @@ from typing import Any
 
 from rlctl.envs.closing import Closing
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
-from rlctl.envs.file_owner import other_writer
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
 from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.ticklog import decode_line, encode_line
+from rlctl.envs.whole_file import other_writer
 
 STATE_DIR = Path("/var/lib/rlctl")
 JOURNAL = "journal.jsonl"

@@ -16,8 +16,7 @@ import numpy as np
 
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.decode import all_measured, json_or_none, parse_quantity
-from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, TimeUnit
-from rlctl.envs.host.latency.json_object import column, lookup, members
+from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, TimeUnit, column, lookup, members
 from rlctl.envs.telemetry import Why
 from rlctl.envs.yaml_edge import Name, Strict
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from rlctl.envs.errors import SensorError
 from rlctl.envs.host.cgroup.kernel import Identity, identity_of
 from rlctl.envs.host.cgroup.layout import list_mounts
-from rlctl.envs.host.sensors.perf_parse import Count, FrameAssembler, PerfInterval
-from rlctl.envs.host.sensors.perf_process import PerfChild, PerfKeeper, Shape
+from rlctl.envs.host.sensors.perf_process import Count, FrameAssembler, PerfChild, PerfInterval, PerfKeeper, Shape
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 # Cycles and instructions first (they form the group); a software event last, as it is one line on every CPU.

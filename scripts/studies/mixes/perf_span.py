@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from rlctl.envs.host.sensors.perf import perf_root
-from rlctl.envs.host.sensors.perf_parse import Count, parse_line
+from rlctl.envs.host.sensors.perf_process import Count, parse_line
 from rlctl.envs.telemetry import Missing, Reading, Value, Why
 
 SPAN_EVENTS = (

@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
-from rlctl.envs.host.resources.powercap import Energy, rapl_zones
+from rlctl.envs.host.resources.power import Energy, rapl_zones
 from rlctl.envs.telemetry import Missing, Reading, Value
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, Process

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.memory import HostMemorySensor
-from rlctl.envs.host.resources.powercap import Energy, Rapl, rapl_zones
+from rlctl.envs.host.resources.power import Energy, LcFrequency, Rapl, rapl_zones
 from rlctl.envs.telemetry import Missing, Value, Why
 
 RANGE_UJ = 262_143_328_850

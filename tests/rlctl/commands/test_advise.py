@@ -23,9 +23,8 @@ from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, number, worst_of
 from rlctl.envs.ticklog import decode_line, encode_line
 from rlctl.envs.workload import Weight
-from rlctl.log.header import header_of
 from rlctl.log.reader import read_log
-from rlctl.log.record import TickLog
+from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.report.advice import _worst
 from rlctl.report.advice_page import parts_on

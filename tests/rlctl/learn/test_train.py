@@ -71,7 +71,7 @@ def test_unscorable_is_told_before_running(words, told, make_bundle, tmp_path, m
 
 
 def test_second_signal_ends_at_once(capsys):
-    from rlctl.loop.stopping import signals_noted
+    from rlctl.learn.progress import signals_noted
 
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with signals_noted("once more to end at once") as caught:

@@ -10,9 +10,8 @@ from rlctl.agents.served.fallback import FallbackPolicy
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import BundleError
 from rlctl.envs.telemetry import Telemetry
-from rlctl.log.header import header_of
 from rlctl.log.reader import limits_in, profile_in, run_in
-from rlctl.log.record import Tick
+from rlctl.log.record import Tick, header_of
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Verdict

@@ -19,8 +19,7 @@ from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.ticklog import encode_line
-from rlctl.log.header import header_of
-from rlctl.log.record import TickLog
+from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.report.shadow_gate import load_gate
 from rlctl.report.shadow_report import be_gain, mean_over_blocks, share_over_blocks

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.commands.operator import ask
 from rlctl.config.sections import ScheduleEntry
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
@@ -24,7 +25,7 @@ from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound, Reason, Verdict
-from rlctl.serve.control_socket import MOST_LETTERS, SOCKET, ControlSocket, ask, check_socket
+from rlctl.serve.control_socket import MOST_LETTERS, SOCKET, ControlSocket, check_socket
 from rlctl.serve.holds import HOLDS, OperatorHolds
 from tests.doubles.clock import Clock
 from tests.doubles.plant import FakePlant

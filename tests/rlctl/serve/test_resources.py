@@ -19,9 +19,8 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.resources.cpufreq import LcFrequency
 from rlctl.envs.host.resources.memory import HostMemorySensor
-from rlctl.envs.host.resources.powercap import Rapl
+from rlctl.envs.host.resources.power import LcFrequency, Rapl
 from rlctl.envs.host.resources.resctrl import ResctrlMonitor
 from rlctl.envs.host.sensors.psi import Psi
 from rlctl.envs.telemetry import Telemetry, Value

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rlctl.cli import main
+from rlctl.commands.operator import ask
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.serve.control_socket import ask
 from tests.doubles.tick_logs import read_ticks
 from tests.needs import needs
 from tests.waiting import PATIENCE_SECONDS, until

@@ -17,8 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.host.decode import parse_quantity
-from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS, Figures, Reporter, TimeUnit
-from rlctl.envs.host.latency.json_object import FigureKeys, JsonDigest, lookup
+from rlctl.envs.host.latency.figures import (
+    FIRST_ERROR_STATUS,
+    LONGEST_SECONDS,
+    FigureKeys,
+    Figures,
+    JsonDigest,
+    Reporter,
+    TimeUnit,
+    lookup,
+)
 from rlctl.envs.host.latency.line_formats import JsonRequests, RequestKeys, documents
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.latency.polled import PolledSource

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.sensors.perf_parse import Count, FrameAssembler, PerfInterval, parse_line
+from rlctl.envs.host.sensors.perf_process import Count, FrameAssembler, PerfInterval, parse_line
 from rlctl.envs.telemetry import Why
 
 EVENTS = ("cycles", "instructions", "LLC-load-misses", "context-switches", "task-clock")
