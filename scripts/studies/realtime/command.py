@@ -15,7 +15,6 @@ from rlctl.commands.arguments import positive, positive_int, split_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.cgroup.journal import STATE_DIR
 from rlctl.log.progress import progress, say
 from rlctl.safety.profile import DEFAULT, load_profile
 from scripts.studies.realtime.isolation import LEGEND, ControlPlan, Outcome, Plan
@@ -45,11 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--conditions", default="all", metavar="A,B,...", help=f"of {', '.join(CONDITIONS)} (all)")
     parser.add_argument("--loads", default="all", metavar="A,B,...", help=f"of {', '.join(LOADS)} (all)")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where the I/O load writes (the temporary folder)")
-    parser.add_argument(
-        "--move-others",
-        action="store_true",
-        help="where CPUs are divided, move all tasks of this machine off the task's CPU, and back (needs root)",
-    )
     parser.add_argument("--policy", default="greedy-shield", metavar="NAME", help="of rlctl (greedy-shield)")
     parser.add_argument("--shield", default=DEFAULT, metavar="NAME|FILE", help="of rlctl (%(default)s)")
     parser.add_argument(
@@ -106,7 +100,6 @@ def plan_of(args: argparse.Namespace) -> Plan:
         control=ControlPlan(
             args.policy, profile, args.target_us, quantile_ratio, args.tick, args.warm_up, args.time_scale
         ),
-        partition_state=STATE_DIR if args.move_others else None,
     )
     if plan.run_wake_ups > MOST_WAKE_UPS:
         raise ConfigError(f"--wakeups: one run has {plan.run_wake_ups}, more than {MOST_WAKE_UPS}: raise --rounds")

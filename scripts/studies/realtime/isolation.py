@@ -80,8 +80,6 @@ class Plan:
 
     Attributes:
         rounds: Each measures every cell once, in an order of its own: the machine drifts.
-        partition_state: Where CPUs are divided, everybody else leaves the task's CPU too, by a partition that is
-            journalled here; None leaves them where they are.
     """
 
     conditions: tuple[Condition, ...]
@@ -92,7 +90,6 @@ class Plan:
     threads: Mapping[Load, int]
     folder: Path
     control: ControlPlan
-    partition_state: Path | None = None
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -117,7 +114,6 @@ class Plan:
             "tick_seconds": control.tick_seconds,
             "warm_up_seconds": control.warm_up_seconds,
             "time_scale": control.time_scale,
-            "others_moved": self.partition_state is not None,
         }
 
     @property

@@ -12,15 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import CgroupError, ConfigError, HostError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.kernel import KernelFiles
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.apply import apply, defer_signals
-from rlctl.envs.host.partition.platform import Platform
-from rlctl.envs.host.partition.record import undo
 from rlctl.envs.host.resources.blockio import Disk, disks, limit_io, set_io_weight
 from rlctl.envs.testbed.janitor import Janitor
 
@@ -88,9 +83,6 @@ class Rig:
         other_cpus: All other CPUs of the host.
         disk: What the I/O load writes to; None if it is no disk of this host's own.
         io_bytes_per_second: What the I/O load writes where nothing holds it; 0 while nobody knows.
-        partition_state: Where CPUs are divided, everybody else leaves the real-time task's CPU too, by a partition
-            that is journalled here; None leaves them where they are.
-        within: The group whose tasks these are; empty for the root.
     """
 
     layout: Layout
@@ -100,8 +92,6 @@ class Rig:
     other_cpus: tuple[int, ...]
     disk: Disk | None = None
     io_bytes_per_second: float = 0.0
-    partition_state: Path | None = None
-    within: str = ""
 
     @contextlib.contextmanager
     def placed(self, condition: Condition) -> Iterator[Places]:
@@ -119,8 +109,6 @@ class Rig:
         if divided and not self.other_cpus:
             raise ConfigError("a CPU of its own for the real-time task takes two CPUs; there is one")
         with contextlib.ExitStack() as stack:
-            if divided and self.partition_state is not None:
-                stack.enter_context(self._others_moved(self.partition_state))
             rt = self._make(stack, "rt", condition, real_time=True)
             load = self._make(stack, "load", condition, real_time=False)
             remarks: list[str] = []
@@ -131,25 +119,6 @@ class Rig:
             if CgroupController.IO in condition.controllers:
                 remarks += self._divide_io(rt, load)
             yield Places(rt, load, tuple(remarks))
-
-    @contextlib.contextmanager
-    def _others_moved(self, state_dir: Path) -> Iterator[None]:
-        """As `rlctl partition apply` does it; killed meanwhile, `rlctl partition undo` brings everybody back."""
-        rt_cpus = frozenset({self.rt_cpu})
-        platform = Platform(
-            frozenset(self.other_cpus), rt_cpus, (CpuCluster("rt", rt_cpus, 1.0),), within=self.within, why="cyclictest"
-        )
-        kernel = KernelFiles()
-        try:
-            apply(platform, state_dir, layout=self.layout, kernel=kernel)
-            try:
-                yield
-            finally:
-                with defer_signals():
-                    if failed := undo(state_dir, kernel=kernel).failed:
-                        log.error("rlctl partition undo --state %s: %s", state_dir, failed[0])
-        finally:
-            kernel.close()
 
     def _make(self, stack: contextlib.ExitStack, name: str, condition: Condition, *, real_time: bool) -> Group:
         """A group in those hierarchies that the condition needs; rlctl also reads in some.
@@ -171,8 +140,6 @@ class Rig:
         """All other CPUs for the load; nobody else may claim either's, if the kernel agrees."""
         assert load.cpuset
         load.cpuset.set_cpus(self.other_cpus)
-        if self.partition_state is not None:
-            return  # its groups have these CPUs too
         try:
             if self.layout.mount(CgroupController.CPUSET).version == 2:
                 self.knobs.write(rt.paths[CgroupController.CPUSET] / "cpuset.cpus.partition", "root")

@@ -106,9 +106,7 @@ class Session:
             self._task_folder = janitor.make_folder(SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None)
             self._load_folder = janitor.make_folder(self.plan.folder)
             disk = disk_of(self._load_folder)
-            self._rig = Rig(
-                Layout.detect(), knobs, janitor, rt_cpu, tuple(others), disk, partition_state=self.plan.partition_state
-            )
+            self._rig = Rig(Layout.detect(), knobs, janitor, rt_cpu, tuple(others), disk)
             self._examine()
             managed = {cell for cell in self.plan.cells if cell.condition is Condition.RLCTL}
             if self.plan.control.target_us is None and managed - self.missing.keys():

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.partition.record import Undone
 from rlctl.envs.host.resources.blockio import Disk, disks
 from rlctl.envs.host.topology import read_topology
 from rlctl.envs.testbed.janitor import Janitor
-from scripts.studies.realtime import rtgroups
 from scripts.studies.realtime.rtgroups import IO_SHARE, Condition, Rig, disk_of, in_memory
 
 host = pytest.mark.host
@@ -70,24 +64,6 @@ def test_task_and_load_share_no_cpu(rig: Rig, condition: Condition) -> None:
 
 
 @host
-def test_everybody_else_can_be_moved_and_comes_back(rig: Rig, group: Group, tmp_path: Path) -> None:
-    needed(rig, Condition.CPUSET)
-    assert group.cpuset
-    group.cpuset.set_cpus({rig.rt_cpu, *rig.other_cpus})
-    bystander = subprocess.Popen(["sleep", "60"])
-    try:
-        group.attach(bystander.pid)
-        moving = replace(rig, partition_state=tmp_path / "state", within=group.name)
-        with moving.placed(Condition.CPUSET):
-            assert os.sched_getaffinity(bystander.pid) == set(rig.other_cpus)
-        assert os.sched_getaffinity(bystander.pid) == {rig.rt_cpu, *rig.other_cpus}
-        assert bystander.pid in group.pids()
-    finally:
-        bystander.kill()
-        bystander.wait()
-
-
-@host
 def test_the_load_has_a_tenth_of_the_disk(rig: Rig) -> None:
     needed(rig, Condition.IO)
     with rig.placed(Condition.IO) as places:
@@ -135,29 +111,6 @@ def test_no_cgroups_makes_no_group(bare: Rig) -> None:
 def test_one_cpu_cannot_be_divided(bare: Rig) -> None:
     with pytest.raises(ConfigError, match="takes two CPUs"), bare.placed(Condition.CPUSET):
         pass
-
-
-def test_a_second_signal_waits_until_everybody_is_back(
-    bare: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It left the machine divided, without a word."""
-    back: list[Path] = []
-
-    def undo(state_dir: Path, **_: object) -> Undone:
-        signal.raise_signal(signal.SIGTERM)
-        back.append(state_dir)
-        return Undone()
-
-    monkeypatch.setattr(rtgroups, "apply", lambda *_, **__: None)
-    monkeypatch.setattr(rtgroups, "undo", undo)
-    moving = replace(bare, other_cpus=(1,), partition_state=tmp_path)
-    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt), moving.placed(Condition.CPUSET):  # which fails: no hierarchy is mounted
-            pass
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    assert back == [tmp_path]
 
 
 def test_a_controller_that_is_not_there_is_named(bare: Rig) -> None:
