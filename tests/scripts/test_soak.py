@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.fake_host import FakeHost
 from tests.soak.judging import Judgement, Sample, finish, log_bytes
 from tests.waiting import PATIENCE_SECONDS
 
@@ -59,15 +58,3 @@ def test_a_log_beyond_its_bound_fails(tmp_path, capsys):
     assert finish({}, {"controller": Judgement.over(STEADY)}, log_bytes(tmp_path), output) == 1
     assert "FAILED: the tick log exceeded its bound" in capsys.readouterr().out
     assert json.loads(output.read_text())["complaints"] == ["the tick log exceeded its bound"]
-
-
-@pytest.mark.parametrize("kind", ["v1", "v2", pytest.param("hybrid", marks=pytest.mark.slow)])
-def test_removed_groups_open_file_is_unreadable(tmp_path, kind):
-    host = FakeHost(tmp_path, kind, seed=1)
-    group = host.be["be/batch-1"]
-    (file,) = group.knob_files("frozen")[:1]
-    host.kernel.read(file)
-    group.remove()
-    with pytest.raises(FileNotFoundError):
-        host.kernel.read(file)
-    host.close()

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import TestbedError
-from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.testbed.launch import Launcher
 from scripts.studies.realtime.rtload import BLOCK_BYTES, Load, RtLoad
 from tests.waiting import until
@@ -78,34 +75,3 @@ def test_io_threads_write_files_of_their_own(launcher: Launcher) -> None:
     running.stop()
     files = sorted(launcher.folder.glob("rtload-*"))
     assert [file.stat().st_size for file in files] == [BLOCK_BYTES] * 3
-
-
-def test_rounds_of_a_standing_load_are_readable(launcher: Launcher) -> None:
-    running = started(Load.CPU, 2, launcher)
-    (pid,) = running.pids()
-    await_rounds(running, 1)
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
-    assert running.rounds() == running.rounds() > 0
-    os.kill(pid, signal.SIGCONT)
-    running.stop()
-
-
-def test_a_load_that_lost_its_folder_is_told(launcher: Launcher, tmp_path: Path) -> None:
-    running = started(Load.IO, 2, launcher)
-    launcher.folder.rename(tmp_path / "moved")
-    with pytest.raises(TestbedError, match="io load ended with code 1"):
-        until(running.check)
-
-
-def test_full_disk_is_error_and_no_load(launcher: Launcher) -> None:
-    for number in range(1, 3):
-        (launcher.folder / f"rtload-{number}").symlink_to("/dev/full")
-    with pytest.raises(TestbedError, match="No space left on device"):
-        until(started(Load.IO, 2, launcher).check)
-
-
-def test_it_starts_in_its_group(be_launcher: Launcher, group: Group) -> None:
-    running = started(Load.SCHED, 2, be_launcher)
-    assert group.pids() == set(running.pids())
-    running.stop()

@@ -5,8 +5,7 @@ import subprocess
 import pytest
 
 from rlctl.envs.errors import TestbedError
-from scripts.studies.mixes import tunable
-from scripts.studies.mixes.tunable import build_tunable, parse_result, tunable_command
+from scripts.studies.mixes.tunable import parse_result, tunable_command
 from tests.waiting import PATIENCE_SECONDS
 
 WORKLOADS = ("datapar", "pipeline")
@@ -64,22 +63,7 @@ def test_threads_change_while_it_runs(workload, tmp_path):
     assert {count for _, count in parse_result(out).threads} <= {1, 2, 3, 5, 6}
 
 
-@pytest.mark.parametrize("words", [["--work=0"], ["--threads=65"], ["--work=-1"], ["--nonsense"], ["more"]])
-def test_wrong_options_are_told(words):
-    refused = run(str(build_tunable("datapar")), *words, check=False)
-    assert refused.returncode == 2
-    assert refused.stderr
-
-
 @pytest.mark.parametrize("text", ["", "Killed", "{}", '{"threads": 3}', '{"threads": []}'])
 def test_no_result_is_an_error(text):
     with pytest.raises(TestbedError, match="without its result"):
         parse_result(text)
-
-
-def test_a_changed_header_is_compiled_again(tmp_path, monkeypatch):
-    first = build_tunable("datapar", tmp_path / "cache")
-    header = tmp_path / "tunable.h"
-    header.write_text(tunable._HEADERS[0].read_text() + "/* */\n")
-    monkeypatch.setattr(tunable, "_HEADERS", (header, tunable._HEADERS[1]))
-    assert build_tunable("datapar", tmp_path / "cache") != first
