@@ -5,6 +5,9 @@ scenario in full length, behind the default shield, on evaluation seeds, by the 
 trials nor what writes the model down count in the seconds; what compiles before the first step does. It has one thread:
 where the machine has nothing else to do, the wall clock's seconds are those of CPU time.
 
+With --merged a run learns on each CPU for so long, and the policy is their mean, as the one that ships is. Its seconds
+are all that went by, from the first process to the bundle.
+
 The score of a scenario is what learners are compared by: BE % less 100 for every point of QoS below that of `frozen`
 less 0.1. `feedforward` has its tuned constants, which are the published ones. A scenario is reached where a score is no
 more than 0.5 below: on the large hosts the shield alone decides, so that policies can only be equal. A policy is above
@@ -14,6 +17,8 @@ one whose scenarios it has reached once the mean of its scores is higher, too.
 from __future__ import annotations
 
 import argparse
+import os
+import resource
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.agents.batch_policies import batch_policy
+from rlctl.agents.served.merge import merge
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS, PRICE, Evaluation
 from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.run_folder import MODEL, newest_checkpoint
@@ -36,6 +42,7 @@ from rlctl.learn.plan import TrainingOptions, course_of, new_plan
 from rlctl.log.progress import say
 from rlctl.report.page import render
 from rlctl.safety.profile import DEFAULT
+from scripts.studies.jobs import TrainingJob, train
 
 YARDSTICKS = ("feedforward", "ppo")
 EQUAL_POINTS = 0.5
@@ -47,6 +54,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help="recipe of PPO (default: configs/training/ppo.yaml)")
     parser.add_argument("--hosts", metavar="FILE", help="hosts to learn on (default: configs/training/hosts.yaml)")
     parser.add_argument("--total-timesteps", type=positive_int, default=6_000_000, metavar="N", help="(%(default)s)")
+    parser.add_argument("--merged", type=positive_int, metavar="SECONDS", help="a run on each CPU, of the recipe's own")
     parser.add_argument("--every", type=positive_int, default=1_000_000, metavar="N", help="timesteps between trials")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the run (%(default)s)")
     parser.add_argument("--seeds", type=positive_int, default=10, metavar="N", help="of each trial (%(default)s)")
@@ -91,8 +99,17 @@ def mean_score(rows: dict[str, dict[str, float]]) -> float:
 
 def is_above(rows: dict[str, dict[str, float]], others: dict[str, dict[str, float]]) -> bool:
     """Whether a policy has reached another one in every scenario, and is above it in the mean."""
-    reached = all(row["score"] >= others[name]["score"] - EQUAL_POINTS for name, row in rows.items())
-    return reached and mean_score(rows) > mean_score(others)
+    return not behind_in(rows, others) and mean_score(rows) > mean_score(others)
+
+
+def has_mean(rows: dict[str, dict[str, float]], others: dict[str, dict[str, float]]) -> bool:
+    """Whether a policy is as good as another one in the mean over the scenarios."""
+    return mean_score(rows) >= mean_score(others)
+
+
+def behind_in(rows: dict[str, dict[str, float]], others: dict[str, dict[str, float]]) -> list[str]:
+    """Scenarios in which a policy has not reached another one."""
+    return [name for name, row in rows.items() if row["score"] < others[name]["score"] - EQUAL_POINTS]
 
 
 class Stopwatch:
@@ -133,19 +150,25 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
     yardsticks = {name: scores.of_manager(name) for name in YARDSTICKS}
     for name, rows in yardsticks.items():
         say(f"{name}: {_line(rows)}")
-    points = learned(asked, scores, yardsticks)
+    points = [merged(asked, scores)] if asked.merged else learned(asked, scores, yardsticks)
     print(render(_table(yardsticks, points)))
     print("QoS % of windows / BE % of running alone; seconds of learning alone")
     reached: dict[str, Any] = {}
     for name, others in yardsticks.items():
-        first = next((point for point in points if is_above(point["scenarios"], others)), None)
-        reached[name] = first and {key: first[key] for key in ("timesteps", "wall_seconds", "cpu_seconds")}
-        told = f"{first['wall_seconds']:.0f} s ({first['cpu_seconds']:.0f} s of CPU time)" if first else "not reached"
-        print(f"from nothing to above {name}: {told}")
+        for what, holds in (("above", is_above), ("the mean score of", has_mean)):
+            first = next((point for point in points if holds(point["scenarios"], others)), None)
+            spent = first and {key: first[key] for key in ("timesteps", "wall_seconds", "cpu_seconds")}
+            reached[f"{what} {name}"] = spent
+            told = (
+                f"{spent['wall_seconds']:.0f} s ({spent['cpu_seconds']:.0f} s of CPU time)" if spent else "not reached"
+            )
+            print(f"from nothing to {what} {name}: {told}")
+        if behind := behind_in(points[-1]["scenarios"], others):
+            print(f"at the end behind {name} in {', '.join(behind)}")
     last = points[-1]
     rates = {key: last["timesteps"] / last[f"{key}_seconds"] for key in ("wall", "cpu")}
     print(f"{rates['wall']:,.0f} steps a second, {rates['cpu']:,.0f} a second of CPU time")
-    return {"yardsticks": yardsticks, "curve": points, "above": reached, "steps_per_second": rates}, 0
+    return {"yardsticks": yardsticks, "curve": points, "from_nothing": reached, "steps_per_second": rates}, 0
 
 
 def learned(asked: argparse.Namespace, scores: Scores, yardsticks: dict[str, Any]) -> list[dict[str, Any]]:
@@ -187,6 +210,22 @@ def learned(asked: argparse.Namespace, scores: Scores, yardsticks: dict[str, Any
 
         learn(run, note, stopped, evaluated=evaluated)
     return points
+
+
+def merged(asked: argparse.Namespace, scores: Scores) -> dict[str, Any]:
+    """The point of the mean of runs that learned side by side."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, cpus, begun = Path(folder), sorted(os.sched_getaffinity(0)), time.monotonic()
+        seeds = range(asked.seed, asked.seed + len(cpus))
+        jobs = [TrainingJob(f"ppo-{seed}", "ppo", seed, DEFAULT, seconds=float(asked.merged)) for seed in seeds]
+        found = train(jobs, out, cpus, say)
+        merge([one.folder / "bundle" for one in found], out / "ppo", "ppo")
+        wall, used = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
+        rows = scores.of_manager(str(out / "ppo"))
+    return {
+        "timesteps": sum(one.timesteps for one in found), "wall_seconds": wall,
+        "cpu_seconds": used.ru_utime + used.ru_stime, "score": mean_score(rows), "scenarios": rows,
+    }  # fmt: skip
 
 
 def _line(rows: dict[str, dict[str, float]]) -> str:
