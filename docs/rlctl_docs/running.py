@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl_docs.blocks import ROOT, Block, BlockError, Use, blocks_of
@@ -28,46 +27,9 @@ MOST_LINES = 40
 """Of a failed block's output."""
 
 
-@dataclass(slots=True)
-class Count:
-    """Blocks by what became of them.
-
-    Attributes:
-        uses: How many.
-        lacks: Of those that were skipped, by requirement; a block may name several.
-    """
-
-    uses: Counter[Use] = field(default_factory=Counter)
-    lacks: Counter[str] = field(default_factory=Counter)
-
-    def __str__(self) -> str:
-        by_lack = ", ".join(f"{lack} {number}" for lack, number in self.lacks.most_common())
-        run, written = self.uses[Use.RUN], self.uses[Use.FILE]
-        return (
-            f"{self.uses.total()} blocks: run {run}, written as files {written}, validated {self.uses[Use.VALIDATED]}, "
-            f"skipped {self.uses[Use.SKIPPED]}{f' ({by_lack})' if by_lack else ''}, output {self.uses[Use.SHOWN]}"
-        )
-
-    def as_json(self) -> str:
-        """The same as JSON."""
-        return json.dumps(
-            {"blocks": self.uses.total(), **{str(use): self.uses[use] for use in Use}, "lacks": self.lacks}
-        )
-
-
-def count(paths: Iterable[Path], available: frozenset[str] = frozenset()) -> Count:
-    """What becomes of the blocks of these pages.
-
-    Raises:
-        BlockError: A fence is wrong.
-    """
-    found = Count()
-    for block in (block for page in paths for block in blocks_of(page)):
-        use = block.use(available)
-        found.uses[use] += 1
-        if use is Use.SKIPPED:
-            found.lacks.update(set(block.lacks) - available)
-    return found
+def count(paths: Iterable[Path], available: frozenset[str] = frozenset()) -> Counter[Use]:
+    """What becomes of the blocks of these pages; BlockError: a fence is wrong."""
+    return Counter(block.use(available) for page in paths for block in blocks_of(page))
 
 
 def try_page(page: Path, available: frozenset[str] = frozenset()) -> None:

@@ -77,10 +77,6 @@ def test_small_hosts_cores_are_quota_first(drive: Drive, tell: Tell) -> None:
     assert got[-1] == Allocation(2.0, 2)
 
 
-def test_says_that_it_is_a_part_of_heracles() -> None:
-    assert "core part" in Heracles().remarks[0]
-
-
 class TestWhatIsMeasured:
     """The loops that the paper has beside latency and load, where the counters offer their readings."""
 

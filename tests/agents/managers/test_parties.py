@@ -148,7 +148,3 @@ def test_cores_move_one_at_time_within_pool(slacks: list[float]) -> None:
     moves = [abs(after - before) for before, after in pairwise(held)]
     assert all(0 <= now <= 35 for now in held)
     assert max(moves) <= 1
-
-
-def test_says_what_became_of_the_wheel() -> None:
-    assert "skips cache and frequency" in Parties().remarks[0]
