@@ -39,6 +39,12 @@ def finite_bounds(interval: tuple[float, float], decimals: int) -> list[float | 
     return [round(bound, decimals) if math.isfinite(bound) else None for bound in interval]
 
 
+def span(interval: tuple[float, float], form: str, endless: str, between: str = " to ") -> str:
+    """`LOW to HIGH`, each in this format; `endless` where there is no such end."""
+    low, high = interval
+    return f"{low:{form}}{between}{high:{form}}" if math.isfinite(low) and math.isfinite(high) else endless
+
+
 def share_interval(hits: int, total: int) -> Estimate:
     """Share of windows that hit, in percent, with Wilson intervals: they stay within [0, 100] and never have width 0.
 

@@ -8,29 +8,94 @@ and a promotion looks back on days.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, FiniteFloat, PlainSerializer, PlainValidator, TypeAdapter, ValidationError
+
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.replay import Damage, allocation_of, read_lines
 from rlctl.envs.ticklog import LOG_NAME, numbered_files
-from rlctl.log.reader import finite
 from rlctl.log.record import allocation_as_json
 from rlctl.log.writer import LogWriter
-from rlctl.report.shadow_watch import Answer, Watched
+from rlctl.safety.growth import GrowthRate, SlackHold
 
 SHADOW_LOG_NAME = "shadow.jsonl"
 """Name of its newest file, which lies beside the tick log by default."""
 
+FROM_WHAT_IS_IN_FORCE = frozenset({GrowthRate.name, SlackHold.name})
+"""Guards whose bound is what is in force, or a step more."""
 
-def beside(log: Path) -> Path:
-    """Where the shadow log of a tick log is by default.
+Logged = Annotated[Allocation, PlainValidator(allocation_of), PlainSerializer(allocation_as_json)]
+Seconds = Annotated[FiniteFloat, PlainSerializer(lambda seconds: round(seconds, 6))]
 
-    Args:
-        log: The tick log's newest file, or its directory, which may not be there yet.
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a shadow would have proposed at a tick, and what the shield would have allowed; aliases are the log's keys.
+
+    Attributes:
+        proposed: Its proposal; the safe allocation when it had no usable answer.
+        allowed: What the shield would have let through of it.
+        failed: Why there was no usable answer; empty when there was one.
+        drift: What of the tick the policy's training never had; empty when nothing, or nothing is known of it.
     """
-    is_file = log.is_file() or log.name.startswith(LOG_NAME)
-    return (log.parent if is_file else log) / SHADOW_LOG_NAME
+
+    proposed: Annotated[Logged, Field(alias="asked")]
+    allowed: Annotated[Logged, Field(alias="got")]
+    cpu_seconds: Seconds
+    guards: tuple[str, ...] = ()
+    failed: str = ""
+    late: bool = False
+    drift: str = ""
+
+    @property
+    def overridden(self) -> bool:
+        """The shield would not have let it through as it was, whatever the service held BE to."""
+        return bool(self.guards) and self.proposed != self.allowed
+
+    @property
+    def refused(self) -> bool:
+        """A guard that goes by readings alone would not have let it through as it was."""
+        # The other guards count from what is in force, which is the acting policy's work: a shadow that would give BE
+        # twice as much exceeds them in every tick, and would in the first few only if it acted.
+        return any(guard not in FROM_WHAT_IS_IN_FORCE for guard in self.guards)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One tick of the stream, and every shadow's answer to it, by the shadow's name; aliases are the log's keys.
+
+    Attributes:
+        run: A few letters that tell runs of the service apart.
+        wall_seconds: Wall clock, Unix time in seconds.
+        load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
+        met: The window before held the target; None when nothing was measured.
+        overridden: The shield did not let the acting policy's proposal through as it was; not the service alone.
+    """
+
+    index: Annotated[int, Field(alias="tick")]
+    wall_seconds: Annotated[Seconds, Field(alias="ts")]
+    run: str
+    acting: str
+    load_ratio: Annotated[FiniteFloat | None, Field(alias="load")]
+    met: bool | None
+    be_cpus: FiniteFloat | None
+    applied: Logged
+    overridden: bool
+    answers: Mapping[str, Answer]
+    header: Annotated[Mapping[str, Any], Field(exclude=True)] = field(default_factory=dict)
+
+
+_LINE = TypeAdapter(Watched)
+
+
+def watched_as_json(watched: Watched) -> dict[str, object]:
+    """A watched tick as plain data; what is not known is null, and an answer lacks what it has nothing of."""
+    plain: dict[str, object] = _LINE.dump_python(watched, mode="json", by_alias=True, exclude_defaults=True)
+    return plain
 
 
 class ShadowLog(LogWriter[Watched]):
@@ -49,20 +114,14 @@ class ShadowLog(LogWriter[Watched]):
         super().write(record)
 
 
-def watched_as_json(watched: Watched) -> dict[str, object]:
-    """A watched tick as plain data; what is not known is null."""
-    return {
-        "tick": watched.index,
-        "ts": round(watched.wall_seconds, 6),
-        "run": watched.run,
-        "acting": watched.acting,
-        "load": watched.load_ratio,
-        "met": watched.met,
-        "be_cpus": watched.be_cpus,
-        "applied": allocation_as_json(watched.applied),
-        "overridden": watched.overridden,
-        "answers": {name: _answer_as_json(answer) for name, answer in watched.answers.items()},
-    }
+def beside(log: Path) -> Path:
+    """Where the shadow log of a tick log is by default.
+
+    Args:
+        log: The tick log's newest file, or its directory, which may not be there yet.
+    """
+    is_file = log.is_file() or log.name.startswith(LOG_NAME)
+    return (log.parent if is_file else log) / SHADOW_LOG_NAME
 
 
 def shadow_files(path: Path) -> tuple[Path, ...]:
@@ -86,48 +145,8 @@ def read_watched(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> It
             header = line.content
             continue
         try:
-            yield _watched(line.content, header)
+            yield replace(_LINE.validate_python(line.content), header=header)
         except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            damaged(Damage(line.path, line.number, f"not a line of a shadow log: {error}"))
-
-
-def _answer_as_json(answer: Answer) -> dict[str, object]:
-    plain: dict[str, object] = {
-        "asked": allocation_as_json(answer.proposed),
-        "got": allocation_as_json(answer.allowed),
-        "cpu_seconds": round(answer.cpu_seconds, 6),
-    }
-    rest = {"guards": list(answer.guards), "failed": answer.failed, "late": answer.late, "drift": answer.drift}
-    return plain | {name: value for name, value in rest.items() if value}
-
-
-def _watched(plain: Mapping[str, Any], header: Mapping[str, Any]) -> Watched:
-    return Watched(
-        run=str(plain["run"]),
-        index=int(plain["tick"]),
-        wall_seconds=finite(plain["ts"]),
-        acting=str(plain["acting"]),
-        load_ratio=_known(plain["load"]),
-        met=None if plain["met"] is None else bool(plain["met"]),
-        be_cpus=_known(plain["be_cpus"]),
-        applied=allocation_of(plain["applied"]),
-        overridden=bool(plain["overridden"]),
-        answers={str(name): _answer(one) for name, one in plain["answers"].items()},
-        header=header,
-    )
-
-
-def _answer(plain: Mapping[str, Any]) -> Answer:
-    return Answer(
-        proposed=allocation_of(plain["asked"]),
-        allowed=allocation_of(plain["got"]),
-        guards=tuple(map(str, plain.get("guards", ()))),
-        failed=str(plain.get("failed", "")),
-        late=bool(plain.get("late", False)),
-        cpu_seconds=finite(plain["cpu_seconds"]),
-        drift=str(plain.get("drift", "")),
-    )
-
-
-def _known(value: object) -> float | None:
-    return None if value is None else finite(value)
+            details = error.errors() if isinstance(error, ValidationError) else []
+            why = ", ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details) or str(error)
+            damaged(Damage(line.path, line.number, f"not a line of a shadow log: {why}"))

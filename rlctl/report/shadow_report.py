@@ -20,15 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.agents.catalogue import label
-from rlctl.bench.intervals import Estimate, clustered_share, student_t
+from rlctl.bench.intervals import Estimate, clustered_share, span, student_t
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import printable
 from rlctl.log.reader import limits_in, profile_in
 from rlctl.log.replay import period_in
 from rlctl.report.page import render
-from rlctl.report.shadow_watch import Answer, Watched
-from rlctl.report.table import span
+from rlctl.report.shadow_log import Answer, Watched
 from rlctl.safety.profile import Profile
 
 BLOCK_SECONDS = 300.0

@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from rlctl.agents.policy import Policy
@@ -29,73 +28,13 @@ from rlctl.envs.telemetry import number
 from rlctl.envs.workload import Weight
 from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
 from rlctl.log.replay import begins_anew, period_in, prepare_shield
-from rlctl.safety.growth import GrowthRate, SlackHold
+from rlctl.report.shadow_log import Answer, Watched
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import OF_SERVICE, Verdict
 
 HANG_SECONDS = 2.0
 """Wall clock after which a call is given up. The policy's budget is in CPU time: a shadow runs at the lowest priority,
 and may be late through no fault of its own."""
-
-FROM_WHAT_IS_IN_FORCE = frozenset({GrowthRate.name, SlackHold.name})
-"""Guards whose bound is what is in force, or a step more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a shadow would have proposed at a tick, and what the shield would have allowed.
-
-    Attributes:
-        proposed: Its proposal; the safe allocation when it had no usable answer.
-        allowed: What the shield would have let through of it.
-        failed: Why there was no usable answer; empty when there was one.
-        drift: What of the tick the policy's training never had; empty when nothing, or nothing is known of it.
-    """
-
-    proposed: Allocation
-    allowed: Allocation
-    guards: tuple[str, ...] = ()
-    failed: str = ""
-    late: bool = False
-    cpu_seconds: float = 0.0
-    drift: str = ""
-
-    @property
-    def overridden(self) -> bool:
-        """The shield would not have let it through as it was, whatever the service held BE to."""
-        return bool(self.guards) and self.proposed != self.allowed
-
-    @property
-    def refused(self) -> bool:
-        """A guard that goes by readings alone would not have let it through as it was."""
-        # The other guards count from what is in force, which is the acting policy's work: a shadow that would give BE
-        # twice as much exceeds them in every tick, and would in the first few only if it acted.
-        return any(guard not in FROM_WHAT_IS_IN_FORCE for guard in self.guards)
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """One tick of the stream, and every shadow's answer to it, by the shadow's name.
-
-    Attributes:
-        run: A few letters that tell runs of the service apart.
-        wall_seconds: Wall clock, Unix time in seconds.
-        load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
-        met: The window before held the target; None when nothing was measured.
-        overridden: The shield did not let the acting policy's proposal through as it was; not the service alone.
-    """
-
-    run: str
-    index: int
-    wall_seconds: float
-    acting: str
-    load_ratio: float | None
-    met: bool | None
-    be_cpus: float | None
-    applied: Allocation
-    overridden: bool
-    answers: Mapping[str, Answer]
-    header: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Shadow(Policy):
@@ -139,7 +78,7 @@ class Shadow(Policy):
         verdict, failed = decision.verdict, str(decision.error or "")
         guards = tuple(dict.fromkeys(bound.guard for bound in verdict.decisive if bound.reason not in OF_SERVICE))
         return Answer(
-            decision.proposed, verdict.allocation, guards, failed, self._late, self._cpu_seconds, self._unlike
+            decision.proposed, verdict.allocation, self._cpu_seconds, guards, failed, self._late, self._unlike
         )
 
     def learn_ruling(self, verdict: Verdict) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.comparison import Aggregate, Comparison, Difference, aggregate, compare, improvement
-from rlctl.bench.intervals import Estimate
+from rlctl.bench.intervals import Estimate, span
 from rlctl.bench.rounds import LiveRounds, lowest_qos
 from rlctl.bench.score import Score
 from rlctl.bench.sim_outcome import SimOutcome
@@ -100,12 +100,6 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
 def _half(estimate: Estimate) -> str:
     """Half the width of an interval; nothing of one run."""
     return f" ±{estimate.half95:.1f}" if math.isfinite(estimate.half95) else ""
-
-
-def span(interval: tuple[float, float], form: str, endless: str, between: str = " to ") -> str:
-    """`LOW to HIGH`, each in this format; `endless` where there is no such end."""
-    low, high = interval
-    return f"{low:{form}}{between}{high:{form}}" if math.isfinite(low) and math.isfinite(high) else endless
 
 
 Rows = list[tuple[str, ...]]

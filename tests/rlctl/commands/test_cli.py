@@ -229,7 +229,7 @@ HEAVY = ("torch", "numba", "sklearn", "matplotlib", "rich", "onnxruntime", "onnx
             "rlctl.safety.shield",
             (*HEAVY, "stable_baselines3", "ray", "pandas"),
         ),
-        ("import rlctl.commands.shadow_watch", (*HEAVY, "rlctl.envs.sim.physics", "rlctl.bench.comparison")),
+        ("import rlctl.commands.shadow", (*HEAVY, "rlctl.envs.sim.physics", "rlctl.bench.comparison")),
         ("import rlctl.envs.actions, rlctl.envs.observation", ("gymnasium",)),
         (
             "import rlctl.agents.training.rollouts.worker, rlctl.agents.training.rollouts.live_testbed",
