@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from rlctl.agents.training.cluster.connection import connected, require_ray
@@ -48,60 +48,29 @@ class Repeat:
         runs = [one.run for one in self.measured if one.run.manager == "frozen"]
         return runs[0].request_cpu_seconds if runs else math.nan
 
-
-@dataclass(frozen=True, slots=True)
-class HostResult:
-    """What one host measured: the repeats that it began, at least one, in their order."""
-
-    plan: LivePlan
-    repeats: tuple[Repeat, ...]
-
     @property
-    def runs(self) -> tuple[LiveRun, ...]:
-        """All runs, in the order of time within each repeat."""
-        return tuple(measured.run for repeat in self.repeats for measured in repeat.measured)
-
-    @property
-    def max_loads_rps(self) -> tuple[float, ...]:
-        """The LC's maximum load on this host, repeat by repeat."""
-        return tuple(repeat.alone.max_load_rps for repeat in self.repeats)
-
-    @property
-    def solo_rate(self) -> float:
-        """BE's work a second while it was alone, mean of the repeats."""
-        return fmean(repeat.alone.work.rate for repeat in self.repeats)
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """Scores by manager, in the plan's order; those that were not reached are absent."""
-        return scores_of(self.plan, {THIS_HOST: self})
-
-    @property
-    def remarks(self) -> dict[str, tuple[str, ...]]:
-        """What a reader of a manager's row must know."""
-        told: dict[str, tuple[str, ...]] = {}
-        for repeat in self.repeats:
-            for one in repeat.measured:
-                told[one.run.manager] = tuple(dict.fromkeys((*told.get(one.run.manager, ()), *one.remarks)))
-        return told
-
-    def as_json(self) -> dict[str, object]:
-        """What is this host's own."""
-        return {
-            "max_load_rps": round(fmean(self.max_loads_rps), 1),
-            "max_loads_rps": [round(load, 1) for load in self.max_loads_rps],
-            "solo_rate": round(self.solo_rate, 2),
-            "host": dict(self.repeats[0].alone.host),
-            "managers": managers_as_json(self.plan, self.scores, self.remarks),
-        }
+    def round(self) -> LiveRound:
+        """What each manager had in it."""
+        runs = [one.run for one in self.measured]
+        return LiveRound(
+            host=self.host,
+            qos_percent={run.manager: round(held_percent(run), 4) for run in runs},
+            be_percent={run.manager: round(100.0 * run.be_work_ratio, 4) for run in runs},
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """What came of a plan, host by host, by their names; without a cluster THIS_HOST alone."""
+    """What came of a plan, or what one host had of it.
+
+    Attributes:
+        repeats: Those that were begun, at least one, host by host; without a cluster all on THIS_HOST.
+        interrupted: Why it ended early; empty where it did not.
+        notes: What a reader must know of hosts that were lost.
+    """
 
     plan: LivePlan
-    hosts: Mapping[str, HostResult]
+    repeats: tuple[Repeat, ...]
     interrupted: str = ""
     notes: tuple[str, ...] = ()
 
@@ -111,30 +80,65 @@ class LiveOutcome:
         return self.plan.scenario.name
 
     @property
+    def hosts(self) -> dict[str, LiveOutcome]:
+        """What each host measured, by its name."""
+        names = dict.fromkeys(repeat.host for repeat in self.repeats)
+        return {name: replace(self, repeats=tuple(one for one in self.repeats if one.host == name)) for name in names}
+
+    @property
+    def runs(self) -> tuple[LiveRun, ...]:
+        """All runs, in the order of time within each repeat."""
+        return tuple(measured.run for repeat in self.repeats for measured in repeat.measured)
+
+    @property
+    def max_loads_rps(self) -> tuple[float, ...]:
+        """The LC's maximum load, repeat by repeat."""
+        return tuple(repeat.alone.max_load_rps for repeat in self.repeats)
+
+    @property
+    def solo_rate(self) -> float:
+        """BE's work a second while it was alone, mean of the repeats."""
+        return fmean(repeat.alone.work.rate for repeat in self.repeats)
+
+    @property
     def remarks(self) -> dict[str, tuple[str, ...]]:
         """What a reader of a manager's row must know; of which host, where not all of them say it."""
-        told: dict[str, dict[str, list[str]]] = {}
-        for host, result in self.hosts.items():
-            for name, remarks in result.remarks.items():
-                for remark in remarks:
-                    told.setdefault(name, {}).setdefault(remark, []).append(host)
+        told: dict[str, dict[str, dict[str, None]]] = {}
+        for repeat in self.repeats:
+            for one in repeat.measured:
+                for remark in one.remarks:
+                    told.setdefault(one.run.manager, {}).setdefault(remark, {})[repeat.host] = None
+        everywhere = len(self.hosts)
         return {
             name: tuple(
-                remark if len(hosts) == len(self.hosts) else f"{', '.join(hosts)}: {remark}"
-                for remark, hosts in own.items()
+                remark if len(hosts) == everywhere else f"{', '.join(hosts)}: {remark}" for remark, hosts in own.items()
             )
             for name, own in told.items()
         }
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Scores by manager over all hosts, which are the strata of the intervals."""
-        return scores_of(self.plan, self.hosts)
+        """Scores by manager, in the plan's order, over all hosts, which are the strata of the intervals.
+
+        Those that were not reached are absent.
+        """
+        scores = {}
+        for name in self.plan.managers:
+            runs = [
+                (one.run, repeat.host, repeat.alone_cpu_seconds)
+                for repeat in self.repeats
+                for one in repeat.measured
+                if one.run.manager == name
+            ]
+            if runs:
+                own, strata, alone = zip(*runs, strict=True)
+                scores[name] = score(own, strata if len(self.hosts) > 1 else (), alone)
+        return scores
 
     @property
     def missing(self) -> dict[str, int]:
         """Number of planned runs that were not measured, by manager; managers without any are left out."""
-        runs = [run.manager for host in self.hosts.values() for run in host.runs]
+        runs = [run.manager for run in self.runs]
         counts = {name: self.plan.repeats - runs.count(name) for name in self.plan.managers}
         return {name: count for name, count in counts.items() if count}
 
@@ -180,14 +184,29 @@ class LiveOutcome:
             "interrupted": self.interrupted,
             "missing": self.missing,
             "notes": list(self.notes),
-            "rounds": [one.model_dump() for one in rounds_of(self.hosts)],
+            "rounds": [repeat.round.model_dump() for repeat in self.repeats],
         }
         if THIS_HOST in self.hosts:
-            return {**shared, **self.hosts[THIS_HOST].as_json()}
+            return {**shared, **self._host_as_json()}
+        hosts = {name: {"repeats": len(host.repeats), **host._host_as_json()} for name, host in self.hosts.items()}
+        return {**shared, "managers": self._managers_as_json(), "hosts": hosts}
+
+    def _host_as_json(self) -> dict[str, object]:
+        """What is one host's own."""
         return {
-            **shared,
-            "managers": managers_as_json(plan, self.scores, self.remarks),
-            "hosts": {name: {"repeats": len(host.repeats), **host.as_json()} for name, host in self.hosts.items()},
+            "max_load_rps": round(fmean(self.max_loads_rps), 1),
+            "max_loads_rps": [round(load, 1) for load in self.max_loads_rps],
+            "solo_rate": round(self.solo_rate, 2),
+            "host": dict(self.repeats[0].alone.host),
+            "managers": self._managers_as_json(),
+        }
+
+    def _managers_as_json(self) -> dict[str, object]:
+        """Scores by manager with BE's CPU weight under it, and its remarks."""
+        weights, remarks = self.plan.weights, self.remarks
+        return {
+            name: {**each.as_json(), "be_weight": weights[name], "remarks": list(remarks.get(name, ()))}
+            for name, each in self.scores.items()
         }
 
 
@@ -217,45 +236,6 @@ def doubt_of_load(scores: Mapping[str, Score]) -> str:
         f"The LC alone (frozen) missed {100.0 - held:.0f} % of the windows, which is no manager's doing: its "
         "maximum load is of better minutes. Points of QoS by which managers differ may be chance; run it again."
     )
-
-
-def scores_of(plan: LivePlan, hosts: Mapping[str, HostResult]) -> dict[str, Score]:
-    """Scores by manager, in the plan's order, over all hosts; those that were not reached are absent."""
-    scores = {}
-    for name in plan.managers:
-        runs = [
-            (one.run, host, repeat.alone_cpu_seconds)
-            for host, result in hosts.items()
-            for repeat in result.repeats
-            for one in repeat.measured
-            if one.run.manager == name
-        ]
-        if runs:
-            own, strata, alone = zip(*runs, strict=True)
-            scores[name] = score(own, strata if len(hosts) > 1 else (), alone)
-    return scores
-
-
-def rounds_of(hosts: Mapping[str, HostResult]) -> Iterator[LiveRound]:
-    """All rounds, host by host, with what each manager had in them."""
-    for host, result in hosts.items():
-        for repeat in result.repeats:
-            runs = [one.run for one in repeat.measured]
-            yield LiveRound(
-                host=host,
-                qos_percent={run.manager: round(held_percent(run), 4) for run in runs},
-                be_percent={run.manager: round(100.0 * run.be_work_ratio, 4) for run in runs},
-            )
-
-
-def managers_as_json(
-    plan: LivePlan, scores: Mapping[str, Score], remarks: Mapping[str, tuple[str, ...]]
-) -> dict[str, object]:
-    """Scores by manager with BE's CPU weight under it, and its remarks."""
-    return {
-        name: {**each.as_json(), "be_weight": plan.weights[name], "remarks": list(remarks.get(name, ()))}
-        for name, each in scores.items()
-    }
 
 
 @contextlib.contextmanager
@@ -340,8 +320,9 @@ def collected(
     if dropped := all_runs - sum(len(repeat.measured) for repeat in longest):
         note(f"runs that do not count, as their repeat was done anew: {dropped}")
     begun = [repeat for repeat in longest if repeat.measured]
-    by_host = {name: tuple(repeat for repeat in begun if repeat.host == name) for name in {r.host: 0 for r in begun}}
-    return LiveOutcome(plan, {name: HostResult(plan, own) for name, own in by_host.items()}, interrupted, tuple(notes))
+    hosts = list(dict.fromkeys(repeat.host for repeat in begun))
+    by_host = sorted(begun, key=lambda repeat: hosts.index(repeat.host))
+    return LiveOutcome(plan, tuple(by_host), interrupted, tuple(notes))
 
 
 def _add(plan: LivePlan, repeats: dict[int, list[Repeat]], step: Step) -> None:
