@@ -65,9 +65,12 @@ FAMILIES: dict[str, str] = {
     "export": "bundle",
     "merge": "bundle",
     "sign": "bundle",
+    "inspect": "bundle",
     "why": "log",
     "top": "log",
     "learn-load": "log",
+    "replay": "log",
+    "scenarios": "managers",
 }
 """The module under rlctl.commands of each command that shares one with others."""
 

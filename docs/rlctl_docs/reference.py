@@ -16,7 +16,6 @@ from rlctl.agents.managers.table import QuotaTable
 from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.space import SpaceFile
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import shipped_scenarios
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.tuned import Tuned
@@ -35,6 +34,7 @@ from rlctl.envs.host.partition.platform import PlatformFile
 from rlctl.envs.observation import LAGS, MOST_PRICE, VERSION, Observer
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.telemetry import READINGS, Telemetry, Value, Why
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.report.shadow_gate import Gate
 from rlctl.safety.constants import MemoryBandwidth, MemoryPressure

@@ -10,9 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Self
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from pydantic import Field, model_validator
+
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import HIGHEST_RATE_RPS, LoadGenerator
+from rlctl.envs.yaml_edge import Strict
 
 RESOLUTION_RATIO = 0.03  # of the load, between the last good one and the first bad
 LOWEST_DIVISOR = 8  # a host may be slower than the one that a scenario was written on, or busy with its neighbours
@@ -25,25 +29,39 @@ DRAIN_SECONDS = 10.0
 POLL_SECONDS = 0.05
 
 
-def wrong_range(start_rps: float, step_rps: float, top_rps: float) -> str:
-    """Why no search can go over a range; empty where one can."""
-    if not (0.0 < start_rps <= top_rps <= HIGHEST_RATE_RPS and step_rps > 0.0):
-        return (
-            f"impossible knee search: start {start_rps:g}, step {step_rps:g}, top {top_rps:g} rps: all are positive, "
-            f"start is not above top, and no load is above {HIGHEST_RATE_RPS:g}"
-        )
-    if (top_rps - start_rps) / step_rps > MOST_STEPS:
-        return f"a step of {step_rps:g} rps takes more than {MOST_STEPS} steps to {top_rps:g}; take larger ones"
-    return ""
+class KneeSection(Strict):
+    """Range and step of the search for the LC's maximum load (thesis 5.1.3).
+
+    Attributes:
+        start_rps: First load tried, requests per second.
+        step_rps: Added for each further try.
+        top_rps: Last load tried.
+        borne_windows: Windows for which what was found just below a miss is held then, and lowered until all but one
+            are well: for an LC that is to be near its knee, where single windows are chance; 0 leaves it at that.
+    """
+
+    start_rps: float = Field(gt=0.0)
+    step_rps: float = Field(gt=0.0)
+    top_rps: float = Field(gt=0.0)
+    borne_windows: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        start, step, top = self.start_rps, self.step_rps, self.top_rps
+        if not start <= top <= HIGHEST_RATE_RPS:
+            raise ValueError(
+                f"impossible knee search: start {start:g}, step {step:g}, top {top:g} rps: start is not above top, and "
+                f"no load is above {HIGHEST_RATE_RPS:g}"
+            )
+        if (top - start) / step > MOST_STEPS:
+            raise ValueError(f"a step of {step:g} rps takes more than {MOST_STEPS} steps to {top:g}; take larger ones")
+        return self
 
 
 def find_knee(
     measure: Callable[[float], float],
     target_seconds: float,
-    *,
-    start_rps: float,
-    step_rps: float,
-    top_rps: float,
+    knee: KneeSection,
     bear: Callable[[float], float] | None = None,
 ) -> float:
     """Search the maximum load: the largest, in requests per second, that met the target.
@@ -52,25 +70,21 @@ def find_knee(
 
     Args:
         measure: Offers a load (requests per second) and returns the latency in seconds.
-        bear: As `measure`, but for longer: what was found just below a miss is lowered until it bears that, too.
         target_seconds: The SLO's target; meeting it exactly is meeting it.
-        start_rps: First load; where it misses the target, a half, a quarter and an eighth of it are tried.
-        top_rps: No load beyond this one.
+        knee: Where the first load misses the target, a half, a quarter and an eighth of it are tried.
+        bear: As `measure`, but for longer: what was found just below a miss is lowered until it bears that, too.
 
     Raises:
-        ConfigError: An impossible range.
         TestbedError: The target is missed at an eighth of the first load, or what was found there is not borne.
     """
-    if wrong := wrong_range(start_rps, step_rps, top_rps):
-        raise ConfigError(wrong)
-    jury, lowest = _Jury(measure, target_seconds), start_rps / LOWEST_DIVISOR
-    good, bad = start_rps, None
+    jury, lowest = _Jury(measure, target_seconds), knee.start_rps / LOWEST_DIVISOR
+    good, bad = knee.start_rps, None
     while not jury.meets(good):
         good, bad = good / 2.0, good
         if good < lowest:
             raise _miss_error(target_seconds, bad, jury.measured_seconds)
     if bad is None:
-        good, bad = _climb(jury, start_rps, step_rps, top_rps)
+        good, bad = _climb(jury, knee)
     while bad is not None and bad - good > RESOLUTION_RATIO * bad:
         middle = (good + bad) / 2
         if not good < middle < bad:  # as near as floats come
@@ -91,11 +105,11 @@ def _miss_error(target_seconds: float, rps: float, seconds: float) -> TestbedErr
     )
 
 
-def _climb(jury: _Jury, start_rps: float, step_rps: float, top_rps: float) -> tuple[float, float | None]:
+def _climb(jury: _Jury, knee: KneeSection) -> tuple[float, float | None]:
     """The last load that met the target, and the first that did not."""
-    good = start_rps
-    for step in range(1, math.ceil((top_rps - start_rps) / step_rps) + 1):
-        load = min(start_rps + step * step_rps, top_rps)
+    good = knee.start_rps
+    for step in range(1, math.ceil((knee.top_rps - knee.start_rps) / knee.step_rps) + 1):
+        load = min(knee.start_rps + step * knee.step_rps, knee.top_rps)
         if not jury.meets(load):
             return good, load
         good = load

@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -28,7 +28,7 @@ from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.host.sensors.of_groups import group_sensors
 from rlctl.envs.host.sensors.sensor import Sensor
-from rlctl.envs.host.topology import exclusive_cpus, require_online
+from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
@@ -36,11 +36,12 @@ from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.knee import MISSED_WINDOWS, WINDOW_SECONDS, find_knee, probe_with
+from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.network.link import Link, LinkConfig
+from rlctl.envs.testbed.network.link import Link
 from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.stress import StressConfig, StressNg
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.testbed.workloads import BeJob, LcProgram, Work
@@ -51,62 +52,10 @@ log = logging.getLogger(__name__)
 GENERATOR_PRIORITY = 50  # SCHED_FIFO: else late by milliseconds (docs/measured/simulator.md, 10)
 CONTROLLER_PRIORITY = 40  # else it waits for 43 ms at the median (docs/measured/simulator.md, 10)
 TOP_WEIGHT = {1: 262144, 2: 10000}  # the kernel's largest: the rest of the box must not disturb (the same)
-START_SECONDS, BORNE_LOADS = 60.0, 3  # about, and so many loads are tried for longer
 SOLO_SECONDS = 8.0
 SETTLE_SECONDS = 0.5
 DRAIN_SECONDS = 20.0
 SINK_PRIORITY = 45  # the client is a machine of its own: its side waits for nobody but the generator
-
-BeKind = Literal["cpu", "memory", "mixed", "upload", "sendfile", "write", "copy"]
-"""A best-effort job: what stress-ng does, an upload over the link, a bulk writer on the disk.
-
-Of those that move bytes, `upload` and `write` compress them; `sendfile` and `copy` take next to no CPU time."""
-
-
-@dataclass(frozen=True, slots=True)
-class TestbedSpec:
-    """What to start, and where.
-
-    Attributes:
-        lc: The LC, not started.
-        lc_cpus: CPUs that it is pinned to.
-        be_kind: The best-effort job: stress-ng's work, an upload, which needs a link, or a writer, which needs a disk.
-        be_workers: Number of its processes.
-        be_cpus: CPUs that BE may get, the safest for the LC first.
-        quantile: Which quantile, as a ratio.
-        knee_rps: First load, step and top of the search for the LC's maximum load.
-        borne_windows: Windows for which that has to be borne; 0 for none.
-        link: What was provisioned between LC and client; None where they talk over a unix socket.
-        disk_megabytes: What was provisioned for LC and BE to write, MB/s; None where nothing was.
-        told_by_kernel: The plant's latency and load are those of `kind: tcp`, and its maximum load is learned: nothing
-            is told but the target. What the client saw is in counters, see `as_client_saw`.
-    """
-
-    __test__ = False
-
-    lc: LcProgram
-    lc_cpus: tuple[int, ...]
-    be_kind: BeKind
-    be_workers: int
-    be_cpus: tuple[int, ...]
-    target_seconds: float
-    quantile: float
-    tick_seconds: float
-    knee_rps: tuple[float, float, float]
-    borne_windows: int = 0
-    link: LinkConfig | None = None
-    disk_megabytes: float | None = None
-    told_by_kernel: bool = False
-
-    @property
-    def start_seconds(self) -> float:
-        """About what it takes to start, and to search the LC's maximum load."""
-        return START_SECONDS + BORNE_LOADS * self.borne_windows * WINDOW_SECONDS
-
-    def require_online(self) -> None:
-        """Check that the CPUs are on this host; ConfigError: one is not."""
-        for field, cpus in (("lc.cpus", self.lc_cpus), ("be.cpus", self.be_cpus)):
-            require_online(field, cpus)
 
 
 class ReinsInUse:
@@ -143,8 +92,9 @@ class Testbed:
     one minutes later, see `search`.
 
     Args:
-        spec: What to start.
+        scenario: What to start, and where.
         say: Takes a line on what is being done, for the user.
+        lc: The LC in place of the scenario's, not started.
 
     Attributes:
         plant: The host, as any controller sees it.
@@ -159,8 +109,10 @@ class Testbed:
     searched_seconds: float
     be_group: Group
 
-    def __init__(self, spec: TestbedSpec, say: Callable[[str], None] = log.info) -> None:
-        self.spec = spec
+    def __init__(
+        self, scenario: LiveScenario, say: Callable[[str], None] = log.info, lc: LcProgram | None = None
+    ) -> None:
+        self.scenario, self._lc = scenario, lc or scenario.service()
         self._say = say
         self._stack, self._plants = contextlib.ExitStack(), contextlib.ExitStack()
         self._generator: LoadGenerator
@@ -173,7 +125,7 @@ class Testbed:
         self._disk: ProvisionedDisk | None = None
         self._new_be: Callable[[], BeJob]
         self._be: BeJob | None = None
-        self._max_load = MaxLoad("lc", float(len(spec.lc_cpus)))
+        self._max_load = MaxLoad("lc", float(len(scenario.lc.cpus)))
 
     def __enter__(self) -> Self:
         """Start everything but BE.
@@ -183,7 +135,7 @@ class Testbed:
             TestbedError: A program is missing or did not start.
             PermissionMissing: Control groups may not be made.
         """
-        self.spec.require_online()
+        self.scenario.require_online()
         with contextlib.ExitStack() as stack:
             self._start(stack)
             self._stack = stack.pop_all()
@@ -230,12 +182,13 @@ class Testbed:
         Raises:
             TestbedError: The LC does not get rid of its backlog.
         """
+        slo = self.scenario.slo
         self._generator.forget()  # of a run that is over, and that may have left more than a minute's work
         self._drive(trace.rate)
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             time.sleep(SETTLE_SECONDS)
-            if self._generator.stats().latency_seconds(self.spec.quantile) <= self.spec.target_seconds:
+            if self._generator.stats().latency_seconds(slo.quantile) <= slo.target_seconds:
                 return
             if time.monotonic() > deadline:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
@@ -377,54 +330,54 @@ class Testbed:
             self._be.begin()
 
     def _start(self, stack: contextlib.ExitStack) -> None:
-        spec, layout = self.spec, Layout.detect()
+        scenario, layout = self.scenario, Layout.detect()
         knobs = Knobs(None)  # the groups are our own and are removed: there is nothing to put back
         stack.callback(knobs.close)
         janitor = stack.enter_context(Janitor())
-        name, shared = f"rlctl-testbed-{os.getpid()}", () if spec.disk_megabytes is None else (CgroupController.IO,)
+        name, shared = f"rlctl-testbed-{os.getpid()}", () if scenario.disk is None else (CgroupController.IO,)
         # The parent sets the testbed apart from the rest of the host, and alone has the controllers of what both share.
         top = stack.enter_context(janitor.group(layout, name, knobs, shared))
         lc, be = (stack.enter_context(janitor.group(layout, f"{name}/{one}", knobs)) for one in ("lc", "be"))
         if top.cpu:
             top.cpu.set_weight(TOP_WEIGHT[layout.mount(CgroupController.CPU).version])
         if lc.cpuset:
-            lc.cpuset.set_cpus(spec.lc_cpus)
+            lc.cpuset.set_cpus(scenario.lc.cpus)
         folder = janitor.make_folder()
         inside: tuple[str, ...] = ()
         client: tuple[str, ...] = ()
-        if spec.link is not None:
+        if scenario.link is not None:
             holders = stack.enter_context(Launcher(folder, None, janitor))
-            self._link = stack.enter_context(Link(spec.link, holders))
+            self._link = stack.enter_context(Link(scenario.link, holders))
             inside, client = self._link.host.inside, self._link.client.inside
-        if spec.disk_megabytes is not None:
+        if scenario.disk is not None:
             holders = stack.enter_context(Launcher(folder, None, janitor))
-            self._disk = stack.enter_context(ProvisionedDisk(spec.disk_megabytes, holders, top, knobs))
+            self._disk = stack.enter_context(ProvisionedDisk(scenario.disk.megabytes, holders, top, knobs))
             inside = (*inside, *self._disk.inside)
         storage = self._disk.folder if self._disk else None
         self.be_group, self._launcher = be, stack.enter_context(Launcher(folder, be, janitor, inside))
         services = stack.enter_context(Launcher(folder, lc, janitor, inside, storage))
-        generator_cpu = stack.enter_context(out_of_the_way(spec.lc_cpus))
-        workers = spec.be_workers
-        match spec.be_kind:
+        generator_cpu = stack.enter_context(out_of_the_way(scenario.lc.cpus))
+        workers = scenario.be.workers
+        match scenario.be.kind:
             case "write" | "copy" if self._disk is not None:
                 volume = Path("/dev", self._disk.volume.name)
-                depth, copied_bytes = (COPIES, COPIED_BYTES) if spec.be_kind == "copy" else (DEPTH, 0)
+                depth, copied_bytes = (COPIES, COPIED_BYTES) if scenario.be.kind == "copy" else (DEPTH, 0)
                 self._new_be = lambda: BulkWrite(workers, volume, depth, copied_bytes)
             case "upload" | "sendfile" if client:
                 sinks = stack.enter_context(Launcher(folder, None, janitor, _remote(client, generator_cpu)))
-                way: Literal["compress", "sendfile"] = "sendfile" if spec.be_kind == "sendfile" else "compress"
+                way: Literal["compress", "sendfile"] = "sendfile" if scenario.be.kind == "sendfile" else "compress"
                 self._new_be = lambda: Upload(workers, sinks, way)
             case "write" | "copy" | "upload" | "sendfile":
                 raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
             case kind:
                 self._new_be = lambda: StressNg(StressConfig(kind, workers))
-        spec.lc.start(services)
-        spec.lc.ready()
-        load = replace(spec.lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
+        self._lc.start(services)
+        self._lc.ready()
+        load = replace(self._lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
         self._generator = stack.enter_context(LoadGenerator(load))
-        exclusive = exclusive_cpus(spec.be_cpus, spec.lc_cpus)
-        limits = Limits(len(spec.be_cpus), lc_cpus=float(len(spec.lc_cpus)), exclusive_cpus=exclusive)
-        self._lc_group, self._actuator = lc, BeActuator([be], spec.be_cpus, limits, knobs, lc=lc)
+        exclusive = exclusive_cpus(scenario.be.cpus, scenario.lc.cpus)
+        limits = Limits(len(scenario.be.cpus), lc_cpus=float(len(scenario.lc.cpus)), exclusive_cpus=exclusive)
+        self._lc_group, self._actuator = lc, BeActuator([be], scenario.be.cpus, limits, knobs, lc=lc)
         stack.enter_context(self._plants)
         self._search()
 
@@ -439,40 +392,35 @@ class Testbed:
 
     def _search(self) -> None:
         self._plants.close()  # the sensors of the one before
-        spec = self.spec
-        self.slo = SLO(spec.target_seconds, spec.quantile, self._max_load_rps())
+        asked = self.scenario.slo
+        self.slo = SLO(asked.target_seconds, asked.quantile, self._max_load_rps())
         source = GeneratorSource(
             lambda: self._generator.stats(timeout_seconds=0.05),
             self.slo,
             peek=lambda: self._generator.peek(timeout_seconds=0.02),
         )
         slo, max_load, latency = self.slo, None, list[Sensor]([source])
-        if spec.told_by_kernel:
+        if self.scenario.source == "tcp":  # nothing is told but the target, and the maximum load is learned
             slo, max_load = replace(slo, max_load_rps=math.inf), self._max_load
-            latency = [TcpSource(slo, spec.lc.pids), ClientTruth(source)]
+            latency = [TcpSource(slo, self._lc.pids), ClientTruth(source)]
         of_link = [LinkUse(self._link)] if self._link else []
         of_reins = ReinsInUse(lambda: self.plant.reins)
         sensors = [*latency, *group_sensors(self._lc_group, [self.be_group]), *of_link, of_reins]
         watched = Lc("lc", slo, sensors, max_load)
         watch = Poller({watched.name: LcSources(self.slo, watched.sensors)}, None, self._sleep)
         parts = LiveParts(watch=watch)
-        self.plant = DrivenHost([watched], self._actuator, spec.tick_seconds, lambda: None, parts)
+        self.plant = DrivenHost([watched], self._actuator, self.scenario.tick_seconds, lambda: None, parts)
         self._plants.callback(self.plant.close)
         self.searched_seconds = time.monotonic()
 
     def _max_load_rps(self) -> float:
-        (start, step, top), target, windows = self.spec.knee_rps, self.spec.target_seconds, self.spec.borne_windows
+        slo, knee = self.scenario.slo, self.scenario.knee
         self._say("searching the LC's maximum load, BE absent ...")
-        probe = partial(probe_with, self._generator, self.spec.quantile, settle_seconds=SETTLE_SECONDS)
-        found = find_knee(
-            probe(),
-            target,
-            start_rps=start,
-            step_rps=step,
-            top_rps=top,
-            bear=probe(windows=windows, missed=MISSED_WINDOWS, target_seconds=target) if windows else None,
-        )
-        beyond = ", where the search ends: the LC may take more (knee.top_rps)" if found >= top > start else ""
+        probe = partial(probe_with, self._generator, slo.quantile, settle_seconds=SETTLE_SECONDS)
+        bear = probe(windows=knee.borne_windows, missed=MISSED_WINDOWS, target_seconds=slo.target_seconds)
+        found = find_knee(probe(), slo.target_seconds, knee, bear if knee.borne_windows else None)
+        ends = found >= knee.top_rps > knee.start_rps
+        beyond = ", where the search ends: the LC may take more (knee.top_rps)" if ends else ""
         self._say(f"maximum load {found:.0f} rps{beyond}")
         return found
 

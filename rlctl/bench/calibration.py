@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sweep import Sweep
 from rlctl.envs.errors import HostError
 from rlctl.envs.reins import Rein
@@ -16,6 +15,7 @@ from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import WINDOW_SECONDS, Residual, agreement, by_regime
 from rlctl.envs.sim.surface import Cell, read_surface, region_of, set_aside
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.whole_file import write_whole
 
 START = {"memcached": "two-core-host", "nginx": "two-core-nginx"}

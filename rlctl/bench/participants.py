@@ -14,10 +14,10 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.references import KernelAnswer
 from rlctl.agents.policy import Policy
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs import plugins
 from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.log.record import Tick, write_ticks
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.agents.managers.table import Level, Levels, QuotaTable
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.sweep import QUOTAS, Sweep, sweep, swept
 from rlctl.envs.experience import HOLD_RATIO
@@ -19,6 +18,7 @@ from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.surface import Cell, read_surface
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO
 from rlctl.envs.workload import Weight

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validate
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.values import PERIOD_US
@@ -20,6 +19,7 @@ from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.reins import USE, Rein
 from rlctl.envs.sim.surface import write_surface
 from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO, constant
 from rlctl.envs.workload import Weight
@@ -86,7 +86,7 @@ class Sweep:
     @property
     def seconds(self) -> float:
         """About how long it takes, the search for the maximum load included."""
-        return self.scenario.testbed().start_seconds + self.measuring_seconds
+        return self.scenario.start_seconds + self.measuring_seconds
 
     @property
     def measuring_seconds(self) -> float:

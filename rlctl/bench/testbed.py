@@ -18,7 +18,6 @@ from rlctl.agents.managers.heracles_loops import NETWORK_SECONDS, be_link_ratio
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, held_percent, idle
@@ -26,7 +25,8 @@ from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
-from rlctl.envs.testbed.session import Testbed, TestbedSpec
+from rlctl.envs.testbed.scenario import LiveScenario
+from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
 from rlctl.log.progress import say
@@ -169,7 +169,7 @@ class OnTestbed:
     """What a host does: it starts its testbed, and then measures one thing at a time."""
 
     plan: LivePlan
-    testbed: Callable[[TestbedSpec, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed
+    testbed: Callable[[LiveScenario, Callable[[str], None]], AbstractContextManager[Testbed]] = Testbed
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[Callable[[str], Alone | Measured]]:
@@ -180,7 +180,7 @@ class OnTestbed:
         it is in shares of what the LC bears.
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
-        with self.testbed(self.plan.scenario.testbed(), say) as bed:
+        with self.testbed(self.plan.scenario, say) as bed:
             plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
             services = {name: NEW for name in plan.managers if plan.adapts(name)}
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.served.learned import plain_name
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
@@ -26,6 +25,7 @@ from rlctl.commands.arguments import (
 )
 from rlctl.commands.outputs import add_json, check_outputs
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight
 from rlctl.log.progress import say
 from rlctl.safety.profile import DEFAULT
@@ -186,7 +186,7 @@ def _that_fit(cluster: str | None) -> Iterator[str]:
         if isinstance(scenario, LiveScenario):
             try:
                 if cluster is None:
-                    scenario.testbed().require_online()
+                    scenario.require_online()
             except ConfigError as error:
                 say(f"left out {name}: {error}")
             else:

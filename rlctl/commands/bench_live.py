@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.quota_levels import bench_sweep, needs_sweep
 from rlctl.bench.rounds import read_rounds
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.log.progress import progress, say
 from rlctl.report.bench_table import round_tables, tables, write_report
@@ -78,7 +78,7 @@ def _print_all(outcomes: Sequence[LiveOutcome]) -> None:
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:
     """The live plan that the arguments ask for, all names checked before anything is started."""
     if args.ray is None:
-        scenario.testbed().require_online()
+        scenario.require_online()
     shield = load_shield(args.shield).scale_time(scenario.time_scale)
     watched_seconds = ADAPT_SECONDS if args.adapt is None else args.adapt
     plan = LivePlan(scenario, managers, args.repeats or REPEATS, shield, adapt_seconds=watched_seconds)
@@ -97,7 +97,7 @@ def _minutes(plan: LivePlan) -> int:
     adapting = sum(map(plan.adapts, plan.managers))
     searches = adapting + plan.repeats + (before_seconds > FRESH_SECONDS)
     seconds = before_seconds + plan.repeats * (SOLO_SECONDS + SETTLE_SECONDS)
-    seconds += searches * plan.scenario.testbed().start_seconds
+    seconds += searches * plan.scenario.start_seconds
     seconds += adapting * (plan.adapt_seconds + SETTLE_SECONDS) + plan.repeats * len(plan.managers) * run_seconds
     return max(1, round(seconds / 60.0))
 

@@ -100,7 +100,7 @@ def _sweep(args: argparse.Namespace) -> int:
     if not unfitted(plan):
         require_installed("a fit", "cli", "scipy")  # said after the sweep it would cost the sweep
     table = args.out.with_suffix(".csv")
-    with Testbed(plan.scenario.testbed(), say) as bed:
+    with Testbed(plan.scenario, say) as bed:
         with progress(plan.repeats * len(plan.points), "cells") as done:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps

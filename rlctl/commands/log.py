@@ -1,4 +1,4 @@
-"""`rlctl why`, `rlctl top` and `rlctl learn-load`: what a tick log tells."""
+"""`rlctl why`, `top`, `learn-load` and `replay`: what a tick log tells."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from rlctl.commands import Command
 from rlctl.commands.arguments import positive
 from rlctl.commands.outputs import Damages, print_json
 from rlctl.config.serve import LogSection, load_config
-from rlctl.envs.errors import CheckFailed, ConfigError
+from rlctl.envs.errors import CheckFailed, ConfigError, printable
 from rlctl.envs.replay import log_files
 from rlctl.log import top, why
 from rlctl.log.lookup import find, parse_moment
 from rlctl.log.max_load import ONLY, LoggedLoad
 from rlctl.log.reader import read_log
+from rlctl.log.record import allocation_as_json
+from rlctl.log.replay import Recheck, VerdictDifference, replay
 from rlctl.log.tail import LogTail
 from rlctl.loop.narrator import Event, Narrator
 from rlctl.loop.stopping import Request, stop_on_signals
+from rlctl.safety.profile import Profile, load_shield
+from rlctl.safety.verdict import Verdict
 
 WHY_EXAMPLES = """examples:
   rlctl why                        # the last decision
@@ -57,8 +62,21 @@ yet (`borne_out`). At least: the LC met its target there, or nearly. At most: th
 its minimum, or all its CPUs would be busy. In a log of several LCs each is judged as if it had all their CPUs.
 """
 
+REPLAY_EXAMPLES = """examples:
+  rlctl replay /var/log/rlctl                           # does the shield still rule as it did?
+  rlctl replay ticks.jsonl.2 --shield heracles          # what another shield would have changed
+  rlctl replay /var/log/rlctl --json
+
+The recorded proposals are judged again. Under the shield that ruled then the verdicts must be the same: one that
+differs is a finding, and the exit code 1. A replay is open loop: each tick has the readings and the allocation that
+were recorded. `rlctl shadow report LOG --policy A,B` asks policies about a log.
+"""
+
 MOST_CHANGES = 3
 """Lines of the service's log that `rlctl top` shows."""
+
+MOST_SHOWN = 20
+"""Differences told in words; --json has all."""
 
 STYLES = {top.Mood.PLAIN: "", top.Mood.GOOD: "green", top.Mood.WARN: "yellow", top.Mood.BAD: "bold red"}
 
@@ -222,6 +240,88 @@ def learn_load(args: argparse.Namespace) -> int:
     return 0
 
 
+def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `rlctl replay`."""
+    parser.add_argument("log", type=Path, metavar="LOG", help="a file, or a directory with all files of a log")
+    parser.add_argument("--shield", metavar="NAME|FILE[+GUARD]", help="default: the one the log was recorded under")
+    parser.add_argument("--json", action="store_true", help="all differences")
+
+
+def replay_log(args: argparse.Namespace) -> int:
+    """`rlctl replay`; CheckFailed means that a verdict differs under the same shield, or that no tick is recorded."""
+    profile = load_shield(args.shield) if args.shield else None
+    with Damages() as damaged:
+        found = replay(read_log(log_files(args.log), damaged), profile)
+    if not found.ticks:
+        raise CheckFailed(f"{args.log}: no tick is recorded here")
+    if args.json:
+        print_json(_recheck_as_json(args.log, found, profile, damaged.count))
+    else:
+        print("\n".join(_recheck_lines(args.log, found)))
+    if found.same_shield and found.differences:
+        first = found.differences[0].logged
+        raise CheckFailed(
+            f"{len(found.differences)} of {found.ticks} verdicts are not the shield's, the first at tick "
+            f"{first.tick.index} ({first.where})"
+        )
+    return 0
+
+
+def _recheck_lines(log: Path, found: Recheck) -> Iterator[str]:
+    shield = "the shield that ruled then" if found.same_shield else "another shield than the one that ruled then"
+    yield f"{log}: {found.ticks} ticks of {found.runs} run{'s' if found.runs > 1 else ''} under {shield}"
+    yield f"{found.ticks - found.unknown} verdicts judged again, {len(found.differences)} differ"
+    if found.unknown:
+        yield f"{found.unknown} not judged: after damage, or without a beginning, what the guards remembered is unknown"
+    yield from map(_difference_in_words, found.differences[:MOST_SHOWN])
+    if len(found.differences) > MOST_SHOWN:
+        yield f"... and {len(found.differences) - MOST_SHOWN} more; --json has all"
+
+
+def _difference_in_words(difference: VerdictDifference) -> str:
+    tick, now = difference.logged.tick, difference.verdict
+    guards = _guards(now) or "no guard objects"
+    then = _guards(tick.verdict) or "no guard objected"
+    return (
+        f"tick {tick.index} ({difference.logged.where}): asked {tick.proposed}; "
+        f"then {tick.verdict.allocation} ({printable(then)}), now {now.allocation} ({guards})"
+    )
+
+
+def _guards(verdict: Verdict) -> str:
+    return ", ".join(f"{bound.guard}: {bound.reason}" for bound in verdict.decisive)
+
+
+def _recheck_as_json(log: Path, found: Recheck, profile: Profile | None, damaged: int) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "log": str(log),
+        "open_loop": True,
+        "shield": profile and {"name": profile.name, "digest": profile.digest},
+        "same_shield": found.same_shield,
+        "runs": found.runs,
+        "ticks": found.ticks,
+        "damaged": damaged,
+        "not_judged": found.unknown,
+        "differences": [_difference_as_json(one) for one in found.differences],
+    }
+
+
+def _difference_as_json(difference: VerdictDifference) -> dict[str, Any]:
+    decision, now = difference.logged, difference.verdict
+    tick = decision.tick
+    return {
+        "tick": tick.index,
+        "file": str(decision.path),
+        "line": decision.number,
+        "proposed": allocation_as_json(tick.proposed),
+        "then": allocation_as_json(tick.verdict.allocation),
+        "now": allocation_as_json(now.allocation),
+        "guards_then": [[bound.guard, bound.reason] for bound in tick.verdict.decisive],
+        "guards_now": [[bound.guard, bound.reason] for bound in now.decisive],
+    }
+
+
 FAMILY = {
     "why": Command(
         add_why_arguments,
@@ -236,4 +336,5 @@ FAMILY = {
         LEARN_LOAD_EXAMPLES,
         "What `slo.max_load_rps: auto` would have learned from the ticks of a log.",
     ),
+    "replay": Command(add_replay_arguments, replay_log, REPLAY_EXAMPLES),
 }

@@ -1,4 +1,4 @@
-"""`rlctl managers`: who can decide, and whether one keeps what every manager promises."""
+"""`rlctl managers` and `rlctl scenarios`: who can decide, on what; whether one keeps what every manager promises."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict
 from rlctl.agents import catalogue
 from rlctl.agents.conformance import CHECKS
 from rlctl.agents.served.learned import BARE
+from rlctl.commands import Command
 from rlctl.commands.doctor import trouble
 from rlctl.commands.outputs import print_json
 from rlctl.envs import plugins
@@ -17,7 +18,7 @@ from rlctl.safety.conformance import CHECKS as GUARD_CHECKS
 from rlctl.safety.conformance import broken
 from rlctl.safety.user_guard import build_user_guard
 
-EXAMPLES = """examples:
+MANAGERS_EXAMPLES = """examples:
   rlctl managers
   rlctl managers --json
   rlctl managers check ./toy.py:Toy
@@ -31,12 +32,16 @@ guard of your own, in `rlctl.guards`, stands behind a shield: `--shield measured
 through odd readings and exits with 1 where it breaks a promise.
 """
 
+SCENARIOS_EXAMPLES = """examples:
+  rlctl scenarios
+  rlctl scenarios --json
+"""
 
 KINDS = {"learned": "learned", "bounds": "bound", "answers": "kernel", "plugins": "plug-in", "guards": "guard"}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+def add_managers_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `rlctl managers`."""
     parser.add_argument("--json", action="store_true", help="the list, or what `check` found, as JSON")
     actions = parser.add_subparsers(dest="action", metavar="[check NAME]")
     check = actions.add_parser("check", help="what every manager or guard promises, tried on one")
@@ -44,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     check.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="what was found, as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command; CheckFailed means that `check` found a promise that is not kept."""
+def list_managers(args: argparse.Namespace) -> int:
+    """`rlctl managers`; CheckFailed means that `check` found a promise that is not kept."""
     if args.action == "check":
         return _check(args.name, as_json=args.json)
     listing = {
@@ -135,3 +140,28 @@ def _learned_row(name: str, policy: catalogue.Named) -> dict[str, object]:
 
 def _plain(value: object) -> object:
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def add_scenarios_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `rlctl scenarios`."""
+    parser.add_argument("--json", action="store_true", help="everything in them, as JSON")
+
+
+def list_scenarios(args: argparse.Namespace) -> int:
+    """`rlctl scenarios`: live scenarios below the simulated ones."""
+    from rlctl.bench.scenarios import shipped_scenarios  # with the simulator, which `managers` does without
+
+    found = shipped_scenarios()
+    if args.json:
+        print_json({name: scenario.model_dump(mode="json") for name, scenario in found.items()})
+        return 0
+    width = max(map(len, found), default=0)
+    for name, scenario in sorted(found.items(), key=lambda item: item[1].plant != "sim"):
+        print(f"{name:{width}}  {scenario.plant:4}  {scenario.description}")
+    return 0
+
+
+FAMILY = {
+    "managers": Command(add_managers_arguments, list_managers, MANAGERS_EXAMPLES),
+    "scenarios": Command(add_scenarios_arguments, list_scenarios, SCENARIOS_EXAMPLES),
+}

@@ -28,7 +28,7 @@ from rlctl.log.progress import progress, say
 if TYPE_CHECKING:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask, Outcome
     from rlctl.agents.training.rollouts.live_testbed import LiveTestbed
-    from rlctl.bench.live_scenario import LiveScenario
+    from rlctl.envs.testbed.scenario import LiveScenario
     from rlctl.safety.profile import Profile
 
 SIMULATOR_ONLY = (
@@ -101,7 +101,7 @@ def _task(args: argparse.Namespace, scenario: LiveScenario) -> tuple[FineTuningT
 def _effective(s: LiveScenario, task: FineTuningTask, safety: Profile) -> str:
     from rlctl.agents.training.rollouts.fine_tuning import RATE_RATIO
 
-    seconds = s.testbed().start_seconds + task.ticks * s.tick_seconds
+    seconds = s.start_seconds + task.ticks * s.tick_seconds
     return (
         f"{s.name}: {s.description}\n"
         f"fine-tuning {task.init}: {task.timesteps} ticks of {s.tick_seconds:g} s in rounds, measured for "

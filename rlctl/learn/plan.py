@@ -251,10 +251,7 @@ def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTe
         return None
     scenario = live_scenario(asked.live)
     return LiveTestbed(
-        name=scenario.name,
-        spec=scenario.testbed(),
-        trace=scenario.trace,
-        weight=scenario.be.weight,
+        scenario=scenario,
         safety=load_profile(asked.shield).scale_time(scenario.time_scale),
         bounds=Bounds(asked.explore, asked.explore_slack),
         lags=lags,

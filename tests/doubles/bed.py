@@ -60,7 +60,5 @@ def running_on(
 ) -> LiveWorker:
     """The testbed of live-nginx at work on a bed."""
     one = load_scenario("live-nginx")
-    plan = LiveTestbed(
-        one.name, one.testbed(), one.trace, one.be.weight, safety or load_profile("responsive"), bounds, lags, seed=0
-    )
+    plan = LiveTestbed(one, safety or load_profile("responsive"), bounds, lags, seed=0)
     return LiveWorker(plan, bed)

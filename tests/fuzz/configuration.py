@@ -17,13 +17,13 @@ from pathlib import Path
 import yaml
 from hypothesis import strategies as st
 
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import load_scenario
 from rlctl.config.serve import load_config
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import RlctlError
 from rlctl.envs.sim.profile import load_profile as load_plant
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from tests.fuzz import inputs
@@ -157,7 +157,7 @@ def _shield(path: Path) -> None:
 def _scenario(path: Path) -> None:
     scenario = load_scenario(str(path))
     if isinstance(scenario, LiveScenario):
-        scenario.testbed()
+        scenario.service()
         shares = [scenario.trace.rate(t) for t in (0.0, 0.5, 1e5)]
         assert all(0.0 <= share < math.inf for share in shares)
         assert math.isfinite(scenario.duration_seconds / scenario.tick_seconds)

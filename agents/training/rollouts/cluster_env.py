@@ -83,7 +83,7 @@ class Rollouts:
             place = next(begun)
             draws = hash((seed, block, place)) & 0xFFFFFFFF
             if live is not None and number < node.resources.get(LIVE, 0.0):
-                return live.name, partial(LiveWorker, replace(live, seed=draws))
+                return live.scenario.name, partial(LiveWorker, replace(live, seed=draws))
             part = part_of.setdefault((node.id, number), len(part_of)) % testbeds  # of one that comes back the same
             first = nth_seed(seed, share, block, place)
             return SIMULATED, partial(SimWorker, tuple(parts[part]), tuple(lags), first, draws)

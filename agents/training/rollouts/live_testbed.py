@@ -22,9 +22,8 @@ from rlctl.agents.training.live.bounded import BoundedHost, Bounds, Step
 from rlctl.agents.training.rollouts.worker import Orders, Worker
 from rlctl.envs.errors import HostError
 from rlctl.envs.host_env import HostEnv
-from rlctl.envs.testbed.session import Testbed, TestbedSpec
-from rlctl.envs.testbed.traces import Trace
-from rlctl.envs.workload import Weight
+from rlctl.envs.testbed.scenario import LiveScenario
+from rlctl.envs.testbed.session import Testbed
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
@@ -39,10 +38,7 @@ UNATTENDED_TICKS = 2
 class LiveTestbed:
     """What to start, and how to act on it; it can be sent to another machine."""
 
-    name: str
-    spec: TestbedSpec
-    trace: Trace
-    weight: Weight
+    scenario: LiveScenario
     safety: Profile
     bounds: Bounds
     lags: tuple[int, ...]
@@ -58,24 +54,24 @@ class LiveWorker(Worker):
     count = 1
 
     def __init__(
-        self, plan: LiveTestbed, testbed: Callable[[TestbedSpec], AbstractContextManager[Testbed]] = Testbed
+        self, plan: LiveTestbed, testbed: Callable[[LiveScenario], AbstractContextManager[Testbed]] = Testbed
     ) -> None:
         super().__init__(plan.seed)
-        self._name, self._trace = plan.name, plan.trace
-        self.tick_seconds = plan.spec.tick_seconds
+        scenario = plan.scenario
+        self._name, self._trace, self.tick_seconds = scenario.name, scenario.trace, scenario.tick_seconds
         self.note: Callable[[Step], None] = lambda _: None
         self._seen: NDArray[np.float32] | None = None
         self._steps: list[Step] = []
         with contextlib.ExitStack() as stack:
-            self._bed = bed = stack.enter_context(testbed(plan.spec))
-            bed.plant.set_weight(plan.weight)
-            bed.settle(plan.trace)
+            self._bed = bed = stack.enter_context(testbed(scenario))
+            bed.plant.set_weight(scenario.be.weight)
+            bed.settle(self._trace)
             bed.start_be()
             stack.callback(self._stop_be)
             shielded = ShieldedEnv(HostEnv(bed.plant, plan.lags), Shield(plan.safety, bed.plant.limits))
             self.host = BoundedHost(shielded, _nobody, plan.bounds, plan.seed, self._noted)
             self.host.exploring = True
-            bed.follow(plan.trace)
+            bed.follow(self._trace)
             self._attended = _Attended(UNATTENDED_TICKS * bed.plant.tick_seconds, self._suspend)
             stack.callback(self._attended.close)
             self._attended.leave()

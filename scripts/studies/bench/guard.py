@@ -24,13 +24,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlctl.agents import catalogue
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import live_scenario
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.errors import ConfigError, TestbedError
@@ -39,6 +38,7 @@ from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.poller import HostSample
 from rlctl.envs.reins import Rein
 from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.workload import Weight
@@ -296,13 +296,10 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
         rate = scenario.link.rates[0][1]
         halved = scenario.link.model_copy(update={"rates": ((0.0, rate), (STEP_SECONDS, rate / 2.0))})
         scenario = scenario.model_copy(update={"link": halved})
-    spec = scenario.testbed()
-    nginx = Nginx(log_requests=True) if isinstance(spec.lc, Nginx) and not scenario.link else None
+    nginx = Nginx(log_requests=True) if scenario.lc.kind == "nginx" and not scenario.link else None
     rows = (*ROWS, *(("log",) if nginx else ()))
     runs: dict[str, list[Run]] = {row: [] for row in rows}
-    with Testbed(
-        replace(spec, lc=nginx) if nginx else spec, lambda line: print(line, file=sys.stderr, flush=True)
-    ) as bed:
+    with Testbed(scenario, lambda line: print(line, file=sys.stderr, flush=True), nginx) as bed:
         log = log_of(bed, nginx) if nginx else None
         for repeat in range(args.repeats):
             for row in rows[repeat % len(rows) :] + rows[: repeat % len(rows)]:

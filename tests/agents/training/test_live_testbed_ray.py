@@ -1,7 +1,6 @@
 """A node whose live testbed acts for a learner, on this host: what it did reaches us, and nothing of it outlives it."""
 
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,9 +37,9 @@ def plan():
     """The nginx testbed without a search for its maximum load."""
     needs(programs=("nginx", "stress-ng", COMPILER))
     one = load_scenario("live-nginx")
-    spec = replace(one.testbed(), knee_rps=(300.0, 100.0, 300.0))
+    knee = one.knee.model_copy(update={"start_rps": 300.0, "step_rps": 100.0, "top_rps": 300.0})
     safety = load_profile("responsive").scale_time(one.time_scale)
-    return LiveTestbed(one.name, spec, one.trace, one.be.weight, safety, Bounds(), LAGS, seed=0)
+    return LiveTestbed(one.model_copy(update={"knee": knee}), safety, Bounds(), LAGS, seed=0)
 
 
 def groups():
@@ -59,7 +58,7 @@ def bed(plan, ray_processes, linear, tmp_path, monkeypatch):
         size = ObservationTable.here(LAGS).size
         policy = as_file(linear(np.zeros((len(MOVES), size)), np.zeros(len(MOVES))))
         one = beds.sample(policy, Orders(5, epsilon=0.1))
-        assert one.counts.happened[plan.name].ticks == one.size == 5
+        assert one.counts.happened[plan.scenario.name].ticks == one.size == 5
         ours = groups() - others
         pids = leftovers.members(ours)
         assert ours

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.generator import GeneratorStats
-from rlctl.envs.testbed.knee import LOWEST_DIVISOR, RESOLUTION_RATIO, find_knee, probe_with
+from rlctl.envs.testbed.knee import LOWEST_DIVISOR, RESOLUTION_RATIO, KneeSection, find_knee, probe_with
 
 TARGET_SECONDS = 0.010
 
@@ -24,7 +25,7 @@ def queue(capacity_rps: float) -> Callable[[float], float]:
 
 
 def search(measure: Callable[[float], float], start: float = 100.0, step: float = 100.0, top: float = 5000.0) -> float:
-    return find_knee(measure, TARGET_SECONDS, start_rps=start, step_rps=step, top_rps=top)
+    return find_knee(measure, TARGET_SECONDS, KneeSection(start_rps=start, step_rps=step, top_rps=top))
 
 
 @given(
@@ -93,8 +94,8 @@ def test_nothing_answered_or_not_number_misses_target() -> None:
     "wrong", [{"start_rps": 0.0}, {"step_rps": -1.0}, {"top_rps": 50.0}, {"step_rps": 0.001}, {"top_rps": math.nan}]
 )
 def test_impossible_range_is_refused_before_anything_is_measured(wrong: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"impossible|larger"):
-        find_knee(queue(1000.0), TARGET_SECONDS, **({"start_rps": 100.0, "step_rps": 100.0, "top_rps": 1000.0} | wrong))
+    with pytest.raises(ValidationError):
+        KneeSection(**({"start_rps": 100.0, "step_rps": 100.0, "top_rps": 1000.0} | wrong))
 
 
 STATS = GeneratorStats(0, 1, 0, 0, 0, 100, 0.001, 0.004, 0.005, 0.006, 0.001, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
@@ -133,17 +134,17 @@ def test_found_maximum_is_lowered_until_borne() -> None:
         borne.append(rps)
         return TARGET_SECONDS * rps / 600.0
 
-    limits = {"start_rps": 100.0, "step_rps": 100.0, "top_rps": 5000.0}
-    found = find_knee(curve, TARGET_SECONDS, **limits, bear=bear)
-    assert borne[0] == find_knee(curve, TARGET_SECONDS, **limits)
+    limits = KneeSection(start_rps=100.0, step_rps=100.0, top_rps=5000.0)
+    found = find_knee(curve, TARGET_SECONDS, limits, bear=bear)
+    assert borne[0] == find_knee(curve, TARGET_SECONDS, limits)
     assert found == borne[-1] == pytest.approx(600.0 * (1.0 - 0.5 * RESOLUTION_RATIO), rel=RESOLUTION_RATIO)
     with pytest.raises(TestbedError, match="missed at"):
-        find_knee(curve, TARGET_SECONDS, **limits, bear=lambda _: 1.0)
+        find_knee(curve, TARGET_SECONDS, limits, bear=lambda _: 1.0)
 
 
 def test_clearly_borne_load_is_not_held_longer() -> None:
-    limits = {"start_rps": 300.0, "step_rps": 100.0, "top_rps": 300.0}
-    assert find_knee(queue(1000.0), TARGET_SECONDS, **limits, bear=lambda _: math.inf) == 300.0
+    limits = KneeSection(start_rps=300.0, step_rps=100.0, top_rps=300.0)
+    assert find_knee(queue(1000.0), TARGET_SECONDS, limits, bear=lambda _: math.inf) == 300.0
 
 
 def test_of_several_windows_the_worst_counts() -> None:

@@ -14,7 +14,7 @@ from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.latency.line_formats import NGINX_PATTERN
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
-from rlctl.envs.testbed.knee import find_knee, probe_with
+from rlctl.envs.testbed.knee import KneeSection, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.memcached import Memcached
 from rlctl.envs.testbed.nginx import Nginx
@@ -159,4 +159,4 @@ def test_knee_search_drives_a_real_service(launcher: Launcher) -> None:
     memcached.ready()
     with LoadGenerator(memcached.load()) as generator:
         measure = probe_with(generator, 0.95, settle_seconds=0.05, window_seconds=0.1)
-        assert find_knee(measure, 10.0, start_rps=100.0, step_rps=100.0, top_rps=300.0) == 300.0
+        assert find_knee(measure, 10.0, KneeSection(start_rps=100.0, step_rps=100.0, top_rps=300.0)) == 300.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 
@@ -19,7 +18,9 @@ from tests.needs import COMPILER, needs
 def test_an_overload_does_not_spoil_the_next_search() -> None:
     """A run of `none` leaves a backlog that the first load tried would have to serve as well."""
     needs(programs=("nginx", "stress-ng", COMPILER))
-    with Testbed(replace(live_scenario("live-nginx").testbed(), knee_rps=(200.0, 100.0, 200.0))) as bed:
+    scenario = live_scenario("live-nginx")
+    knee = scenario.knee.model_copy(update={"start_rps": 200.0, "step_rps": 100.0, "top_rps": 200.0})
+    with Testbed(scenario.model_copy(update={"knee": knee})) as bed:
         before = bed.plant
         bed.follow(constant(30.0))
         time.sleep(1.0)

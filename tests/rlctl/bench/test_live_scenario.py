@@ -9,12 +9,12 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
-from rlctl.bench.live_scenario import LiveScenario, ScenarioLc
 from rlctl.bench.scenarios import changed, load_scenario, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
 from rlctl.commands.bench_live import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
+from rlctl.envs.testbed.scenario import LiveScenario, ScenarioLc
 from rlctl.envs.workload import SLO, Weight
 from rlctl.envs.yaml_edge import configs_folder
 from rlctl.safety.profile import load_profile
@@ -28,7 +28,7 @@ def test_what_ships_is_what_the_contract_names():
     for name, scenario in live.items():
         assert scenario.name == name
         assert 0.0 < scenario.trace.rate(0.0) < 1.0
-        assert scenario.testbed().target_seconds == 0.010
+        assert scenario.slo.target_seconds == 0.010
 
 
 def test_recorded_load_is_read_once(tmp_path):
@@ -90,36 +90,35 @@ def test_a_wrong_scenario_says_where(tmp_path, name, right, wrong, said):
 
 
 def test_live_memorys_lc_exceeds_a_cores_caches():
-    assert load_scenario("live-memory").testbed().lc.preload_keys == 60_000
-    assert load_scenario("live-memcached").testbed().lc.preload_keys == 10_000
+    assert load_scenario("live-memory").service().preload_keys == 60_000
+    assert load_scenario("live-memcached").service().preload_keys == 10_000
 
 
 def test_lc_has_a_worker_for_each_cpu():
-    assert load_scenario("live-memory-16").testbed().lc.threads == 2
-    assert load_scenario("live-memory").testbed().lc.threads == 1
+    assert load_scenario("live-memory-16").service().threads == 2
+    assert load_scenario("live-memory").service().threads == 1
     assert ScenarioLc(kind="nginx", cpus=(0, 1, 2)).service(None).workers == 3
 
 
 def test_disk_is_provisioned_and_written_to():
-    spec = load_scenario("live-disk").testbed()
-    assert (spec.disk_megabytes, spec.link, spec.lc.name) == (30.0, None, "postgres")
-    assert (spec.be_kind, spec.be_workers) == ("write", 1)
-    assert load_scenario("live-disk-direct").testbed().be_kind == "copy"
-    assert load_scenario("live-network").testbed().disk_megabytes is None
+    one = load_scenario("live-disk")
+    assert (one.disk.megabytes, one.link, one.service().name) == (30.0, None, "postgres")
+    assert (one.be.kind, one.be.workers) == ("write", 1)
+    assert load_scenario("live-disk-direct").be.kind == "copy"
+    assert load_scenario("live-network").disk is None
 
 
 def test_link_is_served_and_uploaded_over():
-    spec = load_scenario("live-network-credits").testbed()
-    assert spec.lc.address == ("169.254.77.1", 7001)
-    assert [spec.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
-    assert (spec.be_kind, spec.be_workers) == ("upload", 1)
-    assert load_scenario("live-nginx").testbed().link is None
+    one = load_scenario("live-network-credits")
+    assert one.service().address == ("169.254.77.1", 7001)
+    assert [one.link.rate_mbit(t) for t in (0.0, 25.0, 59.0)] == [150.0, 75.0, 150.0]
+    assert (one.be.kind, one.be.workers) == ("upload", 1)
+    assert load_scenario("live-nginx").link is None
 
 
 def test_source_that_is_named_has_a_port():
-    told = {one: changed(load_scenario("live-disk"), source=one).testbed() for one in (None, "generator", "tcp")}
-    assert [bed.lc.address for bed in told.values()] == [None, ("127.0.0.1", 7001), ("127.0.0.1", 7001)]
-    assert [bed.told_by_kernel for bed in told.values()] == [False, False, True]
+    told = {one: changed(load_scenario("live-disk"), source=one) for one in (None, "generator", "tcp")}
+    assert [one.service().address for one in told.values()] == [None, ("127.0.0.1", 7001), ("127.0.0.1", 7001)]
 
 
 def test_kernels_answers_are_no_managers():

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlctl.bench.live_scenario import LiveScenario
 from rlctl.bench.scenarios import load_scenario, shipped_scenarios
 from rlctl.bench.sim_scenario import CAPPED, REINED, SUITE, SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import evaluation
+from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import configs_folder
 

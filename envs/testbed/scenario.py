@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from rlctl.envs.host.topology import require_online
 from rlctl.envs.testbed.disk.bulk import COPIES, DEPTH
 from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
-from rlctl.envs.testbed.knee import wrong_range
+from rlctl.envs.testbed.knee import WINDOW_SECONDS, KneeSection
 from rlctl.envs.testbed.memcached import MOST_KEYS, PRELOAD_KEYS, Memcached
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LOOPBACK, LinkConfig
 from rlctl.envs.testbed.network.upload import CONNECTIONS
 from rlctl.envs.testbed.nginx import Nginx
-from rlctl.envs.testbed.session import BeKind, TestbedSpec
 from rlctl.envs.testbed.traces import Trace, shares_from_config
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
@@ -30,6 +30,13 @@ def _some_cpus(cpus: tuple[int, ...]) -> tuple[int, ...]:
 
 Cpus = Annotated[tuple[int, ...], AfterValidator(_some_cpus)]
 """CPUs that something is confined to."""
+
+BeKind = Literal["cpu", "memory", "mixed", "upload", "sendfile", "write", "copy"]
+"""A best-effort job: what stress-ng does, an upload over the link, a bulk writer on the disk.
+
+Of those that move bytes, `upload` and `write` compress them; `sendfile` and `copy` take next to no CPU time."""
+
+START_SECONDS, BORNE_LOADS = 60.0, 3  # about, and so many loads are tried for longer
 
 OVER_LINK, ON_DISK = frozenset({"upload", "sendfile"}), frozenset({"write", "copy"})
 """Of BE's kinds those that move bytes."""
@@ -97,28 +104,15 @@ class ScenarioSlo(Strict):
     target_milliseconds: float = Field(gt=0.0)
     quantile_percent: Literal[95, 99] = 95
 
+    @property
+    def target_seconds(self) -> float:
+        """The target in seconds."""
+        return self.target_milliseconds / 1e3
 
-class KneeSection(Strict):
-    """Range and step of the search for the LC's maximum load (thesis 5.1.3).
-
-    Attributes:
-        start_rps: First load tried, requests per second.
-        step_rps: Added for each further try.
-        top_rps: Last load tried.
-        borne_windows: Windows for which what was found just below a miss is held then, and lowered until all but one
-            are well: for an LC that is to be near its knee, where single windows are chance; 0 leaves it at that.
-    """
-
-    start_rps: float = Field(gt=0.0)
-    step_rps: float = Field(gt=0.0)
-    top_rps: float = Field(gt=0.0)
-    borne_windows: int = Field(0, ge=0)
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if wrong := wrong_range(self.start_rps, self.step_rps, self.top_rps):
-            raise ValueError(wrong)
-        return self
+    @property
+    def quantile(self) -> float:
+        """The quantile as a ratio."""
+        return self.quantile_percent / 100.0
 
 
 class LiveScenario(Strict):
@@ -185,24 +179,20 @@ class LiveScenario(Strict):
             raise ValueError("postgres is served over a unix socket: leave out the link")
         return self
 
-    def testbed(self) -> TestbedSpec:
-        """What the testbed has to start."""
+    def service(self) -> LcProgram:
+        """The LC, not started: with a link or a source it has a TCP port, else a unix socket."""
         own = None if self.source is None else (LOOPBACK, LC_PORT)
-        return TestbedSpec(
-            lc=self.lc.service(own if self.link is None else (HOST_ADDRESS, LC_PORT)),
-            lc_cpus=self.lc.cpus,
-            be_kind=self.be.kind,
-            be_workers=self.be.workers,
-            link=self.link,
-            disk_megabytes=None if self.disk is None else self.disk.megabytes,
-            be_cpus=self.be.cpus,
-            target_seconds=self.slo.target_milliseconds / 1e3,
-            quantile=self.slo.quantile_percent / 100.0,
-            tick_seconds=self.tick_seconds,
-            knee_rps=(self.knee.start_rps, self.knee.step_rps, self.knee.top_rps),
-            borne_windows=self.knee.borne_windows,
-            told_by_kernel=self.source == "tcp",
-        )
+        return self.lc.service(own if self.link is None else (HOST_ADDRESS, LC_PORT))
+
+    @property
+    def start_seconds(self) -> float:
+        """About what it takes to start the testbed, and to search the LC's maximum load."""
+        return START_SECONDS + BORNE_LOADS * self.knee.borne_windows * WINDOW_SECONDS
+
+    def require_online(self) -> None:
+        """Check that the CPUs are on this host; ConfigError: one is not."""
+        for field, cpus in (("lc.cpus", self.lc.cpus), ("be.cpus", self.be.cpus)):
+            require_online(field, cpus)
 
     @property
     def provisioned(self) -> tuple[str, float] | None:
