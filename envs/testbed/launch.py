@@ -9,8 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlctl.envs.closing import Closing
 from rlctl.envs.errors import RlctlError, TestbedError
@@ -168,31 +169,6 @@ class Launcher(Closing):
             process.release()
         return process
 
-    def hold(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        directory: Path | None = None,
-    ) -> Process:
-        """As `start`, but the command waits for `Process.release`, so that several can begin at one moment.
-
-        It has used all the CPU time that it needs before its first instruction. It is in no group but this process's
-        until its owner attaches it somewhere. What `environment` holds is set besides this process's.
-
-        Raises:
-            TestbedError: It cannot be run.
-        """
-        ready, held = os.pipe2(os.O_CLOEXEC)
-        with open(ready, "rb") as end:
-            try:
-                process = self._begin(name, self._open(name, command, environment, held, directory))
-            finally:
-                os.close(held)
-            with self._failing(process):
-                end.read()  # until it has closed the other end, or has died
-        return process
-
     def close(self) -> None:
         """Stop all that was started, the last one first, and kill whoever else is in the group. Idempotent.
 
@@ -227,29 +203,16 @@ class Launcher(Closing):
                 raise
             raise TestbedError(f"{process.name} ended before it had begun: {process.tail()}") from error
 
-    def _open(
-        self,
-        name: str,
-        command: Sequence[str],
-        environment: Mapping[str, str] | None = None,
-        ready: int | None = None,
-        directory: Path | None = None,
-    ) -> subprocess.Popen[bytes]:
+    def _open(self, name: str, command: Sequence[str], ready: str = "", **options: Any) -> subprocess.Popen[bytes]:
+        """The command behind the barrier, which closes the descriptor `ready`; options are those of Popen."""
         output, errors = _log_files(self.folder, name)
-        launcher = str(os.getpid()) if ready is None else f"{os.getpid()}:{ready}"
+        launcher = ":".join(filter(None, (str(os.getpid()), ready)))
         held = [sys.executable, "-I", "-S", launch_barrier.__file__, launcher, *self._inside, *command]
+        options = {"cwd": self.folder, **options}
         try:
             with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(
-                    held,
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=out,
-                    stderr=err,
-                    cwd=directory or self.folder,
-                    env=None if environment is None else {**os.environ, **environment},
-                    pass_fds=() if ready is None else (ready,),
-                    start_new_session=True,
+                    held, bufsize=0, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True, **options
                 )
         except OSError as error:
             raise TestbedError(f"cannot start {name}: {error.strerror}: {error.filename}") from error

@@ -23,9 +23,10 @@ from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.host.resources.power import Energy, rapl_zones
 from rlctl.envs.telemetry import Missing, Reading, Value
 from rlctl.envs.testbed.janitor import Janitor
-from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.launch import Process
 from rlctl.envs.testbed.session import ahead
 from rlctl.serve.sharing import Sharing, SharingRules
+from scripts.studies.mixes.holding import HoldingLauncher
 from scripts.studies.mixes.metrics import metrics_of
 from scripts.studies.mixes.perf_span import PerfSpan
 from scripts.studies.mixes.plan import Record, Turn
@@ -104,7 +105,7 @@ class Arena:
             group = self._group(stack, f"{self._name}/{self._runs}-{'managed' if turn.managed else 'unmanaged'}")
             counters = stack.enter_context(PerfSpan(self._name))
             energy = stack.enter_context(contextlib.closing(Energy(rapl_zones())))
-            launcher = stack.enter_context(Launcher(folder, group, self._janitor))
+            launcher = stack.enter_context(HoldingLauncher(folder, group, self._janitor))
             manager = stack.enter_context(self._managed(group, folder)) if turn.managed else _Kernel(group)
             processes = {}
             for instance in instances:

@@ -176,30 +176,11 @@ def test_started_in_frozen_group_it_waits_for_thaw(be_launcher: Launcher, group:
     assert finished(process) == "ran\n"
 
 
-def test_held_commands_begin_together(launcher: Launcher, tmp_path: Path) -> None:
-    held = [launcher.hold(f"one-{n}", ["sh", "-c", "pwd; echo $WORD"], {"WORD": "told"}, tmp_path) for n in (1, 2)]
-    assert [(one.exit_code, one.output.read_text()) for one in held] == [(None, "")] * 2
-    for one in held:
-        one.release()
-        one.release()  # harmless
-    assert [finished(one) for one in held] == [f"{tmp_path}\ntold\n"] * 2
-
-
-def test_held_command_that_was_killed_says_so(launcher: Launcher) -> None:
-    held = launcher.hold("victim", ["true"])
-    os.kill(held.pid, signal.SIGKILL)
-    held.wait(PATIENCE_SECONDS)
-    with pytest.raises(TestbedError, match="victim ended before it had begun"):
-        held.release()
-
-
 def test_frozen_group_below_launcher_is_thawed(be_launcher: Launcher, group: Group) -> None:
     """Applications have groups of their own; a frozen process of v1 does not even die."""
     below = Group.create(group.layout, f"{group.name}/below", Knobs(None))
     assert below.freezer is not None
-    held = be_launcher.hold("sleeper", ["sleep", "600"])
-    below.attach(held.pid)
-    held.release()
+    below.attach(be_launcher.start("sleeper", ["sleep", "600"]).pid)
     below.freezer.order(True)
     below.freezer.settle(True, 10.0)
     be_launcher.close()

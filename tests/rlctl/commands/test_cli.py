@@ -167,22 +167,18 @@ def test_a_good_file_is_0(capsys, serve_yaml):
 
 
 def test_unwritable_file_is_told_in_one_line(capsys, monkeypatch):
-    from rlctl.commands import scenarios
-
-    def fail(args):
+    def fail():
         raise PermissionError(13, "Permission denied", "/out/put.json")
 
-    monkeypatch.setattr(scenarios, "run", fail)
+    monkeypatch.setattr("rlctl.bench.scenarios.shipped_scenarios", fail)
     refused(capsys, 77, ["scenarios"], "/out/put.json: Permission denied")
 
 
 def test_ctrl_c_is_130_without_a_traceback(capsys, monkeypatch):
-    from rlctl.commands import scenarios
-
-    def interrupt(args):
+    def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scenarios, "run", interrupt)
+    monkeypatch.setattr("rlctl.bench.scenarios.shipped_scenarios", interrupt)
     assert main(["scenarios"]) == 130
     assert capsys.readouterr() == ("", "")
 
