@@ -323,16 +323,6 @@ def build(
     return entry.manager(**constants)
 
 
-def describe(name: str) -> str:
-    """One line: the name, the law with its constants, the source.
-
-    Raises:
-        PolicyError: An unknown name.
-    """
-    entry = BOUNDS.get(name) or answer_of(name) or LEARNED.get(name) or _entry(name)
-    return f"{name}: {entry.law} [{entry.source}]"
-
-
 def options(name: str) -> dict[str, object]:
     """A manager's options and their values when none is given.
 

@@ -42,7 +42,7 @@ from rlctl.envs.testbed.network.link import Link
 from rlctl.envs.testbed.network.upload import Upload
 from rlctl.envs.testbed.network.use import LinkUse
 from rlctl.envs.testbed.scenario import LiveScenario
-from rlctl.envs.testbed.stress import StressConfig, StressNg
+from rlctl.envs.testbed.stress import StressNg
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.testbed.workloads import BeJob, LcProgram, Work
 from rlctl.envs.workload import SLO
@@ -370,7 +370,7 @@ class Testbed:
             case "write" | "copy" | "upload" | "sendfile":
                 raise TestbedError("an upload needs a link, a writer a disk, and this testbed has none")
             case kind:
-                self._new_be = lambda: StressNg(StressConfig(kind, workers))
+                self._new_be = lambda: StressNg(kind, workers)
         self._lc.start(services)
         self._lc.ready()
         load = replace(self._lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)

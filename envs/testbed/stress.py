@@ -7,11 +7,10 @@ import re
 import signal
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.launch import Launcher, Process, find_program
 from rlctl.envs.testbed.workloads import BeJob, Work
 
@@ -23,37 +22,6 @@ START_SECONDS = 5.0
 FILL_SECONDS = {"cpu": 0.0, "memory": 1.0, "mixed": 1.0}
 
 _METRIC = re.compile(r"- stressor: (\S+)\s+bogo-ops: (\d+)")
-
-
-@dataclass(frozen=True, slots=True)
-class StressConfig:
-    """What kind of work, and on how many processes.
-
-    Attributes:
-        kind: `cpu` multiplies matrices, `memory` streams through arrays larger than the last-level cache, `mixed` has
-            both, half of the workers each.
-
-    Raises:
-        ConfigError: Too few workers for the kind.
-    """
-
-    kind: Literal["cpu", "memory", "mixed"] = "cpu"
-    workers: int = 2
-
-    def __post_init__(self) -> None:
-        if self.workers < (2 if self.kind == "mixed" else 1):
-            raise ConfigError(f"{self.workers} workers are too few for stress-ng of kind {self.kind}")
-
-    def stressors(self) -> dict[str, int]:
-        """Workers by stressor, as stress-ng names it in its options and in its report."""
-        streaming = {"cpu": 0, "memory": self.workers, "mixed": self.workers // 2}[self.kind]
-        counts = {"cpu": self.workers - streaming, "stream": streaming}
-        return {name: count for name, count in counts.items() if count}
-
-    def arguments(self) -> list[str]:
-        """Options that make stress-ng do this."""
-        counts = [word for name, count in self.stressors().items() for word in (f"--{name}", str(count))]
-        return counts + (["--cpu-method", "matrixprod"] if "--cpu" in counts else [])
 
 
 # Its exit code when a worker did not end by itself. A starved one does not, and is killed by its parent; its rounds are
@@ -68,13 +36,31 @@ ALL_ZERO = "all bogo-op counters are zero"
 
 
 class StressNg(BeJob):
-    """A stress-ng that runs until it is stopped."""
+    """A stress-ng that runs until it is stopped.
+
+    Args:
+        kind: `cpu` multiplies matrices, `memory` streams through arrays larger than the last-level cache, `mixed` has
+            both, half of the workers each.
+        workers: Number of its processes.
+    """
 
     name = "stress-ng"
 
-    def __init__(self, config: StressConfig | None = None) -> None:
-        self.config = config or StressConfig()
-        self._report = Path()
+    def __init__(self, kind: Literal["cpu", "memory", "mixed"] = "cpu", workers: int = 2) -> None:
+        self._kind, self._workers, self._report = kind, workers, Path()
+
+    @property
+    def stressors(self) -> dict[str, int]:
+        """Workers by stressor, as stress-ng names it in its options and in its report."""
+        streaming = {"cpu": 0, "memory": self._workers, "mixed": self._workers // 2}[self._kind]
+        counts = {"cpu": self._workers - streaming, "stream": streaming}
+        return {name: count for name, count in counts.items() if count}
+
+    @property
+    def options(self) -> list[str]:
+        """What makes stress-ng do this."""
+        counts = [word for name, count in self.stressors.items() for word in (f"--{name}", str(count))]
+        return counts + (["--cpu-method", "matrixprod"] if "--cpu" in counts else [])
 
     def ready(self) -> None:
         """Wait until all workers run and have filled their arrays.
@@ -82,9 +68,8 @@ class StressNg(BeJob):
         Raises:
             TestbedError: They do not, or it ended; with its last words.
         """
-        workers = self.config.workers
-        self.await_that(lambda: len(self.pids()) > workers, f"start its {workers} workers", START_SECONDS)
-        time.sleep(FILL_SECONDS[self.config.kind])
+        self.await_that(lambda: len(self.pids()) > self._workers, f"start its {self._workers} workers", START_SECONDS)
+        time.sleep(FILL_SECONDS[self._kind])
 
     def stop(self, timeout_seconds: float = STOP_SECONDS) -> Work:
         """Thaw it, ask it to end, and read what it has done. Afterwards it is gone, also when this raises.
@@ -115,12 +100,11 @@ class StressNg(BeJob):
         self._report = folder / "metrics.yaml"
         # no --quiet: it leaves the metrics out of the file as well
         report = ["--metrics-brief", "--yaml", str(self._report), "--temp-path", str(folder), "--timeout", "0"]
-        return [program, *self.config.arguments(), *report]
+        return [program, *self.options, *report]
 
     def _work(self, seconds: float, rounds: dict[str, float]) -> Work:
         """A stressor that finished no round is a zero: stress-ng leaves it out of its report."""
-        by_stressor = dict.fromkeys(self.config.stressors(), 0.0) | rounds
-        return Work(sum(by_stressor.values()), seconds, by_stressor)
+        return Work(dict.fromkeys(self.stressors, 0.0) | rounds, seconds)
 
 
 def parse_metrics(text: str) -> dict[str, float]:

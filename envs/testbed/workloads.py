@@ -9,7 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rlctl.envs.errors import TestbedError
@@ -231,7 +231,7 @@ class Transfer(BeJob):
             process.stop(signal.SIGKILL)  # there is nothing to save, and a throttled one would take its time
         if ended is not None:
             raise TestbedError(f"the {self.name} ended with code {ended}: {process.tail()}")
-        return Work(moved, seconds, {"bytes": moved})
+        return Work({"bytes": moved}, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +239,17 @@ class Work:
     """What a BE job has done.
 
     Attributes:
-        bogo_ops: Rounds of its loops, all stressors together, or bytes; comparable between runs of the same job only.
+        by_stressor: Rounds of each stressor's loops, or bytes; comparable between runs of the same job only.
         seconds: Wall-clock time from its start to the order to end, whatever it was allowed to do in it.
-        by_stressor: Rounds of each stressor, or bytes.
     """
 
-    bogo_ops: float
+    by_stressor: Mapping[str, float]
     seconds: float
-    by_stressor: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def bogo_ops(self) -> float:
+        """Rounds of all stressors together, or bytes."""
+        return sum(self.by_stressor.values())
 
     @property
     def rate(self) -> float:

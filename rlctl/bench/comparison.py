@@ -201,7 +201,9 @@ def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
 def compare_runs(name: str, runs: Mapping[str, Array], base: Mapping[str, Array]) -> Comparison:
     """One manager's metrics less others on the same seeds, not corrected; each has a value per seed."""
     differences = {metric: paired_difference(runs[metric], base[metric]) for metric in COMPARED if metric in runs}
-    return Comparison(name, differences, _be_ratio(runs[COMPARED[-1]], base[COMPARED[-1]]))
+    be, base_be = runs[COMPARED[-1]], base[COMPARED[-1]]
+    none = Ratio(math.nan, (-math.inf, math.inf))
+    return Comparison(name, differences, none if np.mean(base_be) < LEAST_BE_PERCENT else ratio_of_means(be, base_be))
 
 
 def correct(comparisons: Sequence[Comparison]) -> tuple[Comparison, ...]:
@@ -229,12 +231,6 @@ def present_baselines(result: SimOutcome, against: str = "") -> tuple[str, ...]:
     """The baseline asked for, or the default ones that were measured and have somebody to be compared with."""
     wanted = (against,) if against else BASELINES
     return tuple(name for name in wanted if name in result.managers and len(result.managers) > 1)
-
-
-def _be_ratio(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:
-    if np.mean(other) < LEAST_BE_PERCENT:
-        return Ratio(math.nan, (-math.inf, math.inf))
-    return ratio_of_means(one, other)
 
 
 DRAWS = 1000

@@ -135,18 +135,15 @@ def mean_interval(
     degrees = len(values) - max(len(set(strata)), 1)
     if degrees == 0:
         return Estimate(mean, (low, high), (low, high))
-    squares = (values - (_stratum_means(values, strata) if strata else mean)) ** 2
+    middle = np.full(len(values), mean)
+    if strata:
+        _, place = np.unique(strata, return_inverse=True)
+        middle = (np.bincount(place, values) / np.bincount(place))[place]
+    squares = (values - middle) ** 2
     error = math.sqrt(float(squares.sum()) / degrees) / math.sqrt(len(values))
     halves = [student_t(confidence, degrees) * error for confidence in (0.95, 0.99)]
     ci95, ci99 = ((max(low, mean - half), min(high, mean + half)) for half in halves)
     return Estimate(mean, ci95, ci99)
-
-
-def _stratum_means(values: NDArray[np.float64], strata: Sequence[str]) -> NDArray[np.float64]:
-    """For each value the mean of its stratum, shape as the values."""
-    _, place = np.unique(strata, return_inverse=True)
-    means: NDArray[np.float64] = np.bincount(place, values) / np.bincount(place)
-    return means[place]
 
 
 @functools.cache

@@ -8,7 +8,7 @@ out of what is claimed. Its runs stay in the file and in every mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -124,12 +124,7 @@ def read_rounds(path: Path) -> list[LiveRounds]:
     try:
         with reading(path):
             data = json.loads(path.read_text())
-        return list(_rounds_of(data))
+        return [LiveRounds.model_validate(one) for one in data.get("scenarios", {"": data}).values()]
     except (ValidationError, ValueError, AttributeError) as error:
         why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise ConfigError(f"is not what `rlctl bench --plant host --json FILE` wrote: {why}", path) from error
-
-
-def _rounds_of(data: dict[str, Any]) -> Iterator[LiveRounds]:
-    for result in data.get("scenarios", {"": data}).values():
-        yield LiveRounds.model_validate(result)

@@ -13,7 +13,7 @@ from rlctl.bench.intervals import Estimate, mean_interval, share_interval
 from rlctl.envs.arrays import Array
 from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, Windows, per_run
-from rlctl.envs.telemetry import Missing, Reading, Telemetry, Value, number_or_nan, offered_rps
+from rlctl.envs.telemetry import Missing, Telemetry, Value, number_or_nan, offered_rps
 from rlctl.envs.testbed.generator_source import as_client_saw
 from rlctl.log.record import Tick
 
@@ -49,16 +49,13 @@ class LiveRun:
     @property
     def request_cpu_seconds(self) -> float:
         """CPU time of the LC by the requests that it served, or by those that came; nan where neither is known."""
-        told = [(each.lc_cpus, _served_rps(each.counters)) for each in self.telemetry]
-        pairs = [(number_or_nan(cpus), number_or_nan(rps)) for cpus, rps in told]
+        pairs = []
+        for each in self.telemetry:
+            done = each.counters.get("done_rps")  # those that wait have cost nothing yet
+            served = done if isinstance(done, Value) else offered_rps(each.counters)
+            pairs.append((number_or_nan(each.lc_cpus), number_or_nan(served)))
         cpus, rps = np.array(pairs)[~np.isnan(pairs).any(axis=1)].sum(axis=0)
         return float(cpus / rps) if rps else math.nan
-
-
-def _served_rps(counters: Mapping[str, Reading]) -> Reading:
-    """Those that wait have cost nothing yet."""
-    done = counters.get("done_rps")
-    return done if isinstance(done, Value) else offered_rps(counters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,22 +114,17 @@ def sweep(plan: Sweep, bed: Testbed, path: Path, done: Callable[[str], None] = l
     with bed.reins({}) if plan.rein is not Rein.CPU else contextlib.nullcontext() as reins:
         bed.start_be()
         try:
-            if reins:
-                _see_most(bed)
+            if reins:  # BE is free for some windows: shares are of the most that was seen
+                bed.follow(constant(SEEN_LOAD))
+                for _ in range(SEEN_WINDOWS):
+                    bed.plant.wait()
+                    bed.plant.read()
             for repeat, point in itertools.product(range(plan.repeats), plan.points):
                 rows += [{**row, "rep": repeat} for row in _measured(plan, point, bed, reins)]
                 write_surface(path, rows)
                 done(f"{point.load_ratio:g} of the maximum load, BE {point.allocation}")
         finally:
             bed.stop_be()
-
-
-def _see_most(bed: Testbed) -> None:
-    """Have BE free for some windows: shares are of the most that was seen."""
-    bed.follow(constant(SEEN_LOAD))
-    for _ in range(SEEN_WINDOWS):
-        bed.plant.wait()
-        bed.plant.read()
 
 
 def _measured(plan: Sweep, point: Point, bed: Testbed, reins: Reins | None) -> list[dict[str, object]]:

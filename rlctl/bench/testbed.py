@@ -181,7 +181,7 @@ class OnTestbed:
         On a cluster its messages go to the worker's log, which `rlctl -v` shows on the driver.
         """
         with self.testbed(self.plan.scenario, say) as bed:
-            plan, alone = with_levels(with_model(self.plan, bed), bed), Work(0.0, 0.0)
+            plan, alone = with_levels(with_model(self.plan, bed), bed), Work({}, 0.0)
             services = {name: NEW for name in plan.managers if plan.adapts(name)}
 
             def search() -> None:

@@ -14,9 +14,6 @@ from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.safety.profile import Profile
 
-ALLOWANCE_POINTS = 0.1
-"""QoS below frozen's that costs nothing: three seeds cannot tell less from chance."""
-
 SHIPPED = "tuned"
 """What `--tuned` without a file means."""
 

@@ -38,7 +38,7 @@ def run_plans(args: argparse.Namespace, plans: Sequence[LivePlan]) -> int:
     outcomes: list[LiveOutcome] = []
     with contextlib.ExitStack() as ending, live_hosts(args.ray, logs=args.verbose > 0) as measure:
         if args.json == "-":  # stdout takes one document, of all that was measured
-            ending.callback(_print_all, outcomes)
+            ending.callback(lambda: write_json("-" if outcomes else None, outcomes and results_as_json(outcomes)))
         for plan in plans:
             with _progress(plan) as done:
                 outcome = measure(plan, done)
@@ -68,11 +68,6 @@ def _show(outcome: LiveOutcome, *, table: bool) -> None:
     for name, remarks in outcome.remarks.items():
         for remark in remarks:
             say(f"{name}: {remark}")
-
-
-def _print_all(outcomes: Sequence[LiveOutcome]) -> None:
-    if outcomes:
-        write_json("-", results_as_json(outcomes))
 
 
 def plan_of(args: argparse.Namespace, scenario: LiveScenario, managers: tuple[str, ...], _source: str) -> LivePlan:

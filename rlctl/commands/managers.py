@@ -79,7 +79,16 @@ def list_managers(args: argparse.Namespace) -> int:
 def _check(name: str, *, as_json: bool) -> int:
     if name in catalogue.LEARNED or ("/" in name and catalogue.is_known(name)):
         raise PolicyError(f"{name} is a learned policy, which promises nothing by itself: see `rlctl evaluate`")
-    kind, found = _check_guard(name) if _is_guard(name) else _check_manager(name)
+    if plugins.is_file(name):
+        made = plugins.load("managers", name).made
+        is_guard = hasattr(made, "bound") and not hasattr(made, "act")
+    else:
+        is_guard = not catalogue.is_known(name) and name in plugins.entries_of("guards")
+    if is_guard:
+        kind, found = "guard", list(broken(GUARD_CHECKS, build_user_guard(name).guard))
+    else:
+        catalogue.build(name)  # what cannot be made at all is told as such
+        kind, found = "manager", list(broken(CHECKS, lambda: catalogue.build(name)))
     if as_json:
         checks = [{"name": check, "promise": promise, "broken": what} for check, promise, what in found]
         print_json({kind: name, "checks": checks})
@@ -89,22 +98,6 @@ def _check(name: str, *, as_json: bool) -> int:
     if failed := [check for check, _, what in found if what]:
         raise CheckFailed(f"{name} breaks {len(failed)} of {len(found)} promises: {', '.join(failed)}")
     return 0
-
-
-def _is_guard(name: str) -> bool:
-    if not plugins.is_file(name):
-        return not catalogue.is_known(name) and name in plugins.entries_of("guards")
-    made = plugins.load("managers", name).made
-    return hasattr(made, "bound") and not hasattr(made, "act")
-
-
-def _check_guard(name: str) -> tuple[str, list[tuple[str, str, str]]]:
-    return "guard", list(broken(GUARD_CHECKS, build_user_guard(name).guard))
-
-
-def _check_manager(name: str) -> tuple[str, list[tuple[str, str, str]]]:
-    catalogue.build(name)  # what cannot be made at all is told as such
-    return "manager", list(broken(CHECKS, lambda: catalogue.build(name)))
 
 
 def _plugin_rows(kind: plugins.Kind) -> list[dict[str, object]]:

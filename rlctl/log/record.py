@@ -5,11 +5,10 @@ The log's header says who decided, under which shield, on what host; enough to r
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,9 +36,7 @@ from rlctl.envs.ticklog import encode_line
 from rlctl.log.writer import LogWriter
 from rlctl.safety.shield import Shield
 from rlctl.safety.symptoms import Alarm, Sign
-from rlctl.safety.verdict import OF_SERVICE, Bound, Verdict
-
-log = logging.getLogger(__name__)
+from rlctl.safety.verdict import OF_SERVICE, Verdict
 
 Shares = Mapping[str, Placement | None]
 """Placements by application; None for one that is deferred."""
@@ -169,7 +166,10 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
     Numbers keep all their digits: a replay shall come to the same verdicts. What is not finite is "nan", "inf" or
     "-inf", for JSON has no such numbers; an age of null is infinite.
     """
-    telemetry = tick.telemetry
+    telemetry, verdict = tick.telemetry, tick.verdict
+    # The bounds that bind, and those of the service in any case: a replay asks others under them.
+    binding = set(verdict.binding)
+    told = [one for one in verdict.bounds if one in binding or one.reason in OF_SERVICE]
     return {
         "tick": tick.index,
         "ts": round(tick.wall_seconds, 6),
@@ -180,10 +180,9 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "counters": {name: _reading(reading) for name, reading in telemetry.counters.items()},
         "before": allocation_as_json(tick.before),
         "proposed": allocation_as_json(tick.proposed),
-        "verdict": allocation_as_json(tick.verdict.allocation),
+        "verdict": allocation_as_json(verdict.allocation),
         "bounds": [
-            {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail}
-            for b in _binding_or_of_service(tick.verdict)
+            {"guard": b.guard, "reason": b.reason, "most": allocation_as_json(b.most), "detail": b.detail} for b in told
         ],
         "applied": allocation_as_json(tick.applied),
         "policy": tick.policy,
@@ -197,12 +196,6 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "fallback": tick.fallback,
         "events": list(tick.events),
     } | _further(tick)
-
-
-def _binding_or_of_service(verdict: Verdict) -> Iterator[Bound]:
-    """The bounds that bind, and those of the service in any case: a replay asks others under them."""
-    binding = set(verdict.binding)
-    return (bound for bound in verdict.bounds if bound in binding or bound.reason in OF_SERVICE)
 
 
 def _further(tick: Tick) -> dict[str, Any]:

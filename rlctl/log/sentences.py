@@ -56,14 +56,16 @@ def decision_sentence(tick: Tick) -> str:
         return "no BE group is left"
     if tick.why_safe:
         return f"the control loop applied the safe allocation: {printable(tick.why_safe)}"
-    decider = _decider(tick)
+    policy, acting = printable(tick.policy), printable(tick.acting or tick.policy)
+    decider = f"policy {policy}" if acting == policy else f"{acting} (in place of policy {policy})"
     cause = tick.verdict.cause()
     if cause is None:
         return f"{decider} decided" + (f": {printable(tick.note)}" if tick.note else "")
     because = reason_sentence(cause)
     if not tick.verdict.overridden:
         return f"{decider} decided, and the shield allows no more: {because}"
-    return f"{_tightener(cause)} tightened {decider}: {because}"
+    who = "the service" if cause.reason in OF_SERVICE else "the shield"
+    return f"{who} tightened {decider}: {because}"
 
 
 def reason_sentence(bound: Bound) -> str:
@@ -102,12 +104,3 @@ def waiting_sentence(telemetry: Telemetry, *, frozen: bool = False) -> str:
     helps = ALONE if what == "a CPU" and used is not None and used < LITTLE_CPUS else HELP[what]
     of = "of its requests" if what == "its link" else "of the time"
     return f"the LC waits for {what} {share:.0%} {of}: {helps}"
-
-
-def _decider(tick: Tick) -> str:
-    policy, acting = printable(tick.policy), printable(tick.acting or tick.policy)
-    return f"policy {policy}" if acting == policy else f"{acting} (in place of policy {policy})"
-
-
-def _tightener(cause: Bound) -> str:
-    return "the service" if cause.reason in OF_SERVICE else "the shield"

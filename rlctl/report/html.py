@@ -50,8 +50,11 @@ TIMELINE_NOTE = (
 
 def suite_json(results: Sequence[SimOutcome], command: str = "", against: str = "") -> dict[str, object]:
     """The JSON of `rlctl bench`, one scenario by itself and several by name, each with its paired comparisons."""
-    by_label = [replace(result, names={}) for result in results]
-    by_name = {result.scenario: {**result.as_json(), "paired": _paired_json(result, against)} for result in by_label}
+    by_name: dict[str, dict[str, object]] = {}
+    for result in results:
+        baselines = present_baselines(result, against)
+        paired = {name: {one.manager: one.as_json() for one in compare(result, name)} for name in baselines}
+        by_name[result.scenario] = {**replace(result, names={}).as_json(), "paired": paired}
     origin: dict[str, object] = {"command": command, "rlctl": __version__}
     if len(results) == 1:
         return {**by_name[results[0].scenario], **origin}
@@ -151,10 +154,3 @@ def _provenance(results: Sequence[SimOutcome], command: str) -> str:
         f"{' or '.join(map(str, seeds))} seeds each, the same for every manager. rlctl {__version__}."
         + ("" if command else " The command was not recorded.")
     )
-
-
-def _paired_json(result: SimOutcome, against: str) -> dict[str, object]:
-    return {
-        baseline: {one.manager: one.as_json() for one in compare(result, baseline)}
-        for baseline in present_baselines(result, against)
-    }

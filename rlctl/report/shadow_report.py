@@ -27,7 +27,7 @@ from rlctl.envs.errors import printable
 from rlctl.log.reader import limits_in, profile_in
 from rlctl.log.replay import period_in
 from rlctl.report.page import render
-from rlctl.report.shadow_log import Answer, Watched
+from rlctl.report.shadow_log import Watched
 from rlctl.safety.profile import Profile
 
 BLOCK_SECONDS = 300.0
@@ -111,15 +111,12 @@ class WatchedTicks:
         applied = usable_cpus(watched.applied, limits)
         self.rows.append((follows, watched.wall_seconds, *known, applied, watched.overridden))
         for name in self.subject.shadows:
-            self.answers.setdefault(name, []).append(_answer_row(watched.answers[name], watched, limits))
-            if (why := watched.answers[name].failed) and name not in self.first_failures:
-                self.first_failures[name] = why
-
-
-def _answer_row(answer: Answer, watched: Watched, limits: Limits) -> tuple[float, ...]:
-    same = alike(answer.allowed, watched.applied, limits)
-    flags = answer.refused, bool(answer.failed), answer.late, bool(answer.drift)
-    return (usable_cpus(answer.allowed, limits), same, *flags)
+            answer = watched.answers[name]
+            same = alike(answer.allowed, watched.applied, limits)
+            flags = same, answer.refused, bool(answer.failed), answer.late, bool(answer.drift)
+            self.answers.setdefault(name, []).append((usable_cpus(answer.allowed, limits), *flags))
+            if answer.failed:
+                self.first_failures.setdefault(name, answer.failed)
 
 
 def alike(one: Allocation, other: Allocation, limits: Limits) -> bool:

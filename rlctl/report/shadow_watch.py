@@ -136,7 +136,7 @@ class Shadows:
             answers[shadow.name] = shadow.answer(runner.decide(telemetry, before, cut=tick.cut))
         missed = telemetry.missed
         return Watched(
-            run=_short(logged.header),
+            run=hashlib.sha256(repr(run_in(logged.header)).encode()).hexdigest()[:8],
             index=tick.index,
             wall_seconds=tick.wall_seconds,
             acting=tick.acting or tick.policy,
@@ -180,8 +180,3 @@ class Shadows:
             rest = {name: value for name, value in header.items() if name != "guards"}
             self._headers = header, {**rest, "shadows": shadows}
         return self._headers[1]
-
-
-def _short(header: Mapping[str, Any]) -> str:
-    """A few letters that tell a run from others."""
-    return hashlib.sha256(repr(run_in(header)).encode()).hexdigest()[:8]

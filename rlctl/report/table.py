@@ -92,14 +92,10 @@ def suite_rows(suite: Mapping[str, Mapping[str, Score]]) -> list[tuple[str, ...]
         each = [scores[name] for scores in suite.values()]
         qos = [one.qos_guarantee_percent.mean for one in each]
         be = [one.be_throughput_percent for one in each]
-        cells = [f"{percent(q, 2)} / {b.mean:.1f}{_half(b)}" for q, b in zip(qos, be, strict=True)]
+        halves = [f" ±{one.half95:.1f}" if math.isfinite(one.half95) else "" for one in be]
+        cells = [f"{percent(q, 2)} / {b.mean:.1f}{half}" for q, b, half in zip(qos, be, halves, strict=True)]
         rows.append((label(name), *cells, percent(sum(qos) / len(qos), 2), f"{sum(b.mean for b in be) / len(be):.1f}"))
     return rows
-
-
-def _half(estimate: Estimate) -> str:
-    """Half the width of an interval; nothing of one run."""
-    return f" ±{estimate.half95:.1f}" if math.isfinite(estimate.half95) else ""
 
 
 Rows = list[tuple[str, ...]]

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from rlctl.agents.catalogue import HEURISTICS, NAMES, build, describe, options
+from rlctl.agents.catalogue import NAMES, build, options
 from rlctl.agents.policy import Policy
 from rlctl.envs.allocation import UNLIMITED, Limits
 from rlctl.envs.errors import PolicyError
@@ -90,11 +90,3 @@ IMPOSSIBLE: dict[str, dict[str, Any]] = {
 def test_an_impossible_option_is_refused_by_its_name(name: str, option: str, value: Any) -> None:
     with pytest.raises(PolicyError, match=f"{name}: {option} is "):
         build(name, **{option: value})
-
-
-def test_describe_is_one_line_with_the_source() -> None:
-    for name in NAMES:
-        line = describe(name)
-        assert line.startswith(f"{name}: ")
-        assert "\n" not in line
-        assert HEURISTICS[name].source in line

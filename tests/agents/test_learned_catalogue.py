@@ -20,7 +20,6 @@ def test_learned_policies_are_listed_apart_from_managers():
     ends = ("", "-bare", "-bold", "-careful")
     assert list(catalogue.LEARNED) == [name + end for end in ends for name in ("ppo", "dqn")]
     assert not set(catalogue.LEARNED) & set(catalogue.NAMES)
-    assert catalogue.describe("ppo").startswith("ppo: the shipped network")
     assert catalogue.options("dqn") == {}
 
 

@@ -6,7 +6,6 @@ import struct
 import sys
 from pathlib import Path
 
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.disk import writer
 from rlctl.envs.testbed.disk.provisioned import VOLUME_BYTES
 from rlctl.envs.testbed.launch import Launcher
@@ -31,8 +30,6 @@ class BulkWrite(Transfer):
     name, opens = "writer", "open its volume"
 
     def __init__(self, workers: int, volume: Path, depth: int = DEPTH, copied_bytes: int = 0) -> None:
-        if not 1 <= workers <= depth:
-            raise ConfigError(f"a writer of {workers} workers: 1 to {depth} are possible")
         self._workers, self.volume, self._depth = workers, volume, depth
         self._counts, self._copied_bytes = Path(), copied_bytes
 

@@ -92,12 +92,6 @@ class LinkConfig(Strict):
         yield from _up("host", HOST_ADDRESS)
 
 
-def client_side() -> Iterator[Command]:
-    """Commands for the client's namespace, when the pair is there."""
-    yield FRESH_TCP
-    yield from _up("client", CLIENT_ADDRESS)
-
-
 def classes(rate_mbit: float) -> Iterator[Command]:
     """HTB on the host's own interface: a class for what the LC answers, and one for the rest.
 
@@ -172,7 +166,7 @@ class Link:
         self.host.start(self._launcher)
         self.client.start(self._launcher)
         self.host.run(self.config.host_side(self.client.pid))
-        self.client.run(client_side())
+        self.client.run([FRESH_TCP, *_up("client", CLIENT_ADDRESS)])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Literal
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network import sink, uploader
 from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, SINK_PORT
@@ -59,8 +59,6 @@ class Upload(Transfer):
     name, opens = "upload", f"make its {CONNECTIONS} connections"
 
     def __init__(self, workers: int, client: Launcher, way: Literal["compress", "sendfile"] = "compress") -> None:
-        if not 1 <= workers <= CONNECTIONS:
-            raise ConfigError(f"an upload of {workers} workers: 1 to {CONNECTIONS} are possible")
         self._workers, self._client, self._sink, self._way = workers, client, Sink(), way
 
     def start(self, launcher: Launcher) -> None:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.errors import ConfigError, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.stress import StressConfig, StressNg, parse_metrics
+from rlctl.envs.testbed.stress import StressNg, parse_metrics
 from rlctl.envs.testbed.workloads import Work
 from tests.waiting import PATIENCE_SECONDS, until
 
@@ -51,27 +51,21 @@ def test_any_text_is_read_or_empty(text: str) -> None:
     assert isinstance(parse_metrics(text), dict)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("mixed", 1), ("cpu", 0), ("memory", -1)])
-def test_too_few_workers(kind: Any, workers: int) -> None:
-    with pytest.raises(ConfigError, match="too few"):
-        StressConfig(kind, workers)
-
-
 @given(kind=st.sampled_from(["cpu", "memory", "mixed"]), workers=st.integers(2, 99))
 def test_every_kind_has_workers_that_were_asked_for(kind: Any, workers: int) -> None:
-    options = StressConfig(kind, workers).arguments()
-    assert sum(int(option) for option in options if option.isdigit()) == workers
-    assert sum(StressConfig(kind, workers).stressors().values()) == workers
+    job = StressNg(kind, workers)
+    assert sum(int(option) for option in job.options if option.isdigit()) == workers
+    assert sum(job.stressors.values()) == workers
 
 
 def test_share_weighs_stressors_alike_however_long_their_rounds() -> None:
-    solo = Work(10_100.0, 10.0, {"cpu": 10_000.0, "stream": 100.0})
-    run = Work(2_540.0, 5.0, {"cpu": 2_500.0, "stream": 40.0})
+    solo = Work({"cpu": 10_000.0, "stream": 100.0}, 10.0)
+    run = Work({"cpu": 2_500.0, "stream": 40.0}, 5.0)
     assert run.rate == 508.0
     assert run.share_of(solo) == pytest.approx((0.5 + 0.8) / 2)
-    assert Work(0.0, 5.0).share_of(solo) == 0.0
+    assert Work({}, 5.0).share_of(solo) == 0.0
     with pytest.raises(ValueError, match="did nothing"):
-        run.share_of(Work(0.0, 1.0))
+        run.share_of(Work({}, 1.0))
 
 
 # ---- live ------------------------------------------------------------------------------------------------------------
@@ -105,7 +99,7 @@ def test_work_is_in_proportion_to_cpu_time(be_launcher: Launcher, group: Group) 
     assert group.freezer is not None
     rates = []
     for disturbed in (False, True):
-        before, job = cpu_seconds(group), StressNg(StressConfig("cpu", 1))
+        before, job = cpu_seconds(group), StressNg("cpu", 1)
         job.start(be_launcher)
         use_cpu(group, 0.3)
         if disturbed:
@@ -144,7 +138,7 @@ def test_frozen_from_the_start_it_has_done_nothing(be_launcher: Launcher, group:
 @pytest.mark.slow  # on a machine with a large cache
 @pytest.mark.parametrize("kind", ["memory", "mixed"])
 def test_other_kinds_count_as_well(launcher: Launcher, kind: Any) -> None:
-    job = StressNg(StressConfig(kind, 2))
+    job = StressNg(kind, 2)
     job.start(launcher)
     until(lambda: len(job.pids()) == 3)
     time.sleep(1.0)

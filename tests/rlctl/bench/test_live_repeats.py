@@ -47,7 +47,7 @@ def tick(index, tail=0.001):
 
 
 def alone(load, rate=12.5):
-    return Alone(Work(8.0 * rate, 8.0), load, {"kernel": "6.18"})
+    return Alone(Work({"matrix": 8.0 * rate}, 8.0), load, {"kernel": "6.18"})
 
 
 def run_of(manager, be):
@@ -325,7 +325,7 @@ class SearchedBed(Bed):
         self.slo, self.searched_seconds = SLO(0.010, max_load_rps=300.0 / self.searches), time.monotonic()
 
     def stop_be(self):
-        return Work(50.0, 1.0, {"matrix": 50.0})
+        return Work({"matrix": 50.0}, 1.0)
 
     solo = stop_be
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.envs.errors import ConfigError, HostError, RlctlError, TestbedError
+from rlctl.envs.errors import HostError, RlctlError, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
@@ -62,11 +62,6 @@ def test_only_in_v1_a_command_joins_both(tmp_path: Path) -> None:
     pid, *rest = done.stdout.split()
     assert (tmp_path / "cgroup.procs").read_text().split() == [pid]
     assert rest == ["a", "b"]
-
-
-def test_impossible_spread_is_refused() -> None:
-    with pytest.raises(ConfigError, match="33 workers"):
-        BulkWrite(33, Path())
 
 
 def test_without_an_unprivileged_user_postgresql_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
