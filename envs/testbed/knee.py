@@ -43,7 +43,7 @@ class KneeSection(Strict):
     start_rps: float = Field(gt=0.0)
     step_rps: float = Field(gt=0.0)
     top_rps: float = Field(gt=0.0)
-    borne_windows: int = Field(0, ge=0)
+    borne_windows: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:

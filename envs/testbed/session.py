@@ -33,7 +33,7 @@ from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Reading
 from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
-from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
+from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
@@ -101,6 +101,7 @@ class Testbed:
         slo: The LC's objective, with the maximum load found.
         searched_seconds: When that was, by the monotonic clock.
         be_group: Where BE's jobs run, for who starts applications of their own there.
+        generator: The LC's client; whoever asks it takes the figures from `plant`.
     """
 
     __test__ = False
@@ -108,6 +109,7 @@ class Testbed:
     slo: SLO
     searched_seconds: float
     be_group: Group
+    generator: LoadGenerator
 
     def __init__(
         self, scenario: LiveScenario, say: Callable[[str], None] = log.info, lc: LcProgram | None = None
@@ -115,7 +117,6 @@ class Testbed:
         self.scenario, self._lc = scenario, lc or scenario.service()
         self._say = say
         self._stack, self._plants = contextlib.ExitStack(), contextlib.ExitStack()
-        self._generator: LoadGenerator
         self._lc_group: Group
         self._actuator: BeActuator
         self._launcher: Launcher
@@ -183,12 +184,12 @@ class Testbed:
             TestbedError: The LC does not get rid of its backlog.
         """
         slo = self.scenario.slo
-        self._generator.forget()  # of a run that is over, and that may have left more than a minute's work
+        self.generator.forget()  # of a run that is over, and that may have left more than a minute's work
         self._drive(trace.rate)
         deadline = time.monotonic() + DRAIN_SECONDS
         while True:
             time.sleep(SETTLE_SECONDS)
-            if self._generator.stats().latency_seconds(slo.quantile) <= slo.target_seconds:
+            if self.generator.stats().latency_seconds(slo.quantile) <= slo.target_seconds:
                 return
             if time.monotonic() > deadline:
                 raise TestbedError(f"the LC still has a backlog {DRAIN_SECONDS:g} s after BE was stopped")
@@ -291,20 +292,12 @@ class Testbed:
         begun = time.monotonic()
         self._drive(trace.rate, lambda: (time.monotonic() - begun) % again_seconds)
 
-    def client(self) -> GeneratorStats:
-        """What the LC's client has measured since the last call, for who controls from another process.
-
-        Raises:
-            TestbedError: It does not answer.
-        """
-        return self._generator.stats()
-
     def _drive(self, load_ratio: Callable[[float], float], t_seconds: Callable[[], float] = lambda: 0.0) -> None:
         """Let load and link be what they are so long after the beginning of a run; without a clock, at it."""
 
         def drive() -> None:
             now_seconds = t_seconds()
-            self._generator.set_rate(load_ratio(now_seconds) * self.slo.max_load_rps)
+            self.generator.set_rate(load_ratio(now_seconds) * self.slo.max_load_rps)
             if self._link is not None:
                 self._link.set_rate_at(now_seconds)
 
@@ -374,7 +367,7 @@ class Testbed:
         self._lc.start(services)
         self._lc.ready()
         load = replace(self._lc.load(), cpu=generator_cpu, fifo_priority=GENERATOR_PRIORITY, inside=client)
-        self._generator = stack.enter_context(LoadGenerator(load))
+        self.generator = stack.enter_context(LoadGenerator(load))
         exclusive = exclusive_cpus(scenario.be.cpus, scenario.lc.cpus)
         limits = Limits(len(scenario.be.cpus), lc_cpus=float(len(scenario.lc.cpus)), exclusive_cpus=exclusive)
         self._lc_group, self._actuator = lc, BeActuator([be], scenario.be.cpus, limits, knobs, lc=lc)
@@ -395,9 +388,9 @@ class Testbed:
         asked = self.scenario.slo
         self.slo = SLO(asked.target_seconds, asked.quantile, self._max_load_rps())
         source = GeneratorSource(
-            lambda: self._generator.stats(timeout_seconds=0.05),
+            lambda: self.generator.stats(timeout_seconds=0.05),
             self.slo,
-            peek=lambda: self._generator.peek(timeout_seconds=0.02),
+            peek=lambda: self.generator.peek(timeout_seconds=0.02),
         )
         slo, max_load, latency = self.slo, None, list[Sensor]([source])
         if self.scenario.source == "tcp":  # nothing is told but the target, and the maximum load is learned
@@ -416,7 +409,7 @@ class Testbed:
     def _max_load_rps(self) -> float:
         slo, knee = self.scenario.slo, self.scenario.knee
         self._say("searching the LC's maximum load, BE absent ...")
-        probe = partial(probe_with, self._generator, slo.quantile, settle_seconds=SETTLE_SECONDS)
+        probe = partial(probe_with, self.generator, slo.quantile, settle_seconds=SETTLE_SECONDS)
         bear = probe(windows=knee.borne_windows, missed=MISSED_WINDOWS, target_seconds=slo.target_seconds)
         found = find_knee(probe(), slo.target_seconds, knee, bear if knee.borne_windows else None)
         ends = found >= knee.top_rps > knee.start_rps

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from rlctl.agents import catalogue
 from rlctl.agents.served.learned import plain_name
@@ -12,7 +13,7 @@ from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands import bench_live, bench_sim, bench_verify
+from rlctl.commands import bench_runs, bench_verify
 from rlctl.commands.arguments import (
     add_ray,
     distinct_policies,
@@ -140,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         taken = {"against"} if args.action == "table" else set()
         others = [name for name in NOT_OF_ACTIONS if name not in taken]
         refuse_given(args, others, f"is not {args.action}'s, which takes what its files say")
-        actions = {"verify": bench_verify.run, "compare": bench_verify.compare, "table": bench_live.print_rounds}
+        actions = {"verify": bench_verify.run, "compare": bench_verify.compare, "table": bench_runs.print_rounds}
         return int(actions[args.action](args))
     args.shield = DEFAULT if args.shield is None else args.shield
     scenarios = _scenarios(args)
@@ -151,12 +152,13 @@ def run(args: argparse.Namespace) -> int:
     if args.against and args.against not in names:
         raise ConfigError(f"--against {args.against}: is not among the managers; add it to --managers")
     check_reachable(args.ray, names)
-    plant = bench_live if live else bench_sim
-    plans = [plant.plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
+    kinds = ((bench_runs.sim_plan, bench_runs.run_simulated), (bench_runs.live_plan, bench_runs.run_live))
+    plan_of, run_plans = cast("tuple[Callable[..., Any], Callable[..., int]]", kinds[live])
+    plans = [plan_of(args, scenario, names, source) for source, scenario in scenarios.items()]
     check_outputs(args)
     for reason in dict.fromkeys(missing.values()):
         say(f"left out {', '.join(name for name in missing if missing[name] == reason)}: {reason}")
-    return int(plant.run_plans(args, plans))
+    return run_plans(args, plans)
 
 
 def _scenarios(args: argparse.Namespace) -> dict[str, LiveScenario | SimScenario]:

@@ -23,7 +23,7 @@ from rlctl.bench.scenarios import changed, sim_scenario
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.bench.workforce import workforce
-from rlctl.commands.bench_sim import run_plan
+from rlctl.commands.bench_runs import run_plan
 from rlctl.envs.errors import ConfigError, reading
 from rlctl.log.progress import say
 from rlctl.report.page import render

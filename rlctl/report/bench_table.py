@@ -17,7 +17,7 @@ from rlctl.log.record import write_ticks
 from rlctl.report.by_load import draw_by_load
 from rlctl.report.figures import png
 from rlctl.report.page import Grid, csv_text, latex, render
-from rlctl.report.pareto import draw_scenario, styles
+from rlctl.report.pareto import draw_pareto, styles
 from rlctl.report.plots import draw_live_run
 from rlctl.report.table import ROUNDS_LEGEND, live_hosts_rows, round_rows, score_rows
 
@@ -52,7 +52,7 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
         f"{scenario.name}: {outcome.plan.repeats} x {scenario.duration_seconds:g} s, "
         f"shield {outcome.plan.profile.name} where shielded"
     )
-    (folder / "summary.png").write_bytes(png(draw_scenario(both, title, styles(both))))
+    (folder / "summary.png").write_bytes(png(draw_pareto({title: both}, styles(both))))
     (folder / "loads.png").write_bytes(png(draw_by_load(list(runs.values()), title)))
     for path, run in runs.items():
         path.with_name(f"{path.name}.png").write_bytes(png(draw_live_run(run, len(scenario.be.cpus))))

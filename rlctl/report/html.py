@@ -15,7 +15,7 @@ from rlctl.envs.run_metrics import METRICS
 from rlctl.envs.whole_file import write_whole
 from rlctl.report.figures import png, svg
 from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, csv_text, html_page, latex, markdown
-from rlctl.report.pareto import draw_scenario, draw_suite, estimates_of, styles
+from rlctl.report.pareto import draw_pareto, estimates_of, styles
 from rlctl.report.plots import draw_windows
 from rlctl.report.table import aggregate_rows, paired_rows, summary_rows
 
@@ -115,7 +115,8 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str, against: s
     if command:
         yield f"Run again: {command}"
     if len(results) > 1:
-        yield _picture("QoS against BE throughput, all scenarios", draw_suite(results, style), folder / "pareto.png")
+        figure = draw_pareto({result.scenario: estimates_of(result) for result in results}, style)
+        yield _picture("QoS against BE throughput, all scenarios", figure, folder / "pareto.png")
     yield Note(READING)
     for baseline in present_baselines(results[0], against)[:1]:
         yield Heading("Together")
@@ -126,7 +127,7 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str, against: s
         yield Grid(summary_rows(result), f"{result.scenario}: all managers")
         yield Note(result.caption)
         yield from (Note(f"{name}: {remark}") for name, remarks in result.remarks.items() for remark in remarks)
-        figure = draw_scenario(estimates_of(result), f"{result.scenario}: {result.seeds} seeds, 95 % intervals", style)
+        figure = draw_pareto({f"{result.scenario}: {result.seeds} seeds, 95 % intervals": estimates_of(result)}, style)
         file = f"pareto-{result.scenario}.png" if len(results) > 1 else "pareto.png"
         yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / file)
         for baseline in present_baselines(result, against):

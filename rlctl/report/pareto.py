@@ -78,34 +78,25 @@ def estimates_of(result: SimOutcome) -> Estimates:
     return {name: (result.estimate(name, metrics[0]), result.estimate(name, metrics[1])) for name in result.managers}
 
 
-def draw_scenario(estimates: Estimates, title: str, style: Styles) -> Figure:
-    """One scenario, with a legend that tells every manager's numbers."""
-    figure = new_figure(9.0, max(5.2, 1.2 + 0.25 * len(estimates)))
-    axis: Axes = figure.subplots()
-    labels = _scatter(axis, estimates, style, named=len(estimates) <= NAMED)
-    axis.set_xlabel("BE throughput, % of BE running alone")
-    axis.set_ylabel("QoS guarantee, % of windows within target\n(each step up: ten times fewer misses)")
-    axis.set_title(title, loc="left", color=INK)
-    _legend(figure, style, estimates)
-    _label(figure, {axis: labels})
-    return figure
-
-
-def draw_suite(results: Sequence[SimOutcome], style: Styles) -> Figure:
-    """All scenarios as small multiples on the same axis of nines."""
-    columns = min(3, len(results))
-    rows = math.ceil(len(results) / columns)
-    figure = new_figure(3.6 * columns + 2.2, 3.5 * rows + 0.6)
+def draw_pareto(panels: Mapping[str, Estimates], style: Styles) -> Figure:
+    """Scenarios by their titles, on the same axis of nines, with a legend that tells every manager's number."""
+    alone, shown = len(panels) == 1, dict.fromkeys(name for estimates in panels.values() for name in estimates)
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = (
+        new_figure(9.0, max(5.2, 1.2 + 0.25 * len(shown))) if alone
+        else new_figure(3.6 * columns + 2.2, 3.5 * rows + 0.6)
+    )  # fmt: skip
     axes = [axis for row in figure.subplots(rows, columns, squeeze=False) for axis in row]
     labels = {}
-    for axis, result in zip(axes, results, strict=False):
-        labels[axis] = _scatter(axis, estimates_of(result), style, named=False)
-        axis.set_title(result.scenario, loc="left", color=INK)
-    for axis in axes[len(results) :]:
+    for axis, (title, estimates) in zip(axes, panels.items(), strict=False):
+        labels[axis] = _scatter(axis, estimates, style, named=alone and len(shown) <= NAMED)
+        axis.set_title(title, loc="left", color=INK)
+    for axis in axes[len(panels) :]:
         axis.set_visible(False)
     figure.supxlabel("BE throughput, % of BE running alone", color=INK, fontsize=11)
     figure.supylabel("QoS guarantee, % (a step up: ten times fewer misses)", color=INK, fontsize=10)
-    _legend(figure, style, style)
+    _legend(figure, style, shown)
     _label(figure, labels)
     return figure
 

@@ -24,7 +24,7 @@ def test_an_overload_does_not_spoil_the_next_search() -> None:
         before = bed.plant
         bed.follow(constant(30.0))
         time.sleep(1.0)
-        assert bed.client().outstanding > 200
+        assert bed.generator.stats().outstanding > 200
         bed.search()
         assert bed.slo.max_load_rps == 200.0
         assert bed.plant is not before

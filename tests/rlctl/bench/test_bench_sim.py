@@ -269,13 +269,13 @@ def test_two_scenarios_of_one_name_are_refused(tmp_path, capsys):
 
 def test_early_end_shows_and_writes_what_was_done(tmp_path, capsys, monkeypatch):
     def once(plan, *rest):
-        monkeypatch.setattr("rlctl.commands.bench_sim.run_sim", interrupted)
+        monkeypatch.setattr("rlctl.commands.bench_runs.run_sim", interrupted)
         return run_sim(plan, *rest)
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rlctl.commands.bench_sim.run_sim", once)
+    monkeypatch.setattr("rlctl.commands.bench_runs.run_sim", once)
     asked = ["bench", "--scenario", "noisy,bursty", "--managers", "frozen", "--seeds", "2", "--duration", "30"]
     report = tmp_path / "report"
     assert main([*asked, "--jobs", "1", "--json", "--report", str(report)]) == 130
@@ -346,7 +346,7 @@ def test_a_reader_who_has_left_costs_no_result(tmp_path):
 
 
 def test_unwritable_report_costs_no_table(capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("rlctl.commands.bench_sim.write_json", full)
+    monkeypatch.setattr("rlctl.commands.bench_runs.write_json", full)
     assert main([*BRIEF, "--managers", "frozen", "--json", str(tmp_path / "out.json")]) == 75
     assert "| frozen" in capsys.readouterr().out
 

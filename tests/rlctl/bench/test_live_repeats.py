@@ -224,7 +224,7 @@ def bench(monkeypatch):
 
         shipped = {name: load_scenario(name) for name in ("live-memcached", "live-nginx")}
         monkeypatch.setattr("rlctl.commands.bench.shipped_scenarios", lambda: shipped)
-        monkeypatch.setattr("rlctl.commands.bench_live.live_hosts", lambda *_, **__: contextlib.nullcontext(measure))
+        monkeypatch.setattr("rlctl.commands.bench_runs.live_hosts", lambda *_, **__: contextlib.nullcontext(measure))
         return main(["bench", "--plant", "host", "--managers", "frozen,weights", "--repeats", "1", *words])
 
     return run

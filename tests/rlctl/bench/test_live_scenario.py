@@ -11,7 +11,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.table import Level, QuotaTable
 from rlctl.bench.scenarios import changed, load_scenario, shipped_scenarios
 from rlctl.bench.testbed import LivePlan, divide_resource, with_levels
-from rlctl.commands.bench_live import _minutes
+from rlctl.commands.bench_runs import _minutes
 from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.telemetry import Value
 from rlctl.envs.testbed.scenario import LiveScenario, ScenarioLc

@@ -12,7 +12,7 @@ from rlctl.bench.intervals import Estimate
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
-from rlctl.report.pareto import COLOURS, MARKERS, draw_scenario, draw_suite, estimates_of, front, nines, styles
+from rlctl.report.pareto import COLOURS, MARKERS, draw_pareto, estimates_of, front, nines, styles
 
 Bbox = pytest.importorskip("matplotlib.transforms", reason="figures need rlctl[cli]").Bbox
 Text = pytest.importorskip("matplotlib.text").Text
@@ -70,7 +70,7 @@ def test_seventy_managers_look_different_everywhere():
 
 
 def drawn(result):
-    return draw_scenario(estimates_of(result), result.scenario, styles(result.managers))
+    return draw_pareto({result.scenario: estimates_of(result)}, styles(result.managers))
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
     rng = np.random.default_rng(seed)
     places = [(rng.uniform(20, 60), rng.choice([99.9, 99.8, 98.0])) for _ in range(20)]
     both = {f"m{at}": tuple(Estimate(one, (one, one), (one, one)) for one in place) for at, place in enumerate(places)}
-    figure = draw_scenario(both, "a crowd", styles(both))
+    figure = draw_pareto({"a crowd": both}, styles(both))
     png(figure)  # which moves the labels to their places
     (axis,) = figure.axes
     boxes = [Text.get_window_extent(text) for text in axis.texts]  # without the line to the marker
@@ -92,7 +92,10 @@ def test_twenty_labels_of_a_crowd_do_not_overlap(seed):
 def test_figures_are_drawn_at_any_number_of_managers(count):
     results = [suite(["frozen", "oracle", *(f"m{i}" for i in range(count - 2))][:count], name) for name in ("a", "b")]
     style = styles(results[0].managers)
-    for figure in (draw_scenario(estimates_of(results[0]), "a", style), draw_suite(results, style)):
+    for figure in (
+        draw_pareto({"a": estimates_of(results[0])}, style),
+        draw_pareto({one.scenario: estimates_of(one) for one in results}, style),
+    ):
         assert png(figure).startswith(b"\x89PNG")
         drawing = svg(figure, "a & b")
         assert drawing.startswith("<svg viewBox=")
