@@ -7,13 +7,16 @@ program's stderr goes to a file. A generator that hangs is an error after the ti
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import select
+import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -21,7 +24,6 @@ from typing import IO, Any, Literal
 from rlctl.envs.closing import Closing
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.latency.newest import Newest
-from rlctl.envs.testbed.compile import compile_program
 
 SOURCE = Path(__file__).with_name("loadgen.c")
 CLOSE_PATIENCE_SECONDS = 0.5  # it obeys in a millisecond, unless it is stopped
@@ -302,3 +304,52 @@ class LoadGenerator(Closing):
         size = os.fstat(self._notes.fileno()).st_size
         words = os.pread(self._notes.fileno(), 2000, max(size - 2000, 0)).decode(errors="replace").strip()
         return f"the load generator ended with code {self._process.returncode}: {words or 'it said nothing'}"
+
+
+FLAGS = ("-std=gnu11", "-O2")
+COMPILE_TIMEOUT_SECONDS = 120.0
+
+
+def compile_program(source: Path, *libraries: str, headers: Sequence[Path] = (), cache: Path | None = None) -> Path:
+    """The program of one C file, compiled unless this very source has been compiled before.
+
+    Args:
+        source: The C file to compile.
+        libraries: Options that come after it, such as `-lm`.
+        headers: Files of ours that it includes; their folders are searched.
+        cache: Folder for the binary; default `$XDG_CACHE_HOME/rlctl`, else `~/.cache/rlctl`.
+
+    Returns:
+        Path of the executable; its name holds the hash of source and flags, so a stale one is never used.
+
+    Raises:
+        TestbedError: There is no compiler, it failed, or the folder cannot be written.
+    """
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rlctl"
+    text = b"".join(file.read_bytes() for file in (source, *headers))
+    digest = hashlib.sha256(text + " ".join((*FLAGS, *libraries)).encode()).hexdigest()
+    binary = cache / f"{source.stem}-{digest[:32]}"
+    if binary.exists():
+        return binary
+    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
+    if compiler is None:
+        raise TestbedError(f"no C compiler (cc, gcc, clang) on PATH: {source.name} is compiled on first use")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            options = (*(f"-I{header.parent}" for header in headers), *libraries)
+            _compile(compiler, source, options, Path(scratch, source.stem)).replace(binary)  # never half a binary
+    except OSError as error:
+        raise TestbedError(f"cannot keep the compiled {source.name} in {cache}: {error.strerror}") from error
+    return binary
+
+
+def _compile(compiler: str, source: Path, options: tuple[str, ...], output: Path) -> Path:
+    command = [compiler, *FLAGS, "-o", str(output), str(source), *options]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(f"{compiler} took more than {COMPILE_TIMEOUT_SECONDS:g} s over {source}") from error
+    except subprocess.CalledProcessError as error:
+        raise TestbedError(f"{compiler} could not compile {source}: {error.stderr.strip()}") from error
+    return output

@@ -31,19 +31,17 @@ from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Reading
-from rlctl.envs.testbed.disk.bulk import COPIED_BYTES, COPIES, DEPTH, BulkWrite
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.network.link import Link
-from rlctl.envs.testbed.network.upload import Upload
-from rlctl.envs.testbed.network.use import LinkUse
+from rlctl.envs.testbed.network.link import Link, LinkUse
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.stress import StressNg
 from rlctl.envs.testbed.traces import Trace, constant
+from rlctl.envs.testbed.transfers import COPIED_BYTES, COPIES, DEPTH, BulkWrite, Upload
 from rlctl.envs.testbed.workloads import BeJob, LcProgram, Work
 from rlctl.envs.workload import SLO
 

@@ -14,10 +14,10 @@ from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.quota_levels import needs_sweep, simulated_levels, table_options
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.sim_scenario import SimScenario
+from rlctl.bench.sweep import needs_sweep, simulated_levels, table_options
 from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.arrays import Array

@@ -19,8 +19,8 @@ from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels, read_table
 from rlctl.agents.policy import Policy
 from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.quota_levels import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.bench.score import LiveRun, held_percent, idle
+from rlctl.bench.sweep import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS

@@ -11,11 +11,11 @@ from functools import partial
 from rlctl.agents.catalogue import label
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.participants import NEEDS_MODEL
-from rlctl.bench.quota_levels import bench_sweep, needs_sweep
 from rlctl.bench.rounds import read_rounds
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SimScenario
+from rlctl.bench.sweep import bench_sweep, needs_sweep
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.bench.workforce import Workforce, kept_at_signals, workforce
 from rlctl.commands.arguments import command_line
@@ -24,8 +24,7 @@ from rlctl.envs.sim.surface import outside
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import SOLO_SECONDS
 from rlctl.log.progress import progress, say
-from rlctl.report.bench_table import round_tables, tables, write_report
-from rlctl.report.html import PAIRED_NOTE, write_suite_report
+from rlctl.report.bench_report import PAIRED_NOTE, round_tables, tables, write_report, write_suite_report
 from rlctl.report.page import render
 from rlctl.report.table import LEGEND, paired_rows, score_rows, suite_rows
 from rlctl.safety.profile import load_shield

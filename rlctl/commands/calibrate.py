@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rlctl.bench.calibration import cell_rows, fitted_profile, regime_rows, unfitted, write_profile
-from rlctl.bench.quota_levels import measured_table
 from rlctl.bench.scenarios import live_scenario
-from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, sizes, sweep
+from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, measured_table, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, require_installed

@@ -21,12 +21,12 @@ from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, printable
 from rlctl.envs.replay import log_files
 from rlctl.log import top, why
-from rlctl.log.lookup import find, parse_moment
 from rlctl.log.max_load import ONLY, LoggedLoad
 from rlctl.log.reader import read_log
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import Recheck, VerdictDifference, replay
 from rlctl.log.tail import LogTail
+from rlctl.log.why import find, parse_moment
 from rlctl.loop.narrator import Event, Narrator
 from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.safety.profile import Profile, load_shield

@@ -17,7 +17,7 @@ from rlctl.commands import Command
 from rlctl.commands.arguments import add_state, number, state_of
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, in_one_line
-from rlctl.log.lookup import UNITS
+from rlctl.log.why import UNITS
 from rlctl.serve.control_socket import ANSWER_SECONDS, SOCKET, read_line
 
 UNTIL = "18:00, tomorrow's where today's is past, or 2026-11-24T06:00; default: until ended"

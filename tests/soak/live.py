@@ -24,7 +24,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.services import Nginx
 from rlctl.envs.testbed.session import TOP_WEIGHT
 from rlctl.envs.workload import Weight
 from tests.doubles.http import answering

@@ -33,7 +33,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.telemetry import MAX_LOAD
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.memcached import Memcached
+from rlctl.envs.testbed.services import Memcached
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.report.page import render
 from scripts.studies.bench import operators

@@ -37,8 +37,8 @@ from rlctl.envs.host.latency.line_formats import nginx_lines
 from rlctl.envs.host.latency.text_log import TextLog
 from rlctl.envs.host.poller import HostSample
 from rlctl.envs.reins import Rein
-from rlctl.envs.testbed.nginx import Nginx
 from rlctl.envs.testbed.scenario import LiveScenario
+from rlctl.envs.testbed.services import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.workload import Weight

@@ -41,11 +41,9 @@ from rlctl.bench.intervals import wilson
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.memcached import Memcached
-from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.services import Memcached, Nginx, Postgres
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
 from rlctl.report.page import render

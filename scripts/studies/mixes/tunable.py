@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rlctl.envs.errors import TestbedError
 from rlctl.envs.host import apps
-from rlctl.envs.testbed.compile import compile_program
+from rlctl.envs.testbed.generator import compile_program
 
 TunableWorkload = Literal["datapar", "pipeline"]
 """`datapar` plays Bodytrack's part, `pipeline` Ferret's."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rlctl.envs.testbed.compile import compile_program
+from rlctl.envs.testbed.generator import compile_program
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.workloads import Program
 

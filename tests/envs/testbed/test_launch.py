@@ -17,10 +17,10 @@ from rlctl.envs.errors import CgroupBusy, TestbedError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.testbed import launch, leftovers
-from rlctl.envs.testbed.disk.postgres import Postgres
 from rlctl.envs.testbed.launch import Launcher, Process
 from rlctl.envs.testbed.namespace import require_tools
 from rlctl.envs.testbed.network.link import TOOLS
+from rlctl.envs.testbed.services import Postgres
 from scripts.studies.realtime.cyclictest import Cyclictest
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -16,8 +16,7 @@ from rlctl.envs.host.latency.line_formats import NGINX_PATTERN
 from rlctl.envs.testbed.generator import GeneratorStats, LoadGenerator
 from rlctl.envs.testbed.knee import KneeSection, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
-from rlctl.envs.testbed.memcached import Memcached
-from rlctl.envs.testbed.nginx import Nginx
+from rlctl.envs.testbed.services import Memcached, Nginx
 from rlctl.envs.testbed.workloads import LcProgram, Program, talk
 from tests.waiting import until
 

@@ -12,9 +12,8 @@ import pytest
 
 from rlctl.agents.managers.table import Table
 from rlctl.bench.calibration import fitted_profile, write_profile
-from rlctl.bench.quota_levels import measured_table, swept_levels
 from rlctl.bench.scenarios import load_scenario
-from rlctl.bench.sweep import Sweep, sweep
+from rlctl.bench.sweep import Sweep, measured_table, sweep, swept_levels
 from rlctl.commands import calibrate as command
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError

@@ -30,7 +30,7 @@ from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import SLO
 from rlctl.envs.yaml_edge import configs_folder
 from rlctl.log.record import Tick
-from rlctl.report.bench_table import tables, write_report
+from rlctl.report.bench_report import tables, write_report
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Verdict
 from tests.doubles.bed import Bed

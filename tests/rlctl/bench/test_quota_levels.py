@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.table import Table
-from rlctl.bench.quota_levels import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
+from rlctl.bench.sweep import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
 from rlctl.envs.sim.surface import Cell, MeasuredWindow
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight

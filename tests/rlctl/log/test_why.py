@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlctl.cli import main
 from rlctl.config.serve import LogSection
 from rlctl.envs.errors import printable
-from rlctl.log.lookup import TickPlace, parse_moment
+from rlctl.log.why import TickPlace, parse_moment
 from tests.examples import examples
 
 BEGAN = 1_800_000_000.0

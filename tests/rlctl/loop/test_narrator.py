@@ -7,10 +7,9 @@ import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.log.lookup import Nearest, TickPlace
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick
-from rlctl.log.why import in_plain_words
+from rlctl.log.why import Nearest, TickPlace, in_plain_words
 from rlctl.loop.narrator import Narrator
 from rlctl.safety.verdict import Bound, Reason, Verdict
 

@@ -10,8 +10,8 @@ import pytest
 
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS, TIMINGS, Windows
+from rlctl.report.bench_report import write_suite_report
 from rlctl.report.figures import svg
-from rlctl.report.html import write_suite_report
 from rlctl.report.plots import draw_windows
 from rlctl.report.table import fine_percent, paired_rows, summary_rows
 

@@ -33,7 +33,7 @@ def test_a_run_is_drawn(missing):
 
 
 def test_missed_load_with_less_be_is_seen():
-    from rlctl.report.by_load import draw_by_load
+    from rlctl.report.plots import draw_by_load
 
     def at(load, milliseconds, be_cpus, tick):
         telemetry = tick.telemetry.but(
@@ -51,7 +51,7 @@ def test_missed_load_with_less_be_is_seen():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # a log axis without a single value
 def test_runs_without_readings_are_drawn_by_load():
-    from rlctl.report.by_load import draw_by_load
+    from rlctl.report.plots import draw_by_load
 
     figure = draw_by_load([run("none", missing=True), run("frozen", missing=True)], "a title")
     assert [line.get_ydata().tolist() for line in figure.axes[0].lines] == [[], []]

@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.config.sources import JsonlLatency, PostgresLatency, PrometheusLatency
 from rlctl.envs.telemetry import Quantile, Value
-from rlctl.envs.testbed.disk.postgres import unprivileged_user
+from rlctl.envs.testbed.services import unprivileged_user
 from rlctl.envs.workload import SLO
 from rlctl.serve.build import latency_source
 from tests.doubles.http import answering

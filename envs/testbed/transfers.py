@@ -1,12 +1,16 @@
-"""The upload as a best-effort job: the program that sends, and the one at the link's other end that counts."""
+"""Best-effort jobs that move bytes until they are stopped: an upload over the link, and what writes to the disk."""
 
 from __future__ import annotations
 
 import os
+import struct
 import sys
+from pathlib import Path
 from typing import Literal
 
 from rlctl.envs.errors import TestbedError
+from rlctl.envs.testbed.disk import writer
+from rlctl.envs.testbed.disk.provisioned import VOLUME_BYTES
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network import sink, uploader
 from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, SINK_PORT
@@ -77,3 +81,36 @@ class Upload(Transfer):
     def _command(self, launcher: Launcher) -> list[str]:  # noqa: ARG002
         numbers = (SINK_PORT, CONNECTIONS, self._workers)
         return [sys.executable, "-I", "-S", uploader.__file__, CLIENT_ADDRESS, *map(str, numbers), self._way]
+
+
+DEPTH = 32
+"""Writes under way at most, all told, each from a thread of its own: what the LC's finds before it in the queue."""
+
+COPIES, COPIED_BYTES = 4, 262_144
+"""Threads that copy, and the block that each reads and then writes: several of them fill the disk."""
+
+
+class BulkWrite(Transfer):
+    """A writer that runs until it is stopped; its work is bytes on the disk.
+
+    Args:
+        workers: Its processes, which share the writes under way among them.
+        volume: Block device that it writes to.
+        copied_bytes: Block that it copies; 0 to compress what it writes, which takes CPU time.
+    """
+
+    name, opens = "writer", "open its volume"
+
+    def __init__(self, workers: int, volume: Path, depth: int = DEPTH, copied_bytes: int = 0) -> None:
+        self._workers, self.volume, self._depth = workers, volume, depth
+        self._counts, self._copied_bytes = Path(), copied_bytes
+
+    def _moved_bytes(self) -> int:
+        return sum(struct.unpack(f"={self._depth}Q", self._counts.read_bytes()))
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        self._counts = launcher.folder / "written"
+        self._counts.write_bytes(bytes(8 * self._depth))
+        numbers = (VOLUME_BYTES, self._workers, self._depth)
+        command = [sys.executable, "-I", "-S", writer.__file__, str(self.volume)]
+        return [*command, *map(str, numbers), str(self._counts), str(self._copied_bytes)]
