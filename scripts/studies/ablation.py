@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rlctl.agents.training.host_kinds import Hosts, Kind
 from rlctl.agents.training.recipe import OnPolicy
@@ -39,39 +40,31 @@ def variants(recipe: OnPolicy, hosts: Hosts) -> tuple[Variant, ...]:
         recipe: The hyperparameters that `ppo` ships with.
         hosts: The kinds of hosts that the full training learns on.
     """
-    now_only = recipe.model_copy(update={"lags": (0,)})
+    full = Variant(FULL, "as it ships", SHIPPED, recipe, hosts)
+
+    def less(name: str, told: str, **changed: Any) -> Variant:
+        return replace(full, name=name, told=told, **changed)
+
+    forgetful = tuple(kind.model_copy(update={"absent": (*kind.absent, EXPERIENCE)}) for kind in hosts.kinds)
     return (
-        Variant(FULL, "as it ships", SHIPPED, recipe, hosts),
-        Variant("no-shield", "no shield while it learns", SHIPPED, recipe, unshielded(hosts)),
-        Variant("masked", "moves that the shield refuses are never tried (MaskablePPO)", "maskable-ppo", recipe, hosts),
-        Variant("no-history", "sees the present tick only", SHIPPED, now_only, hosts),
-        Variant("no-memory", "nothing is learned of a host", SHIPPED, recipe, forgetful(hosts)),
-        Variant("no-randomisation", "the profiles themselves, no ranges", SHIPPED, recipe, fixed(hosts)),
-        Variant(
-            "one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", SHIPPED, recipe, one_work(hosts)
+        full,
+        less("no-shield", "no shield while it learns", hosts=each_kind(hosts, safety=None)),
+        less("masked", "moves that the shield refuses are never tried (MaskablePPO)", algorithm="maskable-ppo"),
+        less("no-history", "sees the present tick only", recipe=recipe.model_copy(update={"lags": (0,)})),
+        less("no-memory", "nothing is learned of a host", hosts=_with(hosts, forgetful)),
+        less("no-randomisation", "the profiles themselves, no ranges", hosts=fixed(hosts)),
+        less("one-work", f"BE's work is worth {WORK:g} of a violation on all hosts", hosts=each_kind(hosts, work=WORK)),
+        less(
+            "no-dial",
+            "a violation has the same price in all episodes",
+            hosts=hosts.model_copy(update={"priced": False}),
         ),
-        Variant("no-dial", "a violation has the same price in all episodes", SHIPPED, recipe, unpriced(hosts)),
     )
 
 
-def unshielded(hosts: Hosts) -> Hosts:
-    """All hosts without a shield: whatever is asked for happens."""
-    return _with(hosts, tuple(kind.model_copy(update={"safety": None}) for kind in hosts.kinds))
-
-
-def forgetful(hosts: Hosts) -> Hosts:
-    """All hosts without their experience."""
-    return _with(hosts, tuple(kind.model_copy(update={"absent": (*kind.absent, EXPERIENCE)}) for kind in hosts.kinds))
-
-
-def unpriced(hosts: Hosts) -> Hosts:
-    """The price of a violation is that of its kind in every episode."""
-    return hosts.model_copy(update={"priced": False})
-
-
-def one_work(hosts: Hosts) -> Hosts:
-    """BE's work at the reward's own worth everywhere."""
-    return _with(hosts, tuple(kind.model_copy(update={"work": WORK}) for kind in hosts.kinds))
+def each_kind(hosts: Hosts, **changed: Any) -> Hosts:
+    """The hosts with the same changes to every kind."""
+    return _with(hosts, tuple(kind.model_copy(update=changed) for kind in hosts.kinds))
 
 
 def fixed(hosts: Hosts) -> Hosts:

@@ -43,7 +43,6 @@ class Record:
         placements: Managed: what the allocator chose, at the seconds when it was something else than before; by
             instance, without those that were deferred, each as [mode, cluster, CPUs].
         said: `TunableResult` of the benchmarks, by instance.
-        throttled_seconds: Managed: how long quotas held CPUs' run queues back, all instances together.
     """
 
     turn: Turn
@@ -51,7 +50,6 @@ class Record:
     ended: Mapping[str, float]
     placements: Sequence[tuple[float, Mapping[str, Sequence[Any]]]]
     said: Mapping[str, Mapping[str, Any]]
-    throttled_seconds: float
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Record:
@@ -61,7 +59,7 @@ class Record:
             is_missing = isinstance(one, dict)
             metrics[name] = Missing(Why(one["missing"]), one["detail"]) if is_missing else Value(float(one))
         placements = [(seconds, placed) for seconds, placed in data["placements"]]
-        return cls(Turn(**data["turn"]), metrics, data["ended"], placements, data["said"], data["throttled_seconds"])
+        return cls(Turn(**data["turn"]), metrics, data["ended"], placements, data["said"])
 
 
 def turns(cells: Sequence[Cell], runs: int, seed: int = 0) -> Iterator[Turn]:

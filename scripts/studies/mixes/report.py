@@ -81,7 +81,6 @@ def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
             cell.name: {
                 "pairs": len(pairs := pairs_of(log, cell, measurement.runs)),
                 "metrics": dict(_metrics_json(cells[cell.name])),
-                "throttled_seconds": fmean(m.throttled_seconds for _, m in pairs),
                 "choices": dict(Counter(_chosen(cell, m) for _, m in pairs)),
             }
             for cell in measurement.cells
@@ -93,25 +92,7 @@ def as_json(measurement: Measurement, log: Log, kind: str) -> dict[str, Any]:
 def _cell(cell: Cell, sides: CellMetrics, pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
     yield f"{cell.name}: {_counted(cell.instances)}; {len(pairs)} pair{'s' if len(pairs) > 1 else ''} of runs"
     yield render(metric_rows(estimates_of(sides)))
-    managed = [m for _, m in pairs]
-    yield from _choices(cell, managed)
-    yield f"quotas held run queues back for {fmean(m.throttled_seconds for m in managed):.3f} s a run, all instances"
-    yield from _switches(pairs)
-
-
-def _switches(pairs: Sequence[tuple[Record, Record]]) -> Iterator[str]:
-    """Why the benchmarks were switched away: they waited for each other, or were made to wait."""
-    sides = []
-    for side in zip(*pairs, strict=True):
-        results = [result for record in side for result in record.said.values()]
-        kinds = (sum(result[f"{kind}voluntary_switches"] for result in results) / len(side) for kind in ("", "in"))
-        sides.append(tuple(kinds))
-    if any(sum(side) for side in sides):
-        (waited_u, made_u), (waited_m, made_m) = sides
-        yield (
-            f"switches of the benchmarks, a run: U {waited_u:.0f} as they waited and {made_u:.0f} as they were made to "
-            f"wait; M {waited_m:.0f} and {made_m:.0f}"
-        )
+    yield from _choices(cell, [m for _, m in pairs])
 
 
 def _chosen(cell: Cell, record: Record) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from rlctl.envs.allocation import Allocation
-from rlctl.envs.errors import CgroupGone, TestbedError
+from rlctl.envs.errors import TestbedError
 from rlctl.envs.host.apps.launch import LaunchSite, forget, register
 from rlctl.envs.host.apps.registry import Description, Registration, Registry
 from rlctl.envs.host.cgroup.group import Group
@@ -119,7 +119,7 @@ class Arena:
             ended = _run_to_the_end(processes.values(), manager)
             metrics = metrics_of(max(ended.values()), _used(before, energy.joules()), counters.end())
             results = {name: asdict(result) for name in ended if (result := _result(processes[name]))}
-            return Record(turn, metrics, ended, manager.placements, results, manager.throttled_seconds)
+            return Record(turn, metrics, ended, manager.placements, results)
 
     @contextlib.contextmanager
     def _managed(self, group: Group, folder: Path) -> Iterator[_Manager]:
@@ -156,19 +156,12 @@ def _used(before: float | Missing, after: float | Missing) -> Reading:
     return Value(after - before)
 
 
-def throttled_seconds(group: Path) -> float:
-    """Time that a group was kept from running by its quota, summed over CPUs, since it was made."""
-    stat = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    return 1e-9 * float(stat.get("throttled_time", 0)) + 1e-6 * float(stat.get("throttled_usec", 0))  # v1, v2
-
-
 class _Kernel:
     """Nobody manages: all are in one group."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self.placements: list[tuple[float, Mapping[str, Sequence[object]]]] = []
-        self.throttled_seconds = 0.0
 
     tick_seconds: float | None = None
     """How often it wants to look; None for never."""
@@ -195,7 +188,6 @@ class _Manager(_Kernel):
 
     def __init__(self, sharing: Sharing, place: LaunchSite, budget: Allocation) -> None:
         self.placements = []
-        self.throttled_seconds = 0.0
         self._sharing, self._place, self._budget = sharing, place, budget
         self._known: dict[str, Registration] = {}
 
@@ -215,12 +207,7 @@ class _Manager(_Kernel):
 
     def ended(self, name: str) -> None:
         """Remove its group, so that the next tick gives its CPU time to the others."""
-        registration = self._known[name]
-        with contextlib.suppress(CgroupGone, OSError):  # a look of the manager was faster
-            group = Group.open(self._place.layout, registration.group, self._place.knobs)
-            if group.cpu is not None:
-                self.throttled_seconds += throttled_seconds(group.cpu.group)
-        forget(registration, self._place)
+        forget(self._known[name], self._place)
 
     def tick(self, seconds: float) -> None:
         """Share anew, if anything has changed."""

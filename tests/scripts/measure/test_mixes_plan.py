@@ -36,7 +36,7 @@ def undivided(monkeypatch):
 def record(cell, repeat, managed, seconds=1.0):
     metrics = {metric.name: Missing(Why.NOT_SUPPORTED, "no PMU") for metric in METRICS} | {"ctime": Value(seconds)}
     placements = [(0.0, {"bodytrack-1": (2, "node1", 0.33)}), (0.5, {})] if managed else []
-    return Record(Turn(cell, repeat, managed), metrics, {"bodytrack-1": seconds}, placements, {}, 0.25)
+    return Record(Turn(cell, repeat, managed), metrics, {"bodytrack-1": seconds}, placements, {})
 
 
 def test_mixes_and_modes_are_the_papers():
