@@ -11,13 +11,13 @@ from pathlib import Path
 
 from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands import Command
-from rlctl.commands.arguments import number, positive, positive_int, require_names
+from rlctl.commands.arguments import number, positive_int, require_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
-from rlctl.envs.errors import CheckFailed, ConfigError, PermissionMissing, TestbedError
+from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.values import MAX_PERIOD_US, PERIOD_US
 from rlctl.envs.host.cpulist import parse_cpus
 from rlctl.log.progress import progress, say
-from scripts.studies.mixes.config import MeasureConfig, command_config, load_measure
+from scripts.studies.mixes.config import MeasureConfig, load_measure
 from scripts.studies.mixes.measurement import Measurement, estimated_seconds, run_all, sides_by_cell, trials
 from scripts.studies.mixes.plan import Cell, Log
 from scripts.studies.mixes.platform import managed_ground
@@ -28,8 +28,7 @@ from scripts.studies.mixes.table import CellMetrics, csv_lines
 MIX_EXAMPLES = """examples:
   scripts/measure mix --report out/mix
   scripts/measure mix --mix H1,H2 --runs 10 --leftover idle --json result.json
-  scripts/measure mix --mix mine.yaml                       # as scripts/studies/mixes/mixes.yaml
-  scripts/measure mix --instances 4 --runs 5 -- gzip -9c /usr/share/dict/words
+  scripts/measure mix --mix mine.yaml     # as scripts/studies/mixes/mixes.yaml; `command:` for a program of yours
 
 Every run starts all instances of a mix at one moment and ends with the last one. Unmanaged, they have the managed CPUs
 to themselves with all their threads; managed, the allocator gives each a working mode, a cluster and a quota. Both run
@@ -47,7 +46,7 @@ MIX_RUNS, BURST_RUNS = 30, 5
 """30 as in the paper."""
 MIX_PLATFORM, BURST_PLATFORM = "published", "whole"
 """Where the allocator's choices are the paper's; and where an instance of one thread can fill a CPU."""
-DEFAULT_INSTANCES, MOST_INSTANCES = 4, 64
+MOST_INSTANCES = 64
 
 Draw = Callable[[Mapping[str, CellMetrics]], None]
 """Writes the figures of what was measured, by the cell's name, to the folder of --report."""
@@ -56,8 +55,6 @@ Draw = Callable[[Mapping[str, CellMetrics]], None]
 def _add_mix(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mix", metavar="L1,M1,...|FILE", help="which mixes (default: all that ship)")
     _add_options(parser, MIX_RUNS, MIX_PLATFORM)
-    parser.add_argument("--instances", type=positive_int, metavar="N", help="of COMMAND (default: 4)")
-    parser.add_argument("words", nargs="*", metavar="COMMAND", help="a command of yours instead, after --")
 
 
 def _add_burst(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +80,6 @@ def _add_options(parser: argparse.ArgumentParser, runs: int, platform: str) -> N
     period = number(float, lambda value: 1.0 <= value <= most, f"is not from 1 to {most:g}")
     help_period = f"period of the quotas; the kernel's own is 100 (default: {own:g})"
     add("--quota-period-ms", type=period, default=own, metavar="MS", help=help_period)
-    add("--work", type=positive, default=1.0, metavar="FACTOR", help="times the work of each instance (default: 1)")
     add("--seed", type=int, default=0, metavar="N", help="of the order of runs (default: 0)")
     add_json(parser, "the result")
     add("--report", type=Path, metavar="DIR", help="figures, CSV, and runs.jsonl with every run")
@@ -97,22 +93,10 @@ def _run_mix(args: argparse.Namespace) -> int:
             (args.report / "benefit.png").write_bytes(benefit_png(cells))
 
     config, names = _mixes(args)
-    try:
-        return _measure(args, config, tuple(Cell(name, config.mixes[name]) for name in names), draw)
-    except TestbedError as error:
-        if args.words:  # not the host's doing: to try again later does not help
-            raise CheckFailed(str(error)) from error
-        raise
+    return _measure(args, config, tuple(Cell(name, config.mixes[name]) for name in names), draw)
 
 
 def _mixes(args: argparse.Namespace) -> tuple[MeasureConfig, list[str]]:
-    if args.words:
-        if args.mix:
-            raise ConfigError("--mix and a command are two measurements: leave one out")
-        config = command_config(tuple(args.words), args.instances or DEFAULT_INSTANCES)
-        return config, list(config.mixes)
-    if args.instances:
-        raise ConfigError("--instances goes with a command: scripts/measure mix --instances 4 -- COMMAND")
     if args.mix and args.mix.endswith((".yaml", ".yml")):
         config = load_measure(args.mix)
         if not config.mixes:
@@ -152,7 +136,6 @@ def _measure(args: argparse.Namespace, config: MeasureConfig, cells: tuple[Cell,
     """Make all runs and report them; an end before the last one reports those that are finished."""
     ground = managed_ground(args.platform, config.published_clusters)
     period_us = round(1e3 * args.quota_period_ms)
-    config = config.with_work(args.work)
     measurement = Measurement(config, cells, ground, args.runs, args.leftover, period_us, args.seed)
     _check(args)
     if args.dry_run:

@@ -93,14 +93,6 @@ class MeasureConfig(Strict):
                 raise ValueError(f"mix {name} has {sum(mix.values())} instances: 1 to {MOST_INSTANCES}")
         return self
 
-    def with_work(self, factor: float) -> MeasureConfig:
-        """The same with so many times the work in each instance, one item at least."""
-        scaled = {
-            name: one.model_copy(update={"work": max(1, round(one.work * factor))})
-            for name, one in self.applications.items()
-        }
-        return self.model_copy(update={"applications": scaled})
-
 
 def load_measure(name_or_file: str | Path) -> MeasureConfig:
     """The configuration `mixes` or `burst` beside this file, or the user's by path; ConfigError has its line."""
@@ -110,20 +102,3 @@ def load_measure(name_or_file: str | Path) -> MeasureConfig:
         if not own.exists():
             raise ConfigError(f"no measurement {str(name_or_file)!r}; there are burst, mixes, or give a .yaml file")
     return load_model(MeasureConfig, own)
-
-
-def command_config(command: tuple[str, ...], instances: int) -> MeasureConfig:
-    """One mix of instances of a command, in the working modes of the paper's Table VIII; ConfigError: too many."""
-    if instances > MOST_INSTANCES:
-        raise ConfigError(f"{instances} instances are too many: at most {MOST_INSTANCES}")
-    published = load_measure("mixes")
-    name = (
-        "".join(letter for letter in Path(command[0]).name if letter.isalnum() and letter.isascii())[:15] or "command"
-    )
-    application = ApplicationSpec(command=command, modes=published.applications["bodytrack"].modes)
-    return MeasureConfig(
-        published_cpus=published.published_cpus,
-        published_clusters=published.published_clusters,
-        applications={name: application},
-        mixes={f"{instances}x{name}": {name: instances}},
-    )

@@ -72,8 +72,7 @@ def trials(measurement: Measurement) -> dict[str, TunableResult]:
                 process = launcher.start(name, tunable_command(one.workload, one.work, 1))
                 if (code := process.wait(TRIAL_SECONDS)) is None:
                     raise TestbedError(
-                        f"{name} alone takes more than {TRIAL_SECONDS:g} s: give it less work (--work, or its work in "
-                        "the file)"
+                        f"{name} alone takes more than {TRIAL_SECONDS:g} s: give it less `work` in the file"
                     )
                 if code != 0:
                     raise TestbedError(f"{name} alone ended with code {code}: {process.tail()}")

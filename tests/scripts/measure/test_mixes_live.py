@@ -49,6 +49,15 @@ def mix(tmp_path):
     return str(path)
 
 
+def of_command(folder, command, instances):
+    """A file with a mix of so many instances of a command."""
+    modes = [{"quota_percent": 100, "threads": 1, "value": 1.0}]
+    mine = {"mine": {"command": command, "modes": modes}}
+    path = folder / "mine.yaml"
+    path.write_text(json.dumps({"published_cpus": 12, "applications": mine, "mixes": {"X": {"mine": instances}}}))
+    return str(path)
+
+
 def run(*words):
     command = [sys.executable, str(SCRIPT), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
@@ -110,8 +119,16 @@ def test_ctrl_c_keeps_what_is_finished(mix, tmp_path, usable):
     assert groups_of(child.pid, usable) == []
 
 
-def test_nothing_is_left_when_it_is_killed(mix, usable):
-    words = [sys.executable, str(SCRIPT), *["mix", "--instances", "9", "--platform", "whole", "--", "sleep", "60"]]
+def test_nothing_is_left_when_it_is_killed(tmp_path, usable):
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        "mix",
+        "--mix",
+        of_command(tmp_path, ["sleep", "60"], 9),
+        "--platform",
+        "whole",
+    ]
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
         while not (running := pids_of(child.pid, usable)) and child.poll() is None:
             time.sleep(0.01)
@@ -126,14 +143,14 @@ def test_nothing_is_left_when_it_is_killed(mix, usable):
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["false"], "false-1 ended with code 1"),
-        (["/no/such/program"], "program-1 ended with code 127: /no/such/program: No such file"),
-        (["sh", "-c", "kill -9 $$"], "sh-1 ended with code -9"),
+        (["false"], "mine-1 ended with code 1"),
+        (["/no/such/program"], "mine-1 ended with code 127: /no/such/program: No such file"),
+        (["sh", "-c", "kill -9 $$"], "mine-1 ended with code -9"),
     ],
 )
-def test_a_command_that_fails_is_one_line(command, said):
-    failed = run("mix", "--instances", "1", "--runs", "1", "--", *command)
-    assert failed.returncode == 1
+def test_a_command_that_fails_is_one_line(tmp_path, command, said):
+    failed = run("mix", "--mix", of_command(tmp_path, command, 1), "--runs", "1")
+    assert failed.returncode == 75
     assert failed.stderr.splitlines()[-1].startswith(f"measure: {said}")
 
 
@@ -141,8 +158,6 @@ def test_a_command_that_fails_is_one_line(command, said):
     ("words", "code", "said"),
     [
         (["mix", "--mix", "L9"], 78, "no mix 'L9'"),
-        (["mix", "--instances", "3"], 78, "--instances goes with a command"),
-        (["mix", "--mix", "L1", "--", "true"], 78, "leave one out"),
         (["mix", "--resume"], 78, "--report DIR"),
         (["mix", "--platform", "nowhere"], 78, "no platform 'nowhere'"),
         (["burst", "--quota-period-ms", "0.5"], 2, "not from 1 to 1000"),

@@ -12,7 +12,7 @@ from rlctl.envs.applications import Application
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.telemetry import Missing, Value, Why
 from scripts.studies.mixes import platform as measure_platform
-from scripts.studies.mixes.config import command_config, load_measure
+from scripts.studies.mixes.config import load_measure
 from scripts.studies.mixes.measurement import Measurement
 from scripts.studies.mixes.metrics import METRICS
 from scripts.studies.mixes.plan import Cell, Log, Record, Turn, turns
@@ -88,14 +88,6 @@ def test_a_wrong_file_is_said_with_its_line(tmp_path, change, said):
     with pytest.raises(ConfigError, match=r"mine\.yaml:1: ") as caught:
         load_measure(path)
     assert said in str(caught.value)
-
-
-def test_command_gets_published_modes_and_name():
-    config = command_config(("/usr/bin/x264-10bit", "--quiet"), 4)
-    assert config.mixes == {"4xx26410bit": {"x26410bit": 4}}
-    assert [mode.quota_percent for mode in config.applications["x26410bit"].modes] == [50, 100, 200, 400]
-    with pytest.raises(ConfigError, match="too many"):
-        command_config(("true",), 257)
 
 
 def test_runs_come_in_pairs_cell_by_cell():
