@@ -36,6 +36,7 @@ class Decision:
         acting: Name of the policy that proposed it, or SAFE.
         note: Why it was proposed, in the words of that policy.
         fallback: Why that was not the runner's policy; empty when it was.
+        failed: The runner's policy gave no usable answer.
         error: What it raised, where no heuristic stood behind it; None when it answered.
     """
 

@@ -187,13 +187,13 @@ class HarmEvidence(ProfileGuard):
             self.trust.slack_ratio(telemetry),
             self.trust.load_ratio(telemetry, c.load_suspend_ratio),
             _used_cpus(telemetry),
-            tail.window_seconds if isinstance(tail, Quantile) else 0.0,
-            self.trust.idle(telemetry),
-            math.inf if c.control_windows is None else c.control_windows,
-            c.slack_suspend_ratio,
-            c.forget_strikes_seconds,
-            c.well_seconds,
-            c.gap_seconds,
+            window_seconds=tail.window_seconds if isinstance(tail, Quantile) else 0.0,
+            idle=self.trust.idle(telemetry),
+            control_windows=math.inf if c.control_windows is None else c.control_windows,
+            missed_ratio=c.slack_suspend_ratio,
+            again_seconds=c.forget_strikes_seconds,
+            suspect_seconds=c.well_seconds,
+            gap_seconds=c.gap_seconds,
         )
         return excuse_of_rate(after, memory.sentence_seconds) if is_mended(telemetry) else after
 

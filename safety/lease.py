@@ -73,7 +73,7 @@ class Watchdog:
             self._channel.send(f"{verb} {self._said + 1}".encode())
         except OSError:
             return False
-        self._count_restarts(now_seconds)
+        self._count_word(now_seconds)
         return True
 
     def give(self, plan: bytes, now_seconds: float) -> None:
@@ -81,7 +81,7 @@ class Watchdog:
         with open(os.memfd_create("emergency-plan", os.MFD_CLOEXEC), "wb", buffering=0) as file:
             file.write(plan)
             socket.send_fds(self._channel, [f"plan {self._said + 1}".encode()], [file.fileno()])
-        self._count_restarts(now_seconds)
+        self._count_word(now_seconds)
         self._plan = self._said
 
     def silent_seconds(self, now_seconds: float) -> float:
@@ -133,7 +133,7 @@ class Watchdog:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(RELEASE_SECONDS)
 
-    def _count_restarts(self, now_seconds: float) -> None:
+    def _count_word(self, now_seconds: float) -> None:
         self._said += 1
         if self._unanswered_since is None:
             self._unanswered_since = now_seconds
@@ -151,8 +151,8 @@ class Lease:
 
     Args:
         lease_seconds: How long the watchdog waits for a renewal.
-        restore_after_seconds: How long it then waits for the controller's return, before it ends it for good and puts
-            the originals back.
+        restore_after_seconds: How long it then waits for the controller's return. After that it puts the originals
+            back where the controller died; one that hangs it ends, and BE stays held.
 
     Attributes:
         restarts: How often a watchdog died or hung and had to be replaced.

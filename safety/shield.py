@@ -93,8 +93,8 @@ def _bounds_of(
 
 def judge(given: tuple[Bound, ...], proposed: Allocation) -> Verdict:
     """The verdict on a proposal: the greatest lower bound of it and all bounds."""
-    # Knob by knob the tightest setting of all. It depends on no order of the guards, a further guard can only restrict
-    # further, and nothing that any guard forbids is let through, whoever proposed it.
+    # Knob by knob the tightest setting of all. It depends on no order of the guards, a further bound can only restrict
+    # further, and nothing that a bound forbids is let through, whoever proposed it. What evidence waives is not given.
     return Verdict(most_restrictive(proposed, *(bound.most for bound in given)), proposed, given)
 
 

@@ -338,8 +338,8 @@ def main(arguments: list[str]) -> int:
     """Guard one controller until it needs no watchdog.
 
     Args:
-        arguments: Its pid, lease and time until the originals are put back (seconds), paths of lock and journal, and
-            the command that puts them back. Standard input is the channel.
+        arguments: Its pid, lease, and for how long its return is waited for (seconds), paths of lock and journal, and
+            the command that puts the originals back. Standard input is the channel.
     """
     pid, lease_seconds, restore_after_seconds = int(arguments[0]), float(arguments[1]), float(arguments[2])
     lock, journal, *command = arguments[3:]

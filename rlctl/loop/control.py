@@ -74,7 +74,7 @@ class Controller:
 
     Attributes:
         inner: The guard between the ticks; None where there is none.
-        recall: Given the experience that a policy begins with, to go on with what was known of this host.
+        restore_state: Given the experience that a policy begins with, to go on with what was known of this host.
     """
 
     def __init__(

@@ -14,12 +14,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "docs/results"
 HOSTS = {
-    "nginx": "live-nginx-minimum",
-    "memcached": "live-memcached-minimum",
-    "memory": "live-memory",
     "link": "live-network",
-    "moving link": "live-network-credits",
+    "link that halves": "live-network-credits",
     "disk": "live-disk",
+    "CPU: nginx": "live-nginx-minimum",
+    "CPU: memcached": "live-memcached-minimum",
+    "memory": "live-memory",
 }
 """Columns of the table, and the stored result of each."""
 

@@ -282,13 +282,11 @@ class Journal(Closing):
     Attributes:
         entries: Everything recorded, by this process or by one that crashed before it in this boot.
         unstored: What could not be stored yet: originals that only this process knows.
-        note: What became of a journal that was there and is of no use, if there was one.
     """
 
     state_dir: Path
     entries: list[Entry] = field(default_factory=list)
     unstored: list[Entry] = field(default_factory=list)
-    note: str = ""
     _header: bytes = b""
     _damaged: bool = False
     _undefended: str = ""
@@ -412,12 +410,11 @@ class Journal(Closing):
         self._header = encode_line({"journal": _VERSION, "boot_id": boot})
         with _storing(path):
             if fresh and recorded.entries:
-                self.note = archive(self.state_dir, OBSOLETE)
+                aside = archive(self.state_dir, OBSOLETE)
+                _log.info("%s is of an earlier boot, whose settings are gone: %s", path, aside)
             elif fresh and recorded.unreadable:
-                self.note = archive(self.state_dir, UNREADABLE)
-                _log.error(
-                    "%s cannot be read (%s): if it had originals, what is there now counts as them", path, self.note
-                )
+                aside = archive(self.state_dir, UNREADABLE)
+                _log.error("%s cannot be read (%s): if it had originals, what is there now counts as them", path, aside)
             self._file = open_own(self.state_dir, JOURNAL, os.O_WRONLY | os.O_CREAT)
             if fresh:
                 os.ftruncate(self._file, 0)

@@ -1,4 +1,4 @@
-"""Every write to a kernel file: journalled first, written once, read back.
+"""Every setting that the controller writes: journalled first, written once, read back.
 
 What is particular to each file, how two contents compare and how an original is written back, stands in `FileKind`.
 """

@@ -242,13 +242,14 @@ def test_after_a_reboot_the_journal_is_set_aside(fake: Bench) -> None:
     assert (fake.state_dir / f"{JOURNAL}.obsolete").exists()
 
 
-def test_a_controller_begins_anew_after_a_reboot(fake: Bench) -> None:
+def test_a_controller_begins_anew_after_a_reboot(fake: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     fake.open_journal().record([entry()])
     fake.close_journal()
     reboot(fake)
     journal = fake.open_journal()
     assert journal.entries == []
-    assert "obsolete" in journal.note
+    assert f"kept as {fake.state_dir / JOURNAL}.obsolete" in caplog.text
     assert load(fake.state_dir).boot_id == "another-boot"
 
 
