@@ -15,6 +15,7 @@ other seeds, which no trial has seen, the same order says who wins.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from rlctl.agents.batch_learned import Logits
-from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.trial import Course, Trial, frozen, score
 from rlctl.envs.arrays import Array
 from rlctl.envs.whole_file import whole
@@ -61,37 +61,30 @@ class Evaluation:
 
 
 class Judge:
-    """Scores policies on the same courses and validation seeds.
+    """Scores policies on the same courses and seeds.
 
     Args:
         absent: Sensors that the policies are judged without.
     """
 
     def __init__(
-        self, courses: Sequence[Course], seeds: int, lags: Sequence[int], absent: Collection[str] = ()
+        self, courses: Sequence[Course], seeds: Sequence[int], lags: Sequence[int], absent: Collection[str] = ()
     ) -> None:
-        self.courses, self._lags, self._absent = tuple(courses), tuple(lags), tuple(absent)
-        self.seeds = tuple(validation_seed(number) for number in range(seeds))
-        self._least: dict[str, float] | None = None
+        self._courses, self._seeds, self._lags, self._absent = courses, seeds, lags, absent
 
     def evaluate(self, logits: Logits, timesteps: int, seconds: float) -> Evaluation:
         """Score one policy; `timesteps` and `seconds` say when."""
         trials = {
-            course.name: score(course, logits, self.seeds, self._lags, absent=self._absent) for course in self.courses
+            course.name: score(course, logits, self._seeds, self._lags, absent=self._absent) for course in self._courses
         }
-        return Evaluation(timesteps, seconds, trials, self._merit(trials))
+        short = sum(max(self.least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
+        be_percent = np.mean([one.be_percent.mean() for one in trials.values()])
+        return Evaluation(timesteps, seconds, trials, float(be_percent - PRICE * short))
 
-    def measure_frozen(self) -> dict[str, float]:
+    @functools.cached_property
+    def least(self) -> dict[str, float]:
         """The QoS that must be held on each course; simulated once, in about the time of an evaluation."""
-        if self._least is None:
-            held = {course.name: frozen(course, self.seeds).qos_percent.mean() for course in self.courses}
-            self._least = {name: qos_percent - ALLOWANCE_POINTS for name, qos_percent in held.items()}
-        return self._least
-
-    def _merit(self, trials: dict[str, Trial]) -> float:
-        least = self.measure_frozen()
-        short = sum(max(least[name] - one.qos_percent.mean(), 0.0) for name, one in trials.items())
-        return float(np.mean([one.be_percent.mean() for one in trials.values()]) - PRICE * short)
+        return {one.name: frozen(one, self._seeds).qos_percent.mean() - ALLOWANCE_POINTS for one in self._courses}
 
 
 class History:

@@ -29,7 +29,7 @@ from rlctl.agents.training.algorithms import CLASSES, logits_of, make, save, tak
 from rlctl.agents.training.evaluations import METRICS, Evaluation, History, Judge
 from rlctl.agents.training.export import weights_of
 from rlctl.agents.training.host_groups import Happened
-from rlctl.agents.training.host_kinds import build
+from rlctl.agents.training.host_kinds import build, validation_seed
 from rlctl.agents.training.lagrangian import Multiplier
 from rlctl.agents.training.recipe import ConstrainedPpo
 from rlctl.agents.training.run_bundle import write_bundle
@@ -73,7 +73,7 @@ def learn(
         BundleError: The export failed; the model's files are there.
     """
     if not run.resume:
-        files.begin(run.folder, run.recipe, run.hosts, run.arguments, run.command, run.init, run.inputs)
+        files.begin(run)
     with files.alone(run.folder):
         checkpoint = files.newest_checkpoint(run.folder) if run.resume else None
         try:
@@ -147,7 +147,8 @@ class _Session(BaseCallback):
         self._remarks: list[str] = []
         # Who learns without memory is judged without; all other sensors are there in every course.
         absent = [EXPERIENCE] if all(EXPERIENCE in kind.absent for kind in run.hosts.kinds) else []
-        self._judge = Judge(run.courses, run.validation_seeds, run.recipe.lags, absent)
+        seeds = [validation_seed(number) for number in range(run.validation_seeds)]
+        self._judge = Judge(run.courses, seeds, run.recipe.lags, absent)
         self._history = History(run.folder / "evaluations.npz", run.courses)
         self._last: Evaluation | None = None
         self._best: Evaluation | None = None
@@ -240,7 +241,7 @@ class _Session(BaseCallback):
     def _evaluate_first(self) -> None:
         """The curve's point before learning; a session that goes on has it, and only sees how long one takes."""
         begun = time.monotonic()
-        self._judge.measure_frozen()
+        _ = self._judge.least
         self._keep_back(time.monotonic() - begun)
         if not len(self._history):
             self._score()

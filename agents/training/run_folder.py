@@ -16,10 +16,10 @@ import platform
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import yaml
@@ -29,10 +29,13 @@ from rlctl.agents.served import bundle
 from rlctl.agents.served.card import Card
 from rlctl.agents.served.network import first_line
 from rlctl.agents.training.host_kinds import Hosts, Kind
-from rlctl.agents.training.recipe import Recipe, as_document
+from rlctl.agents.training.recipe import as_document
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.whole_file import is_ours, whole, write_whole
 from rlctl.envs.yaml_edge import YAML, Strict
+
+if TYPE_CHECKING:
+    from rlctl.agents.training.training_run import TrainingRun
 
 ANOTHER = "holds a run already; give another --out, or --resume it"
 
@@ -83,39 +86,27 @@ def require_run(folder: Path) -> None:
         raise ConfigError(f"is no folder of a run: there is no {CONFIG}", folder)
 
 
-def begin(
-    folder: Path,
-    recipe: Recipe,
-    hosts: Hosts,
-    arguments: Mapping[str, Any],
-    command: str,
-    init: Path | None = None,
-    inputs: Sequence[Path] = (),
-) -> None:
-    """Make the folder of a new run with copies of files that it needs; ConfigError where there is a run already.
-
-    Args:
-        init: The model that it begins with.
-        inputs: Files of the user's beside those that the hosts name.
-    """
+def begin(run: TrainingRun) -> None:
+    """Make the folder of a new run with copies of files that it needs; ConfigError where there is a run already."""
+    folder, init = run.folder, run.init
     if is_run(folder):  # a trial of a search brings a model along
         raise ConfigError(ANOTHER, folder)
     sources: dict[str, Path] = {}
-    for file in (*inputs, *(file for kind in hosts.kinds for file in _files(kind).values())):
+    for file in (*run.inputs, *(file for kind in run.hosts.kinds for file in _files(kind).values())):
         if (other := sources.setdefault(file.name, file.resolve())) != file.resolve():
             raise ConfigError(f"would overwrite the copy of {other} in the run's folder; rename one of the two", file)
     folder.mkdir(parents=True, exist_ok=True)
     for name, file in sources.items():  # they may change later
         (folder / COPIES).mkdir(exist_ok=True)
         shutil.copyfile(file, folder / COPIES / name)
-    _write_yaml(folder / HOSTS, _with_copies(hosts).model_dump(mode="json"))
+    _write_yaml(folder / HOSTS, _with_copies(run.hosts).model_dump(mode="json"))
     (folder / INIT_CARD).unlink(missing_ok=True)  # of a start that failed
     if init is not None and init.resolve() != (folder / INIT).resolve():
         shutil.copyfile(init, folder / INIT)
         if before := card_beside(init):
             write_whole(folder / INIT_CARD, before.model_dump_json(by_alias=True))
-    note_origin(folder, arguments, command)
-    _write_yaml(folder / CONFIG, as_document(recipe))  # the last one: its presence says that the others are there
+    note_origin(folder, run.arguments, run.command)
+    _write_yaml(folder / CONFIG, as_document(run.recipe))  # the last one: its presence says that the others are there
 
 
 def card_beside(model: Path) -> Card | None:

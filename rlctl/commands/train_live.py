@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlctl.agents.training.rollouts.live_testbed import LiveWorker
 from rlctl.bench.scenarios import live_scenario
@@ -14,15 +14,7 @@ from rlctl.commands.arguments import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.session import Testbed
-from rlctl.learn.plan import (
-    EXPLORE,
-    EXPLORE_SLACK,
-    TrainingOptions,
-    live_testbed,
-    new_folder,
-    next_folder,
-    require_libraries,
-)
+from rlctl.learn.plan import TrainingOptions, live_testbed, new_folder, next_folder, require_libraries
 from rlctl.log.progress import progress, say
 
 if TYPE_CHECKING:
@@ -71,19 +63,17 @@ def run(args: argparse.Namespace) -> int:
 def _task(args: argparse.Namespace, scenario: LiveScenario) -> tuple[FineTuningTask, LiveTestbed]:
     from rlctl.agents.training.rollouts.fine_tuning import FineTuningTask
 
-    defaults = {
-        "scenario": SCENARIO,
-        "init": "",
-        "shield": TrainingOptions.model_fields["shield"].default,
-        "total_timesteps": TIMESTEPS,
-        "explore": EXPLORE,
-        "explore_slack": EXPLORE_SLACK,
-        "seed": 0,
-    }
-    given = {name: default if (value := getattr(args, name)) is None else value for name, default in defaults.items()}
-    kept = {name: value for name, value in given.items() if name in TrainingOptions.model_fields}
-    testbed = live_testbed(TrainingOptions(algorithm="", live=given["scenario"], **kept))
+    named = ("shield", "explore", "explore_slack", "seed")
+    own = {name: value for name in named if (value := getattr(args, name)) is not None}
+    asked = TrainingOptions(algorithm="", live=args.scenario or SCENARIO, **own)
+    testbed = live_testbed(asked)
     assert testbed is not None
+    given: dict[str, Any] = {
+        "scenario": asked.live,
+        "init": args.init,
+        "total_timesteps": args.total_timesteps or TIMESTEPS,
+        **asked.model_dump(include={*named}),
+    }
     folder = args.out or (next_folder if args.dry_run else new_folder)("live")
     task = FineTuningTask(
         init=Path(args.init),
@@ -113,7 +103,7 @@ def _effective(s: LiveScenario, task: FineTuningTask, safety: Profile) -> str:
 
 
 def _show(args: argparse.Namespace, outcome: Outcome) -> None:
-    write_json(args.json, outcome.as_json())
+    write_json(args.json, outcome.as_json() | {"bundle": str(outcome.bundle) if outcome.bundle else None})
     if args.json != "-":
         print(_table(outcome))
     kept = f"kept the policy measured {outcome.best.name!r}" if outcome.improved else "kept the initial policy"

@@ -32,9 +32,6 @@ from rlctl.safety.profile import DEFAULT, load_profile
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib")
 
-EXPLORE, EXPLORE_SLACK = 0.1, 0.5
-"""On a live host: share of ticks that may try another move, and the slack from which on they may."""
-
 VALIDATION_SECONDS, VALIDATION_SEEDS = 600.0, 16
 SHORT_SECONDS, SHORT_SEEDS, SHORT_BUDGET_SECONDS = 300.0, 4, 300.0
 TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
@@ -89,8 +86,8 @@ class TrainingOptions(RunOptions):
     shield: str = DEFAULT
     threads: int = 1
     live: str | None = None
-    explore: float = EXPLORE
-    explore_slack: float = EXPLORE_SLACK
+    explore: float = Bounds().probability
+    explore_slack: float = Bounds().least_slack_ratio
 
 
 @dataclass(frozen=True, slots=True)

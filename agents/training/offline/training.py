@@ -26,6 +26,7 @@ from rlctl.agents.served.card import CardParts, TrainedOn, Training
 from rlctl.agents.training import run_folder as files
 from rlctl.agents.training.algorithms import LAST_SHARE, logits_of, save, take_weights
 from rlctl.agents.training.evaluations import Judge
+from rlctl.agents.training.host_kinds import validation_seed
 from rlctl.agents.training.offline.dataset import Dataset, Origin
 from rlctl.agents.training.offline.learners import (
     Cloner,
@@ -187,7 +188,8 @@ def _criterion(run: OfflineRun) -> tuple[str, Judging]:
     """What policies are judged by: in the simulator if that is asked for, or their value on held-out episodes."""
     data, recipe = run.dataset, run.recipe
     if run.courses:
-        names, in_simulator = ", ".join(one.name for one in run.courses), Judge(run.courses, run.validation_seeds, LAGS)
+        seeds = [validation_seed(number) for number in range(run.validation_seeds)]
+        names, in_simulator = ", ".join(one.name for one in run.courses), Judge(run.courses, seeds, LAGS)
         told = f"validation in the simulator: merit on {names}, {run.validation_seeds} validation seeds"
         return told, lambda model: in_simulator.evaluate(logits_of(model), 0, 0.0).merit
     _, rows = parted(data, recipe.held_out, run.seed)

@@ -156,7 +156,6 @@ class Outcome:
             "timesteps": self.timesteps,
             "seconds": round(self.seconds, 1),
             "interrupted": self.interrupted,
-            "bundle": str(self.bundle) if self.bundle else None,
             "phases": [one.as_json() for one in self.phases],
         }
 

@@ -30,8 +30,6 @@ CHOICE_SEEDS, FIRST_CHOICE_SEED = 8, 1000
 MEMORY_BYTES = 1 << 30
 """Set aside for each trial, beside DQN's replay buffer: ample for torch and a few hosts."""
 
-NEVER_SECONDS = 1e9
-
 NUMBER = "number"
 """Key of a trial's configuration: its place in the search, from 0."""
 
@@ -81,7 +79,7 @@ class Job:
         most_seconds = self.run.max_seconds
         fitted, _ = recipe_with(self.run.recipe, values).fitted(self.timesteps, most_seconds)
         each = math.ceil(self.timesteps / EVALUATIONS)
-        by_steps = {"eval_every_timesteps": each, "eval_every_seconds": NEVER_SECONDS}
+        by_steps = {"eval_every_timesteps": each, "eval_every_seconds": None}
         by_time = {"eval_every_timesteps": None, "eval_every_seconds": (most_seconds or 0.0) / EVALUATIONS}
         return fitted.model_copy(update={"early_stop": None} | (by_steps if most_seconds is None else by_time))
 

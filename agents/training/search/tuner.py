@@ -237,9 +237,7 @@ def _judge_one(item: tuple[Job, Path]) -> Evaluation:
     model = make(job.run.algorithm, recipe, SimVecEnv(SimHostVectorEnv(2, lags=recipe.lags)), lambda: 1.0)
     take_weights(model, folder / files.BEST, policy_only=True)
     model.policy.set_training_mode(False)
-    judging = Judge(job.run.courses, 1, recipe.lags)
-    judging.seeds = job.choice_seeds
-    return judging.evaluate(logits_of(model), 0, 0.0)
+    return Judge(job.run.courses, job.choice_seeds, recipe.lags).evaluate(logits_of(model), 0, 0.0)
 
 
 def export_winner(job: Job, won: TrialEnd) -> TrainingResult:

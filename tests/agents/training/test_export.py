@@ -22,6 +22,7 @@ from rlctl.agents.training.recipe import load_recipe
 from rlctl.agents.training.run_folder import begin
 from rlctl.agents.training.sb3_model import load_model, parts_of, recorded
 from rlctl.agents.training.sb3_vec_env import SimVecEnv
+from rlctl.agents.training.training_run import TrainingRun
 from rlctl.cli import main
 from rlctl.envs.errors import BundleError, ConfigError
 from rlctl.envs.observation import LAGS
@@ -191,7 +192,8 @@ def test_the_onnx_file_answers_as_the_bundle(tmp_path, observations):
 
 def test_model_of_a_run_keeps_its_history(tmp_path):
     run = tmp_path / "run"
-    begin(run, load_recipe("ppo").model_copy(update={"lags": (0,)}), load_hosts(), {"algorithm": "ppo"}, "rlctl train")
+    recipe = load_recipe("ppo").model_copy(update={"lags": (0,)})
+    begin(TrainingRun("ppo", recipe, load_hosts(), (), run, arguments={"algorithm": "ppo"}))
     trained(lags=(0,)).save(run / "best_model.zip")
     assert main(["export", str(run / "best_model.zip"), "--out", str(tmp_path / "mine")]) == 0
     assert bundle.load(tmp_path / "mine").card.lags == (0,)

@@ -83,7 +83,7 @@ def greedy(observations):
 
 
 def test_no_be_work_pays_for_qos():
-    judge = Judge([short_course("two-core")], 4, (1, 0))
+    judge = Judge([short_course("two-core")], [training(number) for number in range(4)], (1, 0))
     careful = judge.evaluate(always_frozen, 0, 0.0)
     careless = judge.evaluate(greedy, 0, 0.0)
     assert careless.mean("be_percent") > careful.mean("be_percent") + 10.0
@@ -93,7 +93,7 @@ def test_no_be_work_pays_for_qos():
 
 def test_history_has_the_shape_sb3_reads(tmp_path):
     courses = [short_course(ticks=20), short_course("two-core", 30)]
-    judge, history = Judge(courses, 2, (0,)), History(tmp_path / "evaluations.npz", courses)
+    judge, history = Judge(courses, [training(1), training(2)], (0,)), History(tmp_path / "evaluations.npz", courses)
     done = judge.evaluate(always_frozen, 100, 1.0)
     for timesteps, merit in ((100, 5.0), (200, 7.0), (300, 6.0)):
         history.add(Evaluation(timesteps, 1.0, done.trials, merit))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from importlib import util
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_run_goes_on_by_its_first_inputs(tmp_path, monkeypatch):
     Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: host.yaml"))
     asked = TrainingOptions(algorithm="ppo", shield="shield.yaml", scenarios=("scenario.yaml", "thesis"))
     run = new_plan(asked).run
-    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "", inputs=run.inputs)
+    begin(replace(run, folder=tmp_path / "run"))
     for file in ("shield.yaml", "host.yaml", "scenario.yaml"):
         Path(file).write_text("changed since")
     again = resumed_plan(tmp_path / "run", {}).run
@@ -120,7 +121,7 @@ def test_scenario_goes_on_by_copies_of_its_host(tmp_path, monkeypatch):
     text = (configs_folder("scenarios") / "two-core.yaml").read_text()
     Path("scenario.yaml").write_text(text.replace("profile: two-core-host", "profile: hosts/host.yaml"))
     run = new_plan(TrainingOptions(algorithm="ppo", scenarios=("scenario.yaml",))).run
-    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "", inputs=run.inputs)
+    begin(replace(run, folder=tmp_path / "run"))
     Path("hosts/host.yaml").unlink()
     assert resumed_plan(tmp_path / "run", {}).run.courses[0].host.digest == run.courses[0].host.digest
 
@@ -128,7 +129,7 @@ def test_scenario_goes_on_by_copies_of_its_host(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_timed_run_gets_more_steps_when_asked(tmp_path):
     run = new_plan(TrainingOptions(algorithm="ppo", max_seconds=60.0)).run
-    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
+    begin(replace(run, folder=tmp_path / "run"))
     assert resumed_plan(tmp_path / "run", {}).run.max_seconds == 60.0
     assert resumed_plan(tmp_path / "run", {"total_timesteps": 9_000_000}).run.max_seconds is None
     both = resumed_plan(tmp_path / "run", {"total_timesteps": 9_000_000, "max_seconds": 120.0}).run
@@ -161,7 +162,7 @@ def test_files_of_one_name_would_overwrite(tmp_path):
         file.write_text(host.model_copy(update={"name": file.parent.name}).model_dump_json())
     plan = new_plan(TrainingOptions(algorithm="ppo", profiles=tuple(map(str, files))))
     with pytest.raises(ConfigError, match=r"redis/host\.yaml: would overwrite the copy of .*nginx/host\.yaml"):
-        begin(tmp_path / "run", plan.run.recipe, plan.run.hosts, {}, "")
+        begin(replace(plan.run, folder=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

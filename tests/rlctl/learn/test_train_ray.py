@@ -1,6 +1,7 @@
 """`rlctl train --ray`: what cannot be is told before a cluster is looked for, and what came of it is shown."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_what_does_not_go_together_is_refused(words, said, capsys):
 )
 def test_run_does_not_go_on_where_impossible(asked, words, said, tmp_path, capsys):
     run = new_plan(TrainingOptions(**asked)).run
-    begin(tmp_path / "run", run.recipe, run.hosts, run.arguments, "")
+    begin(replace(run, folder=tmp_path / "run"))
     assert main(["train", "--resume", str(tmp_path / "run"), *words]) == 78
     assert said in capsys.readouterr().err
 
