@@ -71,6 +71,7 @@ FAMILIES: dict[str, str] = {
     "learn-load": "log",
     "replay": "log",
     "scenarios": "managers",
+    "init": "config",
 }
 """The module under rlctl.commands of each command that shares one with others."""
 

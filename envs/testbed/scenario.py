@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from rlctl.envs.host.topology import require_online
 from rlctl.envs.testbed.disk.provisioned import MOST_MEGABYTES
+from rlctl.envs.testbed.jobs import CONNECTIONS, COPIES, DEPTH
 from rlctl.envs.testbed.knee import WINDOW_SECONDS, KneeSection
 from rlctl.envs.testbed.network.link import HOST_ADDRESS, LC_PORT, LOOPBACK, LinkConfig
 from rlctl.envs.testbed.services import MOST_KEYS, PRELOAD_KEYS, Memcached, Nginx, Postgres
 from rlctl.envs.testbed.traces import Trace, shares_from_config
-from rlctl.envs.testbed.transfers import CONNECTIONS, COPIES, DEPTH
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import Strict

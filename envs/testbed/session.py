@@ -35,13 +35,12 @@ from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource
 from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.jobs import COPIED_BYTES, COPIES, DEPTH, BulkWrite, StressNg, Upload
 from rlctl.envs.testbed.knee import MISSED_WINDOWS, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkUse
 from rlctl.envs.testbed.scenario import LiveScenario
-from rlctl.envs.testbed.stress import StressNg
 from rlctl.envs.testbed.traces import Trace, constant
-from rlctl.envs.testbed.transfers import COPIED_BYTES, COPIES, DEPTH, BulkWrite, Upload
 from rlctl.envs.testbed.workloads import BeJob, LcProgram, Work
 from rlctl.envs.workload import SLO
 

@@ -31,8 +31,7 @@ from rlctl.envs.host.topology import exclusive_cpus
 from rlctl.envs.replay import log_files
 from rlctl.envs.whole_file import write_whole
 from rlctl.log.progress import progress
-from rlctl.report.advice import Advice, Unanswered, advise
-from rlctl.report.advice_log import AdviceData, watched
+from rlctl.report.advice import Advice, AdviceData, Unanswered, advise, watched
 from rlctl.report.advice_page import Answers, page_of, plain_of
 from rlctl.report.page import html_page, markdown
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
@@ -67,7 +66,7 @@ class Asked:
     Attributes:
         shields: None given asks about the one in the log.
         workloads: Who LC and BE are, where a log was not named; None asks about any.
-        own_cpus, quantile_ratio: As `rlctl.report.advice_log.watched` takes them.
+        own_cpus, quantile_ratio: As `rlctl.report.advice.watched` takes them.
         allowed_percent: Windows that may miss the target.
     """
 

@@ -192,7 +192,7 @@ def run_inspect(args: argparse.Namespace) -> int:
 
 def _memory(path: Path, args: argparse.Namespace) -> int:
     from rlctl.envs.errors import ConfigError, reading
-    from rlctl.report.memory import in_words
+    from rlctl.report.response import in_words
     from rlctl.serve.memory import read_memory
 
     if args.plot:

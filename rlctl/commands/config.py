@@ -1,4 +1,4 @@
-"""`rlctl config show|check|schema`: a serve configuration as it takes effect, whether it is right, what it may say."""
+"""`rlctl config show|check|schema` and `rlctl init`: a serve configuration as it takes effect, and a first one."""
 
 from __future__ import annotations
 
@@ -11,25 +11,40 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlctl.commands import Command
+from rlctl.commands.arguments import add_names
 from rlctl.config.serve import ServeConfig, describe, load_config, schema
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.serve.policy_setup import Configuration
+from rlctl.serve.two_names import TwoNames
 
 if TYPE_CHECKING:
     from rlctl.envs.host.cgroup.group import Group
 
-EXAMPLES = """examples:
+CONFIG_EXAMPLES = """examples:
   rlctl config show serve.yaml            # the configuration in effect; defaults are marked
   rlctl config check serve.yaml           # exit code 0, or 78 and one line with file and line
   rlctl config schema > serve.schema.json # for editors
+"""
+
+INIT_DESCRIPTION = (
+    "Find two workloads on this host, and write the configuration of `rlctl serve` for them, with comments."
+)
+
+INIT_EXAMPLES = """examples:
+  rlctl init --lc nginx.service --be batch.slice --target 10ms > serve.yaml
+  rlctl init --lc name:redis-server --be /batch --target 2ms --out /etc/rlctl/serve.yaml
+
+A name is a systemd unit or slice, a container, the path of a control group, name:PROCESS, pod:NAMESPACE/NAME, or
+qos:CLASS for all pods of a class. container:NAME is a container also where a unit has that name.
 """
 
 HERE = "a start on this host would end with that"
 AS_USER = "a start as this user on this host would end with that"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's arguments."""
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `rlctl config`."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for action, summary in (
         ("show", "print the configuration in effect, defaults marked"),
@@ -44,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions.add_parser("schema", help="print the JSON schema of the file")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the command: exit code 0 means that the file, and each file that it names, is right."""
+def look_at_file(args: argparse.Namespace) -> int:
+    """`rlctl config`: exit code 0 means that the file, and each file that it names, is right."""
     if args.action == "schema":
         print(json.dumps(schema(), indent=1))
         return 0
@@ -114,3 +129,31 @@ def check_overlap(config: ServeConfig) -> None:
             with contextlib.suppress(RlctlError):
                 groups += groups_of(workload, layout, knobs)
     raise_if_overlapping(lcs, be)
+
+
+def add_init_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `rlctl init`."""
+    add_names(parser, required=True)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a new file; default: stdout")
+
+
+def write_file(args: argparse.Namespace) -> int:
+    """`rlctl init`: find both, and write or print the file."""
+    found = TwoNames.find(args.lc, args.be, args.target)
+    text, _ = found.file, found.config
+    if args.out is None:
+        print(text, end="")
+        return 0
+    try:
+        with args.out.open("x") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise ConfigError("is there already; name another file, or remove it", args.out) from error
+    print(f"{args.out}: written; try `rlctl serve --config {args.out} --dry-run`")
+    return 0
+
+
+FAMILY = {
+    "config": Command(add_config_arguments, look_at_file, CONFIG_EXAMPLES),
+    "init": Command(add_init_arguments, write_file, INIT_EXAMPLES, INIT_DESCRIPTION),
+}

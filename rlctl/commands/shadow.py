@@ -23,9 +23,8 @@ from rlctl.log.stderr import log_to_stderr
 from rlctl.log.tail import LogTail
 from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.report.shadow_gate import Check, allows, gate_lines, load_gate, read_qos
-from rlctl.report.shadow_log import ShadowLog, Watched, beside, read_watched, shadow_files
 from rlctl.report.shadow_report import Report, WatchedTicks, gather_ticks, report_lines, report_of
-from rlctl.report.shadow_watch import Shadows
+from rlctl.report.shadow_watch import ShadowLog, Shadows, Watched, beside, read_watched, shadow_files
 from rlctl.serve.notify import notify
 
 log = logging.getLogger("rlctl.report.shadow_watch")

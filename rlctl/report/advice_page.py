@@ -11,8 +11,7 @@ import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.log.max_load import ONLY
-from rlctl.report.advice import HOSTS, Advice, Option, Range, Unanswered
-from rlctl.report.advice_log import SETTLE_TICKS, AdviceData
+from rlctl.report.advice import HOSTS, SETTLE_TICKS, Advice, AdviceData, Option, Range, Unanswered
 from rlctl.report.page import Grid, Heading, Part
 
 SCHEMA = 1

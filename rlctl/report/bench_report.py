@@ -22,8 +22,7 @@ from rlctl.envs.whole_file import write_json, write_whole
 from rlctl.log.record import write_ticks
 from rlctl.report.figures import png, svg
 from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, csv_text, html_page, latex, markdown, render
-from rlctl.report.pareto import draw_pareto, estimates_of, styles
-from rlctl.report.plots import draw_by_load, draw_live_run, draw_windows
+from rlctl.report.plots import draw_by_load, draw_live_run, draw_pareto, draw_windows, estimates_of, styles
 from rlctl.report.table import (
     ROUNDS_LEGEND,
     aggregate_rows,

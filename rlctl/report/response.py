@@ -1,14 +1,11 @@
-"""What a learned policy does: the allocation that it settles at over load and slack, on two kinds of hosts.
-
-Nothing is simulated. Load and slack are held at each point of a grid; the other readings follow from the load and from
-what BE has. The policy moves under its shield until nothing changes any more.
-"""
+"""What a learned policy does over load and slack, on two kinds of hosts, and what a service has learned of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +13,12 @@ from numpy.typing import NDArray
 from rlctl.agents.batch_learned import BatchLearned
 from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.agents.served.bundle import Bundle
+from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import Allocations, VectorLimits
 from rlctl.envs.arrays import Array
-from rlctl.envs.experience import EXPLORE_WINDOWS
-from rlctl.envs.level_counts import TOP
+from rlctl.envs.errors import ConfigError, printable
+from rlctl.envs.experience import EXPLORE_WINDOWS, SafeLevelMemory, allocation_at
+from rlctl.envs.level_counts import TOP, load_of
 from rlctl.envs.readings import Readings
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.workload import Weight
@@ -188,3 +187,52 @@ def _readings(
         be_used_ratio=nothing,
         fell_ratio=nothing,
     )
+
+
+HEADER = ("load", "BE may have", "one level more", "windows held", "missed")
+
+
+def in_words(host: Mapping[str, Any], learned: Mapping[str, Any]) -> Iterator[str]:
+    """What was learned: of the experience a table of the loads that came.
+
+    Args:
+        host: What it was learned on, of which `limits` are its `Limits`.
+        learned: By name what each knew, and when it was kept.
+
+    Raises:
+        ConfigError: It is nothing that a service keeps.
+    """
+    try:
+        limits = Limits(**host["limits"])
+        for name, kept in learned.items():
+            saved = datetime.datetime.fromtimestamp(kept["saved"]).strftime("%Y-%m-%d %H:%M")
+            yield f"{printable(name)}, {saved}"
+            yield _told(kept["memory"], limits)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, ConfigError) as error:
+        raise ConfigError(f"holds what no service keeps: {printable(str(error))[:80]}") from error
+
+
+def _told(memory: Mapping[str, Any], limits: Limits) -> str:
+    if "missed_rps" in memory:
+        missed_rps, demand = memory["missed_rps"], memory.get("cpu_seconds_per_request")
+        known = (
+            None if demand is None else f"{1e3 * float(demand):.3g} ms of CPU a request",
+            None if missed_rps is None else f"missed without BE at {float(missed_rps):.0f} rps",
+        )
+        return ", ".join(filter(None, known)) or "nothing that says it"
+    if "missed" in memory:
+        return f"{sum(int(count) for _, count in memory['missed'])} windows missed in the day before"
+    experience = SafeLevelMemory(limits)
+    experience.restore_state(memory)
+    return render([HEADER, *_rows(experience, limits)])
+
+
+def _rows(experience: SafeLevelMemory, limits: Limits) -> Iterator[tuple[str, ...]]:
+    held, missed, _ = experience.counts().sum(axis=2)
+    for place in range(len(held)):
+        if held[place] + missed[place] <= 0.0:
+            continue
+        level, bearable = experience.look_up(load_of(place))
+        most = str(allocation_at(level, limits)) if level >= 0 else "nothing yet"
+        more = "to be tried" if bearable > level else "missed lately" if level < TOP else "-"
+        yield f"{load_of(place):.2f}", most, more, f"{held[place]:.0f}", f"{missed[place]:.1f}"

@@ -27,7 +27,7 @@ from rlctl.envs.errors import printable
 from rlctl.log.reader import limits_in, profile_in
 from rlctl.log.replay import period_in
 from rlctl.report.page import render
-from rlctl.report.shadow_log import Watched
+from rlctl.report.shadow_watch import Watched
 from rlctl.safety.profile import Profile
 
 BLOCK_SECONDS = 300.0

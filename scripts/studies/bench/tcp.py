@@ -31,10 +31,10 @@ from rlctl.envs.host.latency.tcp import TcpSource
 from rlctl.envs.host.latency.tcp_requests import RequestTracker
 from rlctl.envs.telemetry import Missing, Reading
 from rlctl.envs.testbed.generator import GeneratorConfig, LoadGenerator
+from rlctl.envs.testbed.jobs import Upload
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.namespace import Namespace
 from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, HOST_ADDRESS, LC_PORT, Link, LinkConfig
-from rlctl.envs.testbed.transfers import Upload
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import SLO
 from rlctl.report.page import render

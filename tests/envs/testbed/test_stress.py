@@ -18,8 +18,8 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.testbed import leftovers
+from rlctl.envs.testbed.jobs import StressNg, parse_metrics
 from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.stress import StressNg, parse_metrics
 from rlctl.envs.testbed.workloads import Work
 from tests.waiting import PATIENCE_SECONDS, until
 

@@ -107,9 +107,9 @@ def few(monkeypatch, request):
 @pytest.fixture
 def long_logs(monkeypatch):
     """400 ticks are a long log, of which 8 pieces of 20 ticks are lived through."""
-    monkeypatch.setattr("rlctl.report.advice_log.MOST_TICKS", 160)
-    monkeypatch.setattr("rlctl.report.advice_log.PIECES", 8)
-    monkeypatch.setattr("rlctl.report.advice_log.SETTLE_TICKS", 5)
+    monkeypatch.setattr("rlctl.report.advice.MOST_TICKS", 160)
+    monkeypatch.setattr("rlctl.report.advice.PIECES", 8)
+    monkeypatch.setattr("rlctl.report.advice.SETTLE_TICKS", 5)
 
 
 PIECE_STARTS = [0, 54, 108, 162, 217, 271, 325, 380]
@@ -146,7 +146,7 @@ def test_share_of_learned_maximum_is_the_offered(tmp_path, monkeypatch):
     """`max_load_rps: auto` says .4 of a maximum of which it soon thinks twice as much."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     before = question(log).watched
-    monkeypatch.setattr("rlctl.report.advice_log.read_log", learning)
+    monkeypatch.setattr("rlctl.report.advice.read_log", learning)
     after = question(log).watched
     ratio = after.load_ratio / before.load_ratio
     assert ratio[:100] == pytest.approx(ratio[-1])
@@ -163,7 +163,7 @@ def learning(files, damaged):
 
 def test_windows_of_failing_requests_count_as_missed(tmp_path, monkeypatch):
     log = watch(tmp_path, "two-core-nginx", "frozen")
-    monkeypatch.setattr("rlctl.report.advice_log.read_log", failing)
+    monkeypatch.setattr("rlctl.report.advice.read_log", failing)
     found = question(log).watched
     known = np.isfinite(found.missed)
     assert found.missed[known][1::2].all()
@@ -183,7 +183,7 @@ def test_worst_off_of_several_lcs_is_told(tmp_path, monkeypatch):
     """Their targets are no change of settings, tick by tick."""
     log = watch(tmp_path, "two-core-nginx", "frozen")
     alone = question(log).watched.load_ratio
-    monkeypatch.setattr("rlctl.report.advice_log.read_log", taking_turns)
+    monkeypatch.setattr("rlctl.report.advice.read_log", taking_turns)
     found = question(log).watched
     assert found.load_ratio == pytest.approx(alone, rel=0.05), "requests of one say nothing of the other's load"
     assert len(found.load_ratio) == TICKS
@@ -206,7 +206,7 @@ def taking_turns(files, damaged):
 @pytest.mark.slow
 def test_log_that_begins_unread_has_advice(tmp_path, monkeypatch):
     log = watch(tmp_path, "two-core-nginx", "frozen")
-    monkeypatch.setattr("rlctl.report.advice_log.read_log", unread_at_first)
+    monkeypatch.setattr("rlctl.report.advice.read_log", unread_at_first)
     found = asked(log, ("frozen",)).watched
     assert (len(found.load_ratio), found.earlier_ticks, found.record.target_seconds) == (TICKS - 1, 0, 0.010)
 

@@ -12,7 +12,7 @@ from rlctl.bench.intervals import Estimate
 from rlctl.bench.sim_outcome import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
-from rlctl.report.pareto import COLOURS, MARKERS, draw_pareto, estimates_of, front, nines, styles
+from rlctl.report.plots import COLOURS, MARKERS, draw_pareto, estimates_of, front, nines, styles
 
 Bbox = pytest.importorskip("matplotlib.transforms", reason="figures need rlctl[cli]").Bbox
 Text = pytest.importorskip("matplotlib.text").Text

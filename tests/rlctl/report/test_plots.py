@@ -60,7 +60,7 @@ def test_runs_without_readings_are_drawn_by_load():
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_live_scores_are_drawn_as_simulated(missing):
-    from rlctl.report.pareto import draw_pareto, styles
+    from rlctl.report.plots import draw_pareto, styles
 
     scores = {name: score([run(name, missing)] * count) for name, count in (("none", 1), ("frozen", 3))}
     both = {name: (one.be_throughput_percent, one.qos_guarantee_percent) for name, one in scores.items()}

@@ -17,9 +17,8 @@ from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
 from rlctl.log.tail import LogTail
 from rlctl.report import shadow_watch as module
-from rlctl.report.shadow_log import ShadowLog, read_watched, shadow_files
 from rlctl.report.shadow_report import gather_ticks
-from rlctl.report.shadow_watch import Shadows
+from rlctl.report.shadow_watch import ShadowLog, Shadows, read_watched, shadow_files
 from rlctl.safety.verdict import Bound, Reason
 
 

@@ -266,8 +266,7 @@ WILD = st.recursive(
 def whole_logs(simulated_log):
     """The begin of a tick log, and what shadows say of it."""
     from rlctl.log.reader import read_log
-    from rlctl.report.shadow_log import ShadowLog
-    from rlctl.report.shadow_watch import Shadows
+    from rlctl.report.shadow_watch import ShadowLog, Shadows
 
     ticks = (simulated_log / "ticks.jsonl").read_bytes().splitlines(keepends=True)[:30]
     begin, said = simulated_log / "begin.jsonl", simulated_log / "said.jsonl"

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlctl.cli import main
-from rlctl.report.shadow_log import read_watched, shadow_files
+from rlctl.report.shadow_watch import read_watched, shadow_files
 from tests.waiting import PATIENCE_SECONDS, until
 
 

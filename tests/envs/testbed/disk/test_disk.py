@@ -23,11 +23,11 @@ from rlctl.envs.testbed import services as service
 from rlctl.envs.testbed.disk.provisioned import BE_RATIO, TOOLS, ProvisionedDisk, _fill_file, loop_device
 from rlctl.envs.testbed.generator import LoadGenerator
 from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.jobs import BulkWrite
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.leftovers import sweep
 from rlctl.envs.testbed.namespace import require_tools
 from rlctl.envs.testbed.services import Postgres, unprivileged_user
-from rlctl.envs.testbed.transfers import BulkWrite
 from tests.waiting import until
 
 MEGABYTES = 20.0
@@ -199,7 +199,7 @@ from pathlib import Path
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.testbed.transfers import BulkWrite
+from rlctl.envs.testbed.jobs import BulkWrite
 from rlctl.envs.testbed.services import Postgres
 from rlctl.envs.testbed.disk.provisioned import ProvisionedDisk
 from rlctl.envs.testbed.janitor import Janitor

@@ -16,11 +16,11 @@ import pytest
 from rlctl.envs.errors import PermissionMissing, RlctlError, TestbedError
 from rlctl.envs.telemetry import Missing, Value
 from rlctl.envs.testbed.janitor import Janitor
+from rlctl.envs.testbed.jobs import Upload
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.leftovers import sweep
 from rlctl.envs.testbed.namespace import Namespace, require_tools
 from rlctl.envs.testbed.network.link import NO_CLASSES, TOOLS, Link, LinkConfig, LinkUse, ceiling, classes
-from rlctl.envs.testbed.transfers import Upload
 from tests.waiting import until
 
 CREDITS = LinkConfig(rates=((0.0, 300.0), (20.0, 150.0), (40.0, 300.0)))
@@ -223,7 +223,7 @@ from pathlib import Path
 from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher
 from rlctl.envs.testbed.network.link import Link, LinkConfig
-from rlctl.envs.testbed.transfers import Upload
+from rlctl.envs.testbed.jobs import Upload
 
 with Janitor(Path(sys.argv[1]), keeper=sys.argv[2] == "keeper") as janitor:
     folder = janitor.make_folder()
