@@ -38,8 +38,8 @@ def _register(gymnasium: ModuleType) -> None:
     for name, steps in SCENARIO_STEPS.items():
         gymnasium.register(
             f"rlctl/{name.title().replace('-', '')}-v0",
-            entry_point="rlctl.bench.scenario_envs:make_host",
-            vector_entry_point="rlctl.bench.scenario_envs:make_hosts",
+            entry_point="rlctl.bench.scenarios:make_host",
+            vector_entry_point="rlctl.bench.scenarios:make_hosts",
             max_episode_steps=steps,
             kwargs={"scenario": name},
         )

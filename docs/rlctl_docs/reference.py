@@ -16,9 +16,9 @@ from rlctl.agents.managers.table import QuotaTable
 from rlctl.agents.training.host_kinds import Hosts
 from rlctl.agents.training.recipe import ALGORITHMS
 from rlctl.agents.training.search.space import SpaceFile
+from rlctl.bench.participants import Tuned
 from rlctl.bench.scenarios import shipped_scenarios
 from rlctl.bench.sim_scenario import SimScenario
-from rlctl.bench.tuned import Tuned
 from rlctl.commands.doctor import SERVE_NEEDS, examine
 from rlctl.config.fields import attributes
 from rlctl.config.serve import ServeConfig

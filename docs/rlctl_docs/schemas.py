@@ -11,8 +11,8 @@ import yaml
 from rlctl.agents.training.host_kinds import load_hosts
 from rlctl.agents.training.recipe import ALGORITHMS, load_recipe
 from rlctl.agents.training.search.space import load_space
+from rlctl.bench.participants import load_tuned
 from rlctl.bench.scenarios import load_scenario
-from rlctl.bench.tuned import load_tuned
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.apps.registry import load_description
 from rlctl.envs.host.partition.platform import PlatformFile

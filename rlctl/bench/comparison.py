@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl.bench.intervals import finite_bounds, mean_interval, student_t, t_mass
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.envs.arrays import Array
 
 RESAMPLES = 10_000

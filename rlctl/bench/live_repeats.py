@@ -11,8 +11,7 @@ from statistics import fmean
 from rlctl.agents.training.cluster.connection import connected, require_ray
 from rlctl.agents.training.cluster.nodes import StepResult
 from rlctl.bench.rounds import LiveRound, LiveRounds
-from rlctl.bench.score import LiveRun, Score, held_percent, score
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import LiveRun, Score, SimOutcome, held_percent, score
 from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed
 from rlctl.bench.workforce import kept_at_signals
 from rlctl.envs.errors import RlctlError

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import beside, configs_folder, load_yaml, shipped_or_own, validate
+
+if TYPE_CHECKING:
+    from rlctl.envs.sim.sim_env import SimHost
+    from rlctl.envs.sim.vector_env import SimHostVectorEnv
 
 Scenario = TypeVar("Scenario", bound=LiveScenario | SimScenario)
 
@@ -87,3 +91,37 @@ def _load(path: Path) -> LiveScenario | SimScenario:
     if data.get("plant") == "sim":
         return validate(SimScenario, data, path, lines)
     raise ConfigError("plant: host or sim is needed: a live scenario or a simulated one", path, lines.get(("plant",)))
+
+
+def make_host(scenario: str, **options: Any) -> SimHost:
+    """One simulated host of a scenario, by its name or file: `gymnasium.make("rlctl/Thesis-v0")`.
+
+    An episode is a run of the scenario: its host, its load, its length. A seed decides all chance in it; the benchmark
+    judges on evaluation seeds (`rlctl.envs.sim.seeds`), so train on others. Options are those of `SimHost`.
+
+    Raises:
+        ConfigError: There is no such scenario.
+    """
+    from rlctl.envs.sim.sim_env import SimHost  # with Gymnasium, as is the next
+
+    return SimHost(**_hosts_of(scenario) | options)
+
+
+def make_hosts(scenario: str, **options: Any) -> SimHostVectorEnv:
+    """Many hosts of a scenario, as `make_host` has one; options as of `SimHostVectorEnv`."""
+    from rlctl.envs.sim.vector_env import SimHostVectorEnv
+
+    return SimHostVectorEnv(**_hosts_of(scenario) | options)
+
+
+def _hosts_of(name_or_file: str) -> dict[str, Any]:
+    """What a scenario's file says of its hosts."""
+    scenario = sim_scenario(name_or_file)
+    return {
+        "profile": scenario.host(),
+        "load": scenario.load_model,
+        "vary": scenario.vary,
+        "tick_seconds": scenario.tick_seconds,
+        "ticks": scenario.ticks,
+        "weight": scenario.be.weight,
+    }

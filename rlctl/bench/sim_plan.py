@@ -13,12 +13,11 @@ from rlctl import __version__
 from rlctl.agents import catalogue
 from rlctl.agents.managers.prm_model import PrmModel
 from rlctl.agents.managers.table import Levels
-from rlctl.bench.participants import NEEDS_MODEL, fitted, policy_for
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.participants import NEEDS_MODEL, Tuned, fitted, load_tuned, policy_for
+from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.sweep import needs_sweep, simulated_levels, table_options
-from rlctl.bench.tuned import Tuned, load_tuned
 from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.arrays import Array
 from rlctl.envs.sim import seeds

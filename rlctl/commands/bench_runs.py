@@ -12,7 +12,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.live_repeats import LiveOutcome, live_hosts, results_as_json
 from rlctl.bench.participants import NEEDS_MODEL
 from rlctl.bench.rounds import read_rounds
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.sweep import bench_sweep, needs_sweep

@@ -20,7 +20,7 @@ from rlctl.agents.training.cluster.connection import check_reachable
 from rlctl.bench.comparison import Comparison, compare_runs, correct
 from rlctl.bench.participants import refuse_files, require_library
 from rlctl.bench.scenarios import changed, sim_scenario
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_plan import SimPlan
 from rlctl.bench.workforce import workforce
 from rlctl.commands.bench_runs import run_plan

@@ -18,7 +18,7 @@ from rlctl.bench.comparison import Comparison, compare
 from rlctl.bench.intervals import Estimate as Measured
 from rlctl.bench.participants import require_library
 from rlctl.bench.scenarios import changed, require_distinct, sim_scenario
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.bench.workforce import kept_at_signals, workforce

@@ -21,8 +21,7 @@ from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, printable
 from rlctl.envs.replay import log_files
 from rlctl.log import top, why
-from rlctl.log.max_load import ONLY, LoggedLoad
-from rlctl.log.reader import read_log
+from rlctl.log.reader import ONLY, LoggedLoad, read_log
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import Recheck, VerdictDifference, replay
 from rlctl.log.tail import LogTail

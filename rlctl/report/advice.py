@@ -29,8 +29,7 @@ from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
 from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.workload import Weight
-from rlctl.log.max_load import LoggedLoad
-from rlctl.log.reader import LoggedTick, limits_in, profile_in, read_log
+from rlctl.log.reader import LoggedLoad, LoggedTick, limits_in, profile_in, read_log
 from rlctl.log.replay import period_in
 from rlctl.safety.profile import Profile
 

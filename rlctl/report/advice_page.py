@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from rlctl.envs.arrays import Array
-from rlctl.log.max_load import ONLY
+from rlctl.log.reader import ONLY
 from rlctl.report.advice import HOSTS, SETTLE_TICKS, Advice, AdviceData, Option, Range, Unanswered
 from rlctl.report.page import Grid, Heading, Part
 

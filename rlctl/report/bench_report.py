@@ -14,8 +14,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.comparison import compare, present_baselines
 from rlctl.bench.live_repeats import LiveOutcome, results_as_json
 from rlctl.bench.rounds import LiveRounds
-from rlctl.bench.score import LiveRun
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import LiveRun, SimOutcome
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.run_metrics import METRICS
 from rlctl.envs.whole_file import write_json, write_whole

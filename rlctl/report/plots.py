@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from rlctl.agents.catalogue import BOUNDS, label
 from rlctl.bench.intervals import Estimate
-from rlctl.bench.score import LiveRun, windows_of
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import LiveRun, SimOutcome, windows_of
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.run_metrics import Windows
 from rlctl.envs.telemetry import Reading, number_or_nan

@@ -10,8 +10,7 @@ from rlctl.agents.catalogue import label
 from rlctl.bench.comparison import Aggregate, Comparison, Difference, aggregate, compare, improvement
 from rlctl.bench.intervals import Estimate, span
 from rlctl.bench.rounds import LiveRounds, lowest_qos
-from rlctl.bench.score import Score
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import Score, SimOutcome
 
 HEADER = (
     "manager", "QoS %", "95 %", "BE %", "95 %", "EMU %", "mean worst x", "recover s", "frozen %", "changes",

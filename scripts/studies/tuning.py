@@ -10,11 +10,10 @@ import yaml
 from numpy.typing import NDArray
 
 from rlctl.agents.training.evaluations import ALLOWANCE_POINTS
-from rlctl.bench.participants import NEEDS_MODEL
+from rlctl.bench.participants import NEEDS_MODEL, Budget, Fulfilment, Tuned, TunedManager, ground_of
 from rlctl.bench.sim_plan import TRAINING_RUNS, SimPlan, record_model
 from rlctl.bench.sim_run import SimResult, SimTask, simulate
 from rlctl.bench.sim_scenario import SimScenario
-from rlctl.bench.tuned import Budget, Fulfilment, Tuned, TunedManager, ground_of
 from rlctl.bench.workforce import HERE, Workforce
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim import seeds

@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents import catalogue
-from rlctl.bench.participants import policy_for
+from rlctl.bench.participants import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned, policy_for
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_run import simulate
-from rlctl.bench.tuned import SHIPPED, Budget, Fulfilment, Tuned, TunedManager, ground_of, load_tuned
 from rlctl.bench.workforce import workforce
 from rlctl.cli import main
 from rlctl.commands.bench_verify import plan_of, read_claims

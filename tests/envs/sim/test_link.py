@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.agents.training.host_kinds import HostShare, load_hosts
-from rlctl.bench.calibration import write_profile
 from rlctl.bench.scenarios import load_scenario
+from rlctl.commands.calibrate import write_profile
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.sim.link import link_rate, queue_seconds
 from rlctl.envs.sim.physics import HostOrders, Hosts, Window

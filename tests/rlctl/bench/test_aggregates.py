@@ -14,7 +14,7 @@ from rlctl.bench.comparison import (
     interquartile_mean,
     paired_difference,
 )
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 
 

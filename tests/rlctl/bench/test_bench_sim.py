@@ -15,7 +15,7 @@ import pytest
 
 from rlctl.bench.participants import no_idle_class
 from rlctl.bench.scenarios import load_scenario
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, record_model, run_sim
 from rlctl.bench.workforce import workforce
 from rlctl.cli import main

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from rlctl.agents.managers.table import Table
-from rlctl.bench.calibration import fitted_profile, write_profile
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sweep import Sweep, measured_table, sweep, swept_levels
 from rlctl.commands import calibrate as command
+from rlctl.commands.calibrate import fitted_profile, write_profile
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
 from rlctl.envs.sim.fit import fit
@@ -216,7 +216,7 @@ def arguments(**changes):
 
 
 def test_links_sweep_is_fitted_from_provisioned(monkeypatch, tmp_path):
-    monkeypatch.setattr("rlctl.bench.calibration.fit", functools.partial(fit, calls=12))
+    monkeypatch.setattr("rlctl.commands.calibrate.fit", functools.partial(fit, calls=12))
     network = Path(__file__).resolve().parents[2] / "fixtures/surface/network.csv"
     fast = LinkConfig(rates=((0.0, 300.0),))  # what was swept for network.csv
     scenario = load_scenario("live-network").model_copy(update={"link": fast})

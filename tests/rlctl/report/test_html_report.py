@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.envs.run_metrics import METRICS, TIMINGS, Windows
 from rlctl.report.bench_report import write_suite_report
 from rlctl.report.figures import svg

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.bench.intervals import Estimate
-from rlctl.bench.sim_outcome import SimOutcome
+from rlctl.bench.score import SimOutcome
 from rlctl.envs.run_metrics import METRICS
 from rlctl.report.figures import png, svg
 from rlctl.report.plots import COLOURS, MARKERS, draw_pareto, estimates_of, front, nines, styles
