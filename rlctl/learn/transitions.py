@@ -167,12 +167,12 @@ def _episode(moments: Sequence[TransitionStep]) -> Episode:
     ]
     return Episode(
         observations=np.array([one.observation for one in moments], np.float32),
-        masks=np.array([one.mask for one in moments], np.bool_),
+        action_mask=np.array([one.mask for one in moments], np.bool_),
         actions=np.array([one.executed_move for one in steps], np.int64),
         proposed=np.array([one.proposed_move for one in steps], np.int64),
-        terms=np.array([[one[name] for name in TERMS] for one in terms]),
+        reward_terms=np.array([[one[name] for name in TERMS] for one in terms]),
         be_work_ratio=np.array([number(after.telemetry.be_work_rate) or 0.0 for after in moments[1:]]),
         overridden=np.array([one.overridden for one in steps], np.bool_),
         explored=np.array([one.explored for one in steps], np.bool_),
-        policies=tuple(one.policy for one in steps),
+        policy=tuple(one.policy for one in steps),
     )

@@ -146,10 +146,9 @@ class Dataset:
     Attributes:
         observations, masks: Of every state, shape (states, size) and (states, len(MOVES)).
         state: State in which transition i begins, shape (n,) as all that follow; it ends in the state after that.
-        last, episode: The last state of its episode, and the episode's number.
+        episode: The episode's number.
         actions, proposed: Moves that were executed, and that the policy wanted.
         policy: Place in `origin.policies` of who decided.
-        explored: True where it was not the policy's own choice.
     """
 
     name: str
@@ -157,13 +156,11 @@ class Dataset:
     observations: Floats
     masks: Flags
     state: Whole
-    last: Whole
     episode: Whole
     actions: Whole
     proposed: Whole
     terms: Floats
     policy: Whole
-    explored: Flags
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -228,10 +225,9 @@ def read(place: DatasetFolder) -> Dataset:
             f"cannot be read: {first_line(error)}; export it again from its sources", place.data
         ) from error
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    states = np.cumsum([0] + [len(part["observations"]) for part in parts])
-    steps = np.array([len(part["actions"]) for part in parts])
-    columns["state"] += np.repeat(states[:-1], steps)
-    made = Dataset(place.name, origin, last=np.repeat(states[1:] - 1, steps), **columns)
+    # An episode has one state more than it has transitions, and its number is that of the episodes before it.
+    columns["state"] = np.arange(len(columns["actions"])) + columns["episode"]
+    made = Dataset(place.name, origin, **columns)
     if len(made) != origin.transitions:
         raise ConfigError(f"holds {len(made)} of {origin.transitions} transitions; copy it again", place.data)
     return made
@@ -240,24 +236,17 @@ def read(place: DatasetFolder) -> Dataset:
 def _columns(episode: Any, number: int) -> dict[str, NDArray[Any]]:
     """One episode's arrays; ValueError where they are not what an episode of ours has."""
     infos, steps = episode.infos, len(episode.actions)
-    columns = {
-        "observations": np.asarray(episode.observations, np.float32),
-        "masks": np.asarray(infos["action_mask"], np.bool_),
-        "state": np.arange(steps),
-        "episode": np.full(steps, number),
-        "actions": np.asarray(episode.actions, np.int64),
-        "proposed": np.asarray(infos["proposed"], np.int64),
-        "terms": np.asarray(infos["reward_terms"], np.float32),
-        "policy": np.asarray(infos["policy"], np.int64),
-        "explored": np.asarray(infos["explored"], np.bool_),
+    wanted: dict[str, tuple[Any, type, tuple[int, ...]]] = {
+        "observations": (episode.observations, np.float32, (steps + 1, Observer(Limits(1), 1.0).size)),
+        "masks": (infos["action_mask"], np.bool_, (steps + 1, len(MOVES))),
+        "actions": (episode.actions, np.int64, (steps,)),
+        "proposed": (infos["proposed"], np.int64, (steps,)),
+        "terms": (infos["reward_terms"], np.float32, (steps, len(TERMS))),
+        "policy": (infos["policy"], np.int64, (steps,)),
     }
-    wanted: dict[str, tuple[int, ...]] = {
-        "observations": (steps + 1, Observer(Limits(1), 1.0).size),
-        "masks": (steps + 1, len(MOVES)),
-    }
-    wanted |= {"terms": (steps, len(TERMS)), "proposed": (steps,), "policy": (steps,), "explored": (steps,)}
-    if wrong := [name for name, shape in wanted.items() if columns[name].shape != shape]:
+    columns = {name: np.asarray(given, kind) for name, (given, kind, _) in wanted.items()}
+    if wrong := [name for name, (_, _, shape) in wanted.items() if columns[name].shape != shape]:
         raise ValueError(f"episode {number}: {wrong[0]} of shape {columns[wrong[0]].shape}")
     if any(((columns[name] < 0) | (columns[name] >= len(MOVES))).any() for name in ("actions", "proposed")):
         raise ValueError(f"episode {number}: a move that is none")
-    return columns
+    return columns | {"episode": np.full(steps, number)}

@@ -48,27 +48,31 @@ from rlctl.envs.yaml_edge import configs_folder
 REFERENCE_EPISODES, REFERENCE_SEED = 16, validation_seed(0)
 """Of the reference scores: each episode meets another host, on seeds that nothing is recorded on."""
 
+INFOS = ("action_mask", "proposed", "overridden", "explored", "reward_terms", "be_work_ratio")
+DIGESTED = ("observations", "action_mask", "actions", "proposed", "reward_terms")
+"""Columns of an episode that stand in its infos as they are, and those that with policies make a dataset's identity."""
+
 ROOM_BYTES = 64 << 20
 """Free before each episode: more than one of a day takes, with ticks of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Consecutive transitions; fields as in the text of `dataset`, with names in place of numbers.
+    """Consecutive transitions; fields as in the text of `dataset`, with names of policies in place of numbers.
 
     Attributes:
-        observations, masks: Arrays of T + 1 rows; all others have T.
+        observations, action_mask: Arrays of T + 1 rows; all others have T.
     """
 
     observations: Floats
-    masks: Flags
+    action_mask: Flags
     actions: Whole
     proposed: Whole
-    terms: NDArray[np.float64]
-    be_work_ratio: NDArray[np.float64]
     overridden: Flags
     explored: Flags
-    policies: tuple[str, ...]
+    policy: tuple[str, ...]
+    reward_terms: NDArray[np.float64]
+    be_work_ratio: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.actions)
@@ -246,40 +250,29 @@ class _Tally:
     def _buffer(self, episode: Episode) -> Any:
         from minari.data_collector import EpisodeBuffer
 
-        rewards = episode.terms.sum(axis=1)
-        for part in (episode.observations, episode.masks, episode.actions, episode.proposed, episode.terms):
-            self._digest.update(np.ascontiguousarray(part).tobytes())
-        self._digest.update("\n".join(episode.policies).encode())
-        over = np.zeros(len(episode), np.bool_)
-        ends = over.copy()
-        ends[-1] = True
+        count, infos = len(episode), {name: getattr(episode, name) for name in INFOS}
+        for name in DIGESTED:
+            self._digest.update(np.ascontiguousarray(getattr(episode, name)).tobytes())
+        self._digest.update("\n".join(episode.policy).encode())
         return EpisodeBuffer(
             observations=episode.observations,
             actions=episode.actions,
-            rewards=rewards,
-            terminations=over,
-            truncations=ends,
-            infos={
-                "action_mask": episode.masks,
-                "proposed": episode.proposed,
-                "overridden": episode.overridden,
-                "explored": episode.explored,
-                "policy": self._numbered(episode),
-                "reward_terms": episode.terms,
-                "be_work_ratio": episode.be_work_ratio,
-            },
+            rewards=episode.reward_terms.sum(axis=1),
+            terminations=np.zeros(count, np.bool_),
+            truncations=np.arange(count) == count - 1,
+            infos=infos | {"policy": self._numbered(episode)},
         )
 
     def _numbered(self, episode: Episode) -> NDArray[np.int16]:
-        held = episode.terms[:, TERMS.index("qos")] > -1.0
+        held = episode.reward_terms[:, TERMS.index("qos")] > -1.0
         ones = np.ones(len(episode))
         sums = np.stack([ones, held, episode.be_work_ratio, episode.overridden, episode.explored])
-        who = np.array(episode.policies)
-        for name in dict.fromkeys(episode.policies):
+        who = np.array(episode.policy)
+        for name in dict.fromkeys(episode.policy):
             of_it = self._policies.setdefault(name, np.zeros(len(sums)))
             of_it += sums[:, who == name].sum(axis=1)
         numbers = {name: place for place, name in enumerate(self._policies)}
-        return np.array([numbers[name] for name in episode.policies], np.int16)
+        return np.array([numbers[name] for name in episode.policy], np.int16)
 
 
 def _counts(sums: NDArray[np.float64]) -> PolicyCounts:

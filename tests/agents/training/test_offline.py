@@ -94,13 +94,11 @@ def bandit(episodes=40, seed=0):
         observations=seen,
         masks=masks,
         state=first + np.tile(np.arange(STEPS), episodes),
-        last=first + STEPS,
         episode=np.repeat(np.arange(episodes), STEPS),
         actions=actions,
         proposed=actions,
         terms=terms,
         policy=policy,
-        explored=np.zeros(n, np.bool_),
     )
 
 

@@ -110,7 +110,7 @@ def test_simulated_hosts_are_recorded_beside_us(tmp_path, monkeypatch, capsys):
     assert [one.absent for one in origin.sources] == [(), ("cpi",)]
     data = read(dataset_folder(str(tmp_path / "sim")))
     assert data.masks[data.state, data.actions].all()
-    assert (data.last >= data.state + 1).all()
+    assert (np.diff(data.state) == 1 + np.diff(data.episode)).all(), "an episode's last state begins no transition"
     assert "two-core-host" in capsys.readouterr().out
 
 
@@ -274,7 +274,7 @@ def test_live_trainings_steps_are_transitions(tmp_path):
     learning = found.episodes[1]
     assert [MOVES[move].name for move in learning.actions] == [line["executed"] for line in steps]
     recorded = np.array([[line["reward"][name] for name in TERMS] for line in steps])
-    assert np.allclose(learning.terms, recorded, atol=1e-5), "the same reward, computed anew"
+    assert np.allclose(learning.reward_terms, recorded, atol=1e-5), "the same reward, computed anew"
     assert learning.explored.tolist() == [line["proposed"] != line["chosen"] for line in steps]
-    assert not learning.masks.all()
-    assert learning.masks[np.arange(39), learning.actions].all()
+    assert not learning.action_mask.all()
+    assert learning.action_mask[np.arange(39), learning.actions].all()

@@ -64,11 +64,11 @@ def test_log_gives_what_the_environment_gives(recorded):
     choose = random_moves(7)
     for step in range(len(episode)):
         assert np.array_equal(episode.observations[step], observation)
-        assert np.array_equal(episode.masks[step], env.action_masks())
+        assert np.array_equal(episode.action_mask[step], env.action_masks())
         move, before = choose(None), env.host.current
         observation, reward, _, _, info = env.step(move)
-        assert episode.terms[step].sum() == pytest.approx(reward, abs=1e-12)
-        assert episode.terms[step].tolist() == pytest.approx(list(info["reward"].values()), abs=1e-12)
+        assert episode.reward_terms[step].sum() == pytest.approx(reward, abs=1e-12)
+        assert episode.reward_terms[step].tolist() == pytest.approx(list(info["reward"].values()), abs=1e-12)
         assert episode.overridden[step] == info["overridden"]
         done = MOVES[episode.actions[step]].of(before, LIMITS)
         assert done.frozen == info["allocation"].frozen
@@ -232,7 +232,7 @@ def test_a_log_without_a_header_needs_a_shield(tmp_path, recorded):
         recording_of(bare, None, refuse)
     found, headed = (recording_of(path, SAFETY, refuse) for path in (bare, log))
     assert np.array_equal(found.episodes[0].observations, headed.episodes[0].observations)
-    assert np.array_equal(found.episodes[0].masks, headed.episodes[0].masks)
+    assert np.array_equal(found.episodes[0].action_mask, headed.episodes[0].action_mask)
 
 
 def test_an_empty_log_is_refused(tmp_path):
@@ -275,7 +275,7 @@ def test_hosts_are_recorded_under_exploring_managers():
     assert 0.05 < explored.mean() < 0.35
     for one in found.episodes:
         steps = np.arange(len(one))
-        assert one.masks[steps, one.actions].all(), "never a move that the shield refuses"
+        assert one.action_mask[steps, one.actions].all(), "never a move that the shield refuses"
         assert np.array_equal(one.explored, one.actions != one.proposed)
         assert not one.overridden.any()
     again = record(ground(), ["feedforward", "greedy-shield"], 0.3, seed=1)
