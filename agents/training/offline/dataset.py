@@ -244,7 +244,7 @@ def _columns(episode: Any, number: int) -> dict[str, NDArray[Any]]:
         "terms": (infos["reward_terms"], np.float32, (steps, len(TERMS))),
         "policy": (infos["policy"], np.int64, (steps,)),
     }
-    columns = {name: np.asarray(given, kind) for name, (given, kind, _) in wanted.items()}
+    columns: dict[str, NDArray[Any]] = {name: np.asarray(given, kind) for name, (given, kind, _) in wanted.items()}
     if wrong := [name for name, (_, _, shape) in wanted.items() if columns[name].shape != shape]:
         raise ValueError(f"episode {number}: {wrong[0]} of shape {columns[wrong[0]].shape}")
     if any(((columns[name] < 0) | (columns[name] >= len(MOVES))).any() for name in ("actions", "proposed")):
