@@ -61,16 +61,11 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Ratio:
-    """Mean of one manager by that of the other, NaN when that is zero, with its BCa bootstrap interval, 95 %."""
+class Bootstrapped:
+    """A number with its bootstrap interval, 95 %, endless for a single seed; NaN where there is no number."""
 
-    ratio: float
+    value: float
     bootstrap95: Interval
-
-    def as_json(self) -> dict[str, object]:
-        """Ratio and bounds by name; what is not a number is null."""
-        ratio = round(self.ratio, 6) if math.isfinite(self.ratio) else None
-        return {"ratio": ratio, "bootstrap95": finite_bounds(self.bootstrap95, 6)}
 
 
 def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Difference:
@@ -89,7 +84,7 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     return Difference(estimate.mean, estimate.ci95, bootstrap, number, max(p, 0.0))
 
 
-def ratio_of_means(one: NDArray[np.float64], other: NDArray[np.float64]) -> Ratio:
+def ratio_of_means(one: NDArray[np.float64], other: NDArray[np.float64]) -> Bootstrapped:
     """Mean of `one` by mean of `other`, none negative, with a paired bootstrap interval; arguments as above.
 
     Bootstrap samples whose denominator is zero count as infinitely large ones.
@@ -100,15 +95,15 @@ def ratio_of_means(one: NDArray[np.float64], other: NDArray[np.float64]) -> Rati
     _check_pairs(one, other)
     number = len(one)
     if not np.mean(other) > 0.0:
-        return Ratio(math.nan, (-math.inf, math.inf))
+        return Bootstrapped(math.nan, (-math.inf, math.inf))
     ratio = float(np.mean(one) / np.mean(other))
     with np.errstate(divide="ignore", invalid="ignore"):
         left_out = (np.sum(one) - one) / (np.sum(other) - other)
         weights = resample_weights(number, RESAMPLES)
         samples = np.nan_to_num((weights @ one) / (weights @ other), nan=np.inf, posinf=np.inf)
     if number == 1 or not np.isfinite(left_out).all() or not np.isfinite(samples).all():
-        return Ratio(ratio, (0.0, math.inf))
-    return Ratio(ratio, bca_interval(ratio, samples, left_out, expanded_z(number)))
+        return Bootstrapped(ratio, (0.0, math.inf))
+    return Bootstrapped(ratio, bca_interval(ratio, samples, left_out, expanded_z(number)))
 
 
 def _check_pairs(one: NDArray[np.float64], other: NDArray[np.float64]) -> None:
@@ -184,12 +179,14 @@ class Comparison:
 
     manager: str
     differences: Mapping[str, Difference]
-    be_ratio: Ratio
+    be_ratio: Bootstrapped
 
     def as_json(self) -> dict[str, object]:
         """All differences by the metrics' names."""
         each = {metric: difference.as_json() for metric, difference in self.differences.items()}
-        return {**each, "be_throughput_ratio": self.be_ratio.as_json()}
+        ratio, bounds = self.be_ratio.value, finite_bounds(self.be_ratio.bootstrap95, 6)
+        plain = {"ratio": round(ratio, 6) if math.isfinite(ratio) else None, "bootstrap95": bounds}
+        return {**each, "be_throughput_ratio": plain}
 
 
 def compare(result: SimOutcome, baseline: str) -> tuple[Comparison, ...]:
@@ -202,7 +199,7 @@ def compare_runs(name: str, runs: Mapping[str, Array], base: Mapping[str, Array]
     """One manager's metrics less others on the same seeds, not corrected; each has a value per seed."""
     differences = {metric: paired_difference(runs[metric], base[metric]) for metric in COMPARED if metric in runs}
     be, base_be = runs[COMPARED[-1]], base[COMPARED[-1]]
-    none = Ratio(math.nan, (-math.inf, math.inf))
+    none = Bootstrapped(math.nan, (-math.inf, math.inf))
     return Comparison(name, differences, none if np.mean(base_be) < LEAST_BE_PERCENT else ratio_of_means(be, base_be))
 
 
@@ -240,14 +237,6 @@ Runs = Sequence[NDArray[np.float64]]
 """A metric scenario by scenario, each of shape (seeds,)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """A number over scenarios and seeds with its 95 % interval, endless for a single seed."""
-
-    value: float
-    bootstrap95: Interval
-
-
 def interquartile_mean(runs: Runs) -> float:
     """Mean of the middle half of all runs: a fourth of them is left out at each end."""
     values = np.sort(np.concatenate(runs))
@@ -268,26 +257,26 @@ def improvement_share(one: Runs, other: Runs) -> float:
     return float(np.mean(shares))
 
 
-def aggregate(results: Sequence[SimOutcome], manager: str, metric: str) -> Aggregate:
+def aggregate(results: Sequence[SimOutcome], manager: str, metric: str) -> Bootstrapped:
     """A manager's interquartile mean of a metric."""
     return _with_interval(interquartile_mean, [one.managers[manager][metric] for one in results])
 
 
-def improvement(results: Sequence[SimOutcome], manager: str, baseline: str, metric: str) -> Aggregate:
+def improvement(results: Sequence[SimOutcome], manager: str, baseline: str, metric: str) -> Bootstrapped:
     """Probability that a run of a manager has more of a metric than one of the baseline."""
     ours, theirs = ([one.managers[name][metric] for one in results] for name in (manager, baseline))
     return _with_interval(improvement_share, ours, theirs)
 
 
-def _with_interval(statistic: Callable[..., float], *samples: Runs) -> Aggregate:
+def _with_interval(statistic: Callable[..., float], *samples: Runs) -> Bootstrapped:
     """The statistic of one or two managers' runs; the seeds of each are drawn by themselves."""
     rng = np.random.default_rng(0)
     if any(len(values) < 2 for runs in samples for values in runs):
-        return Aggregate(statistic(*samples), (-math.inf, math.inf))
+        return Bootstrapped(statistic(*samples), (-math.inf, math.inf))
 
     def drawn(runs: Runs) -> Runs:
         return [values[rng.integers(len(values), size=len(values))] for values in runs]
 
     resampled = [statistic(*map(drawn, samples)) for _ in range(DRAWS)]
     low, high = np.quantile(resampled, [0.025, 0.975])
-    return Aggregate(statistic(*samples), (float(low), float(high)))
+    return Bootstrapped(statistic(*samples), (float(low), float(high)))

@@ -124,12 +124,6 @@ class SimPlan:
         """BE's CPU weight under a manager."""
         return catalogue.OWN_WEIGHTS.get(name, self.scenario.be.weight)
 
-    @property
-    def own_weights(self) -> str:
-        """In brackets the weights of those whose point they are, where they take part."""
-        own = [f"{name}: {self.weight(name)}" for name in catalogue.OWN_WEIGHTS if name in self.managers]
-        return f" ({', '.join(own)})" if own else ""
-
     def loads(self) -> Array:
         """The load that the seeds bring, as a share of the LC's maximum; shape (seeds, windows)."""
         scenario, ticks = self.scenario, self.adapt_ticks + self.ticks
@@ -142,12 +136,13 @@ class SimPlan:
         shielded = ", ".join(name for name in self.managers if self.shielded(name)) or "none"
         tuned = f"constants tuned on training seeds ({self.tuned.digest}), where any; " if self.tuned else ""
         adapted = f", after {self.adapt_seconds:g} s that do not count" if self.adapt_seconds else ""
+        own = ", ".join(f"{name}: {self.weight(name)}" for name in catalogue.OWN_WEIGHTS if name in self.managers)
         which = "unopened seeds" if self.unopened else "seeds"
         return (
             f"{scenario.name}, simulated on {host.name} ({host.digest}): {self.seeds} {which} x "
             f"{scenario.duration_seconds:g} s{adapted}; p{100 * host.lc.quantile_ratio:g} <= "
             f"{1e3 * host.lc.target_seconds:g} ms over {scenario.tick_seconds:g}-s windows, scored on the truth; "
-            f"BE weight {scenario.be.weight}{self.own_weights}; "
+            f"BE weight {scenario.be.weight}{f' ({own})' if own else ''}; "
             f"shield {self.profile.name} ({self.profile.digest}) for those shielded: {shielded}; "
             f"{tuned}published periods / {scenario.time_scale:g}; a published core is "
             f"{scenario.core_cpus:g} CPU. "

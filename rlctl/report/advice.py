@@ -33,6 +33,171 @@ from rlctl.log.reader import LoggedLoad, LoggedTick, limits_in, profile_in, read
 from rlctl.log.replay import period_in
 from rlctl.safety.profile import Profile
 
+ASSUMED_RPS = 1000.0
+"""Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
+
+MOST_TICKS, PIECES = 3600, 24
+"""Of a longer log so many ticks are lived through again, in so many pieces: of a day all would take half an hour. Few
+pieces meet a load that comes again and again always in the same places."""
+
+SETTLE_TICKS = 30
+"""Ticks at the start of a later piece that do not count: its load has jumped there, which the host's never did."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceData:
+    """A log of one host; arrays of shape (ticks,), NaN where something is not known.
+
+    Attributes:
+        acting: Policies that acted, in order.
+        shield: The last one in force; None where nothing says.
+        max_loads: What the log says of each LC's maximum load, learned as `slo.max_load_rps: auto` does.
+        load_ratio: Share of the LC's maximum, as the shield saw it.
+        latency_ratio: The latency that counts, by the target.
+        missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
+        workloads: Who LC and BE are; None where the log does not say.
+        proposed: The target is one that rlctl proposed, as nobody told one.
+        earlier_ticks: Ticks before these, left out because they are of another host, period or target.
+    """
+
+    record: HostRecord
+    acting: tuple[str, ...]
+    shield: Profile | None
+    max_loads: tuple[MaxLoad, ...]
+    wall_seconds: Array
+    load_ratio: Array
+    latency_ratio: Array
+    missed: Array
+    earlier_ticks: int = 0
+    workloads: Mapping[str, Any] | None = None
+    proposed: bool = False
+
+    @property
+    def hours(self) -> float:
+        """Length of all ticks together, gaps left out."""
+        return len(self.wall_seconds) * self.record.tick_seconds / 3600.0
+
+    @property
+    def alone(self) -> Flags:
+        """Ticks in which BE had its minimum at most."""
+        return self.record.frozen | (self.record.quota_cpus <= self.record.limits.min_quota_cpus)
+
+    @property
+    def lived(self) -> NDArray[np.intp]:
+        """Numbers of the ticks that are lived through again, in order: all, or of a long log MOST_TICKS in pieces."""
+        return spread(len(self.load_ratio), MOST_TICKS, PIECES)
+
+    @property
+    def counted(self) -> Flags:
+        """Which of the ticks `lived` count, in the same shape: all but the first SETTLE_TICKS of each later piece."""
+        ticks = self.lived
+        counts = np.ones(len(ticks), np.bool_)
+        for start in np.flatnonzero(np.diff(ticks) > 1) + 1:
+            counts[start : start + SETTLE_TICKS] = False
+        return counts
+
+
+def watched(
+    files: Iterable[Path],
+    damaged: Callable[[Damage], None],
+    *,
+    own_cpus: float | None,
+    quantile_ratio: float,
+) -> AdviceData:
+    """Read the ticks under the log's last host and target.
+
+    Args:
+        own_cpus: CPUs of BE's on which the LC never runs; None takes what the log says.
+        quantile_ratio: The quantile that the target is about, which no log says.
+
+    Raises:
+        CheckFailed: No tick says what host it is of.
+        ConfigError: Too few of them have load, latency and the LC's CPU time.
+    """
+    load, shield = LoggedLoad(), None
+    header: Mapping[str, Any] = {}
+    rows: list[tuple[float, ...]] = []
+    offered: list[list[tuple[float, float]]] = []
+    acting: list[str] = []
+    subject: tuple[Limits, float, Mapping[str, float]] | None = None
+    earlier, proposed = 0, False
+    for logged in read_log(files, damaged):
+        limits, period = limits_in(logged.header), period_in(logged.header)
+        targets = logged.tick.telemetry.targets_seconds
+        if limits is None or period is None or not min(targets.values()) > 0.0:  # nothing was ever read
+            continue
+        if max(targets.values()) >= NO_TARGET_SECONDS:  # `target: auto` before its first guess
+            continue
+        now = (limits, period, targets)
+        if now != subject:
+            earlier += len(rows)
+            load, rows, offered, subject, acting = LoggedLoad(), [], [], now, []
+        load.observe(logged)
+        header, proposed = logged.header, TARGET_PROPOSED in logged.tick.telemetry.counters
+        shield = profile_in(logged.header) or shield
+        if (policy := printable(logged.tick.policy)) not in acting:
+            acting.append(policy)
+        rows.append(_row(logged, limits))
+        offered.append(_offered(logged.tick.telemetry))
+    if subject is None:
+        raise CheckFailed("no tick here says what host it is of, and has a target")
+    limits, period, targets = subject
+    target_seconds = min(targets.values())
+    wall, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
+    each = [_shares(*of_lc) for of_lc in np.array(offered, float).transpose(1, 2, 0)]
+    most_rps = each[0][1] if len(each) == 1 else ASSUMED_RPS  # a request of one LC is none of another's
+    # Of several it is the load of whichever is nearest its own maximum. `fmax` leaves out what is missing.
+    loads = np.fmax.reduce([shares for shares, _ in each])
+    record = HostRecord(
+        limits=limits,
+        tick_seconds=period,
+        target_seconds=target_seconds,
+        quantile_ratio=quantile_ratio,
+        max_load_rps=most_rps,
+        own_cpus=float(limits.exclusive_cpus) if own_cpus is None else own_cpus,
+        weight=Weight.of(least=limits.least_weight),
+        offered_rps=loads * most_rps,
+        tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
+        lc_cpus=lc_cpus,
+        be_cpus=be_cpus,
+        quota_cpus=quota,
+        cpuset_cpus=cpuset,
+        frozen=frozen > 0.0,
+    )
+    return AdviceData(
+        record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier,
+        header.get("workloads"), proposed,
+    )  # fmt: skip
+
+
+def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
+    tick, telemetry = logged.tick, logged.tick.telemetry
+    latency, before = telemetry.latency_ratio, logged.tick.before
+    tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
+    lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
+    cpuset = min(before.cpuset_cpus, limits.cpus)
+    latency = math.nan if latency is None else latency
+    missed = math.nan if telemetry.missed is None else float(telemetry.missed)
+    allowed = (before.quota_cpus, cpuset, before.frozen)
+    return (tick.wall_seconds, tail, latency, missed, lc_cpus, be_cpus, *allowed)
+
+
+def _offered(telemetry: Telemetry) -> list[tuple[float, float]]:
+    """Requests a second and share of the maximum, of each LC."""
+    lcs = telemetry.lcs.values()
+    return [(number_or_nan(offered_rps(lc.counters)), number_or_nan(lc.load_ratio)) for lc in lcs]
+
+
+def _shares(rate: Array, ratio: Array) -> tuple[Array, float]:
+    """Loads of an LC as shares of one maximum, and that maximum.
+
+    Not as the log has them: where the maximum is learned, its shares are of another one from tick to tick.
+    """
+    known = np.isfinite(rate) & (ratio > 0.0)
+    most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
+    return np.where(np.isfinite(rate), rate / most_rps, ratio), most_rps
+
+
 HOSTS = 60
 """Simulated hosts that the advice is from."""
 
@@ -214,168 +379,3 @@ def _worst(watched: AdviceData, missed: Array) -> tuple[Stretch, ...]:
     ]
     ranked = sorted(stretches, key=lambda one: -one.missed_percent * one.seconds)
     return tuple(one for one in ranked if one.missed_percent >= LEAST_PERCENT)[:WORST]
-
-
-ASSUMED_RPS = 1000.0
-"""Maximum load where the log has the load as a share only: what is advised hardly depends on it."""
-
-MOST_TICKS, PIECES = 3600, 24
-"""Of a longer log so many ticks are lived through again, in so many pieces: of a day all would take half an hour. Few
-pieces meet a load that comes again and again always in the same places."""
-
-SETTLE_TICKS = 30
-"""Ticks at the start of a later piece that do not count: its load has jumped there, which the host's never did."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdviceData:
-    """A log of one host; arrays of shape (ticks,), NaN where something is not known.
-
-    Attributes:
-        acting: Policies that acted, in order.
-        shield: The last one in force; None where nothing says.
-        max_loads: What the log says of each LC's maximum load, learned as `slo.max_load_rps: auto` does.
-        load_ratio: Share of the LC's maximum, as the shield saw it.
-        latency_ratio: The latency that counts, by the target.
-        missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
-        workloads: Who LC and BE are; None where the log does not say.
-        proposed: The target is one that rlctl proposed, as nobody told one.
-        earlier_ticks: Ticks before these, left out because they are of another host, period or target.
-    """
-
-    record: HostRecord
-    acting: tuple[str, ...]
-    shield: Profile | None
-    max_loads: tuple[MaxLoad, ...]
-    wall_seconds: Array
-    load_ratio: Array
-    latency_ratio: Array
-    missed: Array
-    earlier_ticks: int = 0
-    workloads: Mapping[str, Any] | None = None
-    proposed: bool = False
-
-    @property
-    def hours(self) -> float:
-        """Length of all ticks together, gaps left out."""
-        return len(self.wall_seconds) * self.record.tick_seconds / 3600.0
-
-    @property
-    def alone(self) -> Flags:
-        """Ticks in which BE had its minimum at most."""
-        return self.record.frozen | (self.record.quota_cpus <= self.record.limits.min_quota_cpus)
-
-    @property
-    def lived(self) -> NDArray[np.intp]:
-        """Numbers of the ticks that are lived through again, in order: all, or of a long log MOST_TICKS in pieces."""
-        return spread(len(self.load_ratio), MOST_TICKS, PIECES)
-
-    @property
-    def counted(self) -> Flags:
-        """Which of the ticks `lived` count, in the same shape: all but the first SETTLE_TICKS of each later piece."""
-        ticks = self.lived
-        counts = np.ones(len(ticks), np.bool_)
-        for start in np.flatnonzero(np.diff(ticks) > 1) + 1:
-            counts[start : start + SETTLE_TICKS] = False
-        return counts
-
-
-def watched(
-    files: Iterable[Path],
-    damaged: Callable[[Damage], None],
-    *,
-    own_cpus: float | None,
-    quantile_ratio: float,
-) -> AdviceData:
-    """Read the ticks under the log's last host and target.
-
-    Args:
-        own_cpus: CPUs of BE's on which the LC never runs; None takes what the log says.
-        quantile_ratio: The quantile that the target is about, which no log says.
-
-    Raises:
-        CheckFailed: No tick says what host it is of.
-        ConfigError: Too few of them have load, latency and the LC's CPU time.
-    """
-    load, shield = LoggedLoad(), None
-    header: Mapping[str, Any] = {}
-    rows: list[tuple[float, ...]] = []
-    offered: list[list[tuple[float, float]]] = []
-    acting: list[str] = []
-    subject: tuple[Limits, float, Mapping[str, float]] | None = None
-    earlier, proposed = 0, False
-    for logged in read_log(files, damaged):
-        limits, period = limits_in(logged.header), period_in(logged.header)
-        targets = logged.tick.telemetry.targets_seconds
-        if limits is None or period is None or not min(targets.values()) > 0.0:  # nothing was ever read
-            continue
-        if max(targets.values()) >= NO_TARGET_SECONDS:  # `target: auto` before its first guess
-            continue
-        now = (limits, period, targets)
-        if now != subject:
-            earlier += len(rows)
-            load, rows, offered, subject, acting = LoggedLoad(), [], [], now, []
-        load.observe(logged)
-        header, proposed = logged.header, TARGET_PROPOSED in logged.tick.telemetry.counters
-        shield = profile_in(logged.header) or shield
-        if (policy := printable(logged.tick.policy)) not in acting:
-            acting.append(policy)
-        rows.append(_row(logged, limits))
-        offered.append(_offered(logged.tick.telemetry))
-    if subject is None:
-        raise CheckFailed("no tick here says what host it is of, and has a target")
-    limits, period, targets = subject
-    target_seconds = min(targets.values())
-    wall, tail, latency, missed, lc_cpus, be_cpus, quota, cpuset, frozen = np.array(rows, float).T
-    each = [_shares(*of_lc) for of_lc in np.array(offered, float).transpose(1, 2, 0)]
-    most_rps = each[0][1] if len(each) == 1 else ASSUMED_RPS  # a request of one LC is none of another's
-    # Of several it is the load of whichever is nearest its own maximum. `fmax` leaves out what is missing.
-    loads = np.fmax.reduce([shares for shares, _ in each])
-    record = HostRecord(
-        limits=limits,
-        tick_seconds=period,
-        target_seconds=target_seconds,
-        quantile_ratio=quantile_ratio,
-        max_load_rps=most_rps,
-        own_cpus=float(limits.exclusive_cpus) if own_cpus is None else own_cpus,
-        weight=Weight.of(least=limits.least_weight),
-        offered_rps=loads * most_rps,
-        tail_seconds=np.where(tail > 0.0, tail * target_seconds, np.nan),
-        lc_cpus=lc_cpus,
-        be_cpus=be_cpus,
-        quota_cpus=quota,
-        cpuset_cpus=cpuset,
-        frozen=frozen > 0.0,
-    )
-    return AdviceData(
-        record, tuple(acting), shield, tuple(load.loads.values()), wall, loads, latency, missed, earlier,
-        header.get("workloads"), proposed,
-    )  # fmt: skip
-
-
-def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
-    tick, telemetry = logged.tick, logged.tick.telemetry
-    latency, before = telemetry.latency_ratio, logged.tick.before
-    tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
-    lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
-    cpuset = min(before.cpuset_cpus, limits.cpus)
-    latency = math.nan if latency is None else latency
-    missed = math.nan if telemetry.missed is None else float(telemetry.missed)
-    allowed = (before.quota_cpus, cpuset, before.frozen)
-    return (tick.wall_seconds, tail, latency, missed, lc_cpus, be_cpus, *allowed)
-
-
-def _offered(telemetry: Telemetry) -> list[tuple[float, float]]:
-    """Requests a second and share of the maximum, of each LC."""
-    lcs = telemetry.lcs.values()
-    return [(number_or_nan(offered_rps(lc.counters)), number_or_nan(lc.load_ratio)) for lc in lcs]
-
-
-def _shares(rate: Array, ratio: Array) -> tuple[Array, float]:
-    """Loads of an LC as shares of one maximum, and that maximum.
-
-    Not as the log has them: where the maximum is learned, its shares are of another one from tick to tick.
-    """
-    known = np.isfinite(rate) & (ratio > 0.0)
-    most_rps = float(np.median(rate[known] / ratio[known])) if known.any() else ASSUMED_RPS
-    return np.where(np.isfinite(rate), rate / most_rps, ratio), most_rps

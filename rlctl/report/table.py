@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
-from rlctl.bench.comparison import Aggregate, Comparison, Difference, aggregate, compare, improvement
+from rlctl.bench.comparison import Bootstrapped, Comparison, Difference, aggregate, compare, improvement
 from rlctl.bench.intervals import Estimate, span
 from rlctl.bench.rounds import LiveRounds, lowest_qos
 from rlctl.bench.score import Score, SimOutcome
@@ -168,7 +168,7 @@ def aggregate_rows(results: Sequence[SimOutcome], baseline: str) -> Rows:
     return rows
 
 
-def _aggregate_cells(one: Aggregate, decimals: int) -> tuple[str, str]:
+def _aggregate_cells(one: Bootstrapped, decimals: int) -> tuple[str, str]:
     return f"{one.value:.{decimals}f}", span(one.bootstrap95, f".{decimals}f", "-", "-")
 
 
@@ -195,7 +195,7 @@ def round_rows(result: LiveRounds, baselines: Sequence[str]) -> Rows:
 def _pair_cells(one: Comparison | None) -> tuple[str, ...]:
     if one is None:
         return "-", "-"
-    ratio = f", x {one.be_ratio.ratio:.2f}" if math.isfinite(one.be_ratio.ratio) else ""
+    ratio = f", x {one.be_ratio.value:.2f}" if math.isfinite(one.be_ratio.value) else ""
     cells = [f"{_starred(each, 1)} ({_ends(each.t95, 1)})" for each in one.differences.values()]
     return cells[0], cells[1] + ratio
 
@@ -216,7 +216,7 @@ def _paired_row(one: Comparison) -> tuple[str, ...]:
         (_starred(difference, decimals), _ends(difference.t95, decimals), _ends(difference.bootstrap95, decimals))
         for difference, decimals in zip(one.differences.values(), (2, 2, 1), strict=True)
     )
-    ratio = one.be_ratio.ratio
+    ratio = one.be_ratio.value
     return (
         one.manager,
         *qos,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from rlctl.bench.comparison import bca_interval, paired_difference, ratio_of_means
+from rlctl.bench.comparison import Comparison, bca_interval, paired_difference, ratio_of_means
 
 
 def test_the_t_interval_by_hand():
@@ -57,14 +57,14 @@ def test_common_random_numbers_find_what_unpaired_ones_cannot():
 def test_ratio_by_hand_is_certain():
     other = np.array([1.0, 2.0, 3.0, 6.0])
     ratio = ratio_of_means(2.5 * other, other)
-    assert ratio.ratio == pytest.approx(2.5)
+    assert ratio.value == pytest.approx(2.5)
     assert ratio.bootstrap95 == pytest.approx((2.5, 2.5))
 
 
 def test_a_baseline_without_be_work_has_no_ratio():
     ratio = ratio_of_means(np.array([5.0, 6.0]), np.zeros(2))
-    assert math.isnan(ratio.ratio)
-    assert ratio.as_json() == {"ratio": None, "bootstrap95": [None, None]}
+    assert math.isnan(ratio.value)
+    assert Comparison("m", {}, ratio).as_json() == {"be_throughput_ratio": {"ratio": None, "bootstrap95": [None, None]}}
 
 
 def test_one_seed_is_certain_of_nothing():
