@@ -37,6 +37,7 @@ from rlctl.envs.testbed.services import Memcached
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.report.page import render
 from scripts.studies.bench import operators
+from tests.soak.judging import free_port
 
 IDLE_RATIOS, STEPS = (0.0, 0.07, 0.2), 6
 LEVELS = (0.2, 0.4, 0.6, 0.8)
@@ -173,7 +174,7 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     ]
     for name in args.services.split(","):
         with tempfile.TemporaryDirectory() as text, operators.three_groups(apart=False) as groups:
-            service = SERVICES[name](("127.0.0.1", operators.free_port()))
+            service = SERVICES[name](("127.0.0.1", free_port()))
             try:
                 service.start(Launcher(Path(text)))
                 service.ready()

@@ -33,7 +33,8 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.workload import Weight
 from rlctl.report.page import render
-from scripts.studies.bench.operators import free_port, remove_with_all
+from scripts.studies.bench.operators import remove_with_all, spinning
+from tests.soak.judging import free_port
 
 LAYOUTS = {
     "siblings": ("lc", ["be"], []),
@@ -43,7 +44,6 @@ LAYOUTS = {
 }
 """The LC's group, BE's, and others'."""
 
-SPIN = [sys.executable, "-S", "-c", "while True: pass"]
 RLCTL = [sys.executable, "-m", "rlctl"]
 START_SECONDS = 300.0
 _SHARE = re.compile(r"^rlctl_be_effective_share (\S+)", re.MULTILINE)
@@ -61,22 +61,6 @@ def groups(names: list[str]) -> Iterator[dict[str, Group]]:
     finally:
         for group in reversed(made.values()):
             remove_with_all(group)
-
-
-@contextlib.contextmanager
-def busy(members: list[Group], cpu: int) -> Iterator[None]:
-    """A process that spins in each group, all on one CPU."""
-    jobs = [subprocess.Popen(SPIN) for _ in members]
-    for job, group in zip(jobs, members, strict=True):
-        group.attach(job.pid)
-        # Afterwards: before Linux 6.2 a task that comes into a cpuset has all of its CPUs.
-        os.sched_setaffinity(job.pid, {cpu})
-    try:
-        yield
-    finally:
-        for job in jobs:
-            job.kill()
-            job.wait()
 
 
 def share(lc: Group, be: list[Group], seconds: float) -> float:
@@ -162,7 +146,9 @@ def run(args: argparse.Namespace) -> tuple[dict[str, object], int]:
     for name, (lc, be, others) in LAYOUTS.items():
         with tempfile.TemporaryDirectory() as text, groups([lc, *be, *others]) as made:
             members = [made[one] for one in be]
-            with busy([made[lc], *members], max(os.sched_getaffinity(0))):
+            with contextlib.ExitStack() as stack:
+                for group in (made[lc], *members):  # all on one CPU
+                    stack.enter_context(spinning(group, [max(os.sched_getaffinity(0))]))
                 found = measure(made[lc], members, args.seconds, Path(text))
                 said = words(made[lc], members, Path(text))
         figures[name] = {**found, **said}

@@ -23,7 +23,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -47,6 +46,7 @@ from rlctl.envs.testbed.services import Memcached, Nginx, Postgres
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import Weight
 from rlctl.report.page import render
+from tests.soak.judging import free_port
 
 WARM = "warm"
 MODES = ("none", "weight", "rlctl", WARM)
@@ -180,8 +180,9 @@ def spinning(group: Group, cpus: Sequence[int]) -> Iterator[None]:
     """Best-effort work that takes all the CPU time that it gets."""
     jobs = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in cpus]
     for job in jobs:
-        os.sched_setaffinity(job.pid, cpus)
         group.attach(job.pid)
+        # Afterwards: before Linux 6.2 a task that comes into a cpuset has all of its CPUs.
+        os.sched_setaffinity(job.pid, cpus)
     try:
         yield
     finally:
@@ -375,9 +376,3 @@ class Cell:
             if own + doubt < by_weight:
                 misses.append(f"QoS {100.0 * (own - by_weight):.0f} +{100.0 * doubt:.0f}")
         return misses
-
-
-def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])

@@ -38,7 +38,8 @@ from rlctl.envs.testbed.network.link import CLIENT_ADDRESS, HOST_ADDRESS, LC_POR
 from rlctl.envs.testbed.workloads import LcProgram
 from rlctl.envs.workload import SLO
 from rlctl.report.page import render
-from scripts.studies.bench.operators import SERVICES, free_port
+from scripts.studies.bench.operators import SERVICES
+from tests.soak.judging import free_port
 
 LINK, JITTER = "nginx, link", "nginx, jitter"
 RATES = {
