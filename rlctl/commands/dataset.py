@@ -96,7 +96,7 @@ def _open_recorded(args: argparse.Namespace) -> Iterator[Recording]:
     with progress(len(grounds), "kinds of run") as done:
         for ground in grounds:
             yield record(ground, managers, args.explore, args.seed)
-            done(ground.name)
+            done(ground.course.name)
 
 
 def _grounds(args: argparse.Namespace) -> Iterator[RecordingPlan]:

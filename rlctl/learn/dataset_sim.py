@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.seeds import training
 from rlctl.envs.telemetry import Telemetry
+from rlctl.learn.plan import course_of
 from rlctl.learn.transitions import TransitionBuilder, TransitionStep, recording_of_builders
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
@@ -41,14 +43,16 @@ RUN_SEED = 1 << 18
 """Whose training seeds recordings take, with their own added: far from those of training runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingPlan(Course):
+@dataclass(frozen=True, slots=True)
+class RecordingPlan:
     """One kind of host and load to record on.
 
     Attributes:
+        policy: Makes a manager by its name.
         work: What BE's work is worth by a violation to those who learn on such hosts.
     """
 
+    course: Course
     seeds: tuple[int, ...]
     policy: Callable[[str], Policy]
     absent: tuple[str, ...] = ()
@@ -61,69 +65,46 @@ def grounds_of_scenarios(
     """A ground for each scenario, `most_seconds` long at most, on the first training seeds and its time scale."""
     for one in scenarios:
         seconds = min(one.duration_seconds, most_seconds or one.duration_seconds)
-
-        def policy(name: str, scenario: SimScenario = one) -> Policy:
-            return policy_for(name, scenario)
-
-        yield RecordingPlan(
-            name=one.name,
-            host=one.host(),
-            load=one.load_model,
-            weight=one.be.weight,
-            safety=safety.scale_time(one.time_scale),
-            vary=one.vary,
-            seeds=tuple(training(number) for number in range(seeds)),
-            ticks=round(seconds / one.tick_seconds),
-            policy=policy,
-            tick_seconds=one.tick_seconds,
-        )
+        course = course_of(one, safety, round(seconds / one.tick_seconds))
+        yield RecordingPlan(course, tuple(map(training, range(seeds))), partial(policy_for, scenario=one))
 
 
 def grounds_of_hosts(hosts: Hosts, count: int, seed: int) -> Iterator[RecordingPlan]:
     """A ground for each kind, `count` hosts in all, spread by the shares; another seed meets other hosts."""
     first = first_seed(RUN_SEED + seed % RUN_SEED, count)
     for kind, number in present(hosts, count):
-        yield RecordingPlan(
-            name=kind.name,
-            host=kind.host(),
-            load=training_load,
-            weight=kind.weight,
-            safety=kind.shield(),
-            vary=True,
-            seeds=tuple(range(first, first + number)),
-            ticks=hosts.episode_steps + 1,
-            policy=catalogue.build,
-            absent=kind.absent,
-            work=kind.work,
-        )
+        ticks, seeds = hosts.episode_steps + 1, tuple(range(first, first + number))
+        course = Course(kind.name, kind.host(), training_load, kind.weight, ticks, safety=kind.shield(), vary=True)
+        yield RecordingPlan(course, seeds, catalogue.build, kind.absent, kind.work)
 
 
 def record(ground: RecordingPlan, managers: Sequence[str], explore: float, seed: int) -> Recording:
     """Let each manager drive hosts of a ground, taking a neighbouring move in a share `explore` of the ticks."""
-    told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": ground.ticks}
+    course = ground.course
+    told = {"managers": list(managers), "explore": explore, "seed": seed, "seeds": ground.seeds, "ticks": course.ticks}
     digest = _digest(ground, told)
     keys = ground.seeds * len(managers)
     batch = SimBatch(
-        ground.host, keys, ground.load, ground.ticks, ground.tick_seconds, vary=ground.vary, weight=ground.weight
+        course.host, keys, course.load, course.ticks, course.tick_seconds, vary=course.vary, weight=course.weight
     )
     dice = np.random.default_rng(int(digest[:16], 16))
     recorded = [_Recorded(ground, name, batch.limits, explore, dice) for name in managers for _ in ground.seeds]
-    for _ in range(ground.ticks):
+    for _ in range(course.ticks):
         batch.step()
         each = zip(recorded, batch.telemetry(), batch.allocations, strict=True)
         batch.apply([one.step(telemetry, current) for one, telemetry, current in each])
     return recording_of_builders(
         [one.builder for one in recorded],
-        ground.tick_seconds,
+        course.tick_seconds,
         kind="simulator",
-        name=ground.name,
+        name=course.name,
         sha256=digest,
-        host=ground.host.name,
-        host_digest=ground.host.digest,
-        weight=ground.weight,
+        host=course.host.name,
+        host_digest=course.host.digest,
+        weight=course.weight,
         work=ground.work,
-        shield=ground.safety.name if ground.safety else "",
-        shield_digest=ground.safety.digest if ground.safety else "",
+        shield=course.safety.name if course.safety else "",
+        shield_digest=course.safety.digest if course.safety else "",
         absent=ground.absent,
     )
 
@@ -179,8 +160,9 @@ class _Recorded:
         self._name, self._limits = manager, limits
         self._absent = readings_without(ground.absent)
         self._policy = _Exploring(ground.policy(manager), explore, dice)
-        shield = Shield(ground.safety, limits) if ground.safety else None
-        self._runner = PolicyRunner(self._policy, shield, limits, ground.tick_seconds, strict=True, learns=True)
+        course = ground.course
+        shield = Shield(course.safety, limits) if course.safety else None
+        self._runner = PolicyRunner(self._policy, shield, limits, course.tick_seconds, strict=True, learns=True)
         self._runner.start()
 
     def step(self, telemetry: Telemetry, current: Allocation) -> Allocation:
@@ -210,13 +192,14 @@ class _Recorded:
 
 def _digest(ground: RecordingPlan, told: Mapping[str, object]) -> str:
     """Over everything that a run follows from but the code."""
+    course = ground.course
     of_ground = {
-        "name": ground.name,
-        "host": ground.host.digest,
-        "weight": ground.weight,
-        "shield": ground.safety.digest if ground.safety else "",
-        "vary": ground.vary,
-        "tick_seconds": ground.tick_seconds,
+        "name": course.name,
+        "host": course.host.digest,
+        "weight": course.weight,
+        "shield": course.safety.digest if course.safety else "",
+        "vary": course.vary,
+        "tick_seconds": course.tick_seconds,
         "absent": ground.absent,
     }
     return hashlib.sha256(json.dumps({**of_ground, **told}, sort_keys=True).encode()).hexdigest()

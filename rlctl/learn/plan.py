@@ -28,7 +28,7 @@ from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import YAML, Strict, load_model
-from rlctl.safety.profile import DEFAULT, load_profile
+from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
 LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib")
 
@@ -223,23 +223,24 @@ def courses_of(
     Args:
         copied: Where the file of a host that a scenario names is now.
     """
-    shield, courses = options.shield, []
+    safety, courses = load_profile(options.shield), []
     for scenario in map(sim_scenario, options.scenarios):
         ticks = round(min(scenario.duration_seconds, most_seconds) / scenario.tick_seconds)
         here = scenario.model_copy(update={"profile": copied(scenario.profile)})
-        courses.append(course_of(here, shield, ticks))
-    for host in map(load_host, options.profiles):
-        safety = load_profile(shield)
-        courses.append(Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety))
+        courses.append(course_of(here, safety, ticks))
+    courses += [
+        Course(host.name, host, training_load, Weight.MINIMUM, round(most_seconds), 1.0, safety)
+        for host in map(load_host, options.profiles)
+    ]
     require_distinct([course.name for course in courses])
     return tuple(courses)
 
 
-def course_of(scenario: SimScenario, shield: str | None, ticks: int | None = None) -> Course:
-    """A scenario of so many ticks, or its own, to score policies on, under a shield that follows its time scale."""
-    safety = load_profile(shield).scale_time(scenario.time_scale) if shield else None
+def course_of(scenario: SimScenario, safety: Profile | None, ticks: int | None = None) -> Course:
+    """A scenario of so many ticks, or its own, to run policies on, under a shield that follows its time scale."""
+    scaled = safety.scale_time(scenario.time_scale) if safety else None
     host, load, weight, ticks = scenario.host(), scenario.load_model, scenario.be.weight, ticks or scenario.ticks
-    return Course(scenario.name, host, load, weight, ticks, scenario.tick_seconds, safety, scenario.vary)
+    return Course(scenario.name, host, load, weight, ticks, scenario.tick_seconds, scaled, scenario.vary)
 
 
 def live_testbed(asked: TrainingOptions, lags: tuple[int, ...] = LAGS) -> LiveTestbed | None:

@@ -41,7 +41,7 @@ from rlctl.envs.sim.seeds import evaluation
 from rlctl.learn.plan import TrainingOptions, course_of, new_plan
 from rlctl.log.progress import say
 from rlctl.report.page import render
-from rlctl.safety.profile import DEFAULT
+from rlctl.safety.profile import DEFAULT, load_profile
 from scripts.studies.jobs import TrainingJob, train
 
 YARDSTICKS = ("feedforward", "ppo")
@@ -144,7 +144,7 @@ class Stopwatch:
 
 def run(asked: argparse.Namespace) -> tuple[Any, int]:
     """Score the yardsticks, learn, and score what is learned."""
-    courses = [course_of(sim_scenario(name), DEFAULT) for name in JUDGED]
+    courses = [course_of(sim_scenario(name), load_profile(DEFAULT)) for name in JUDGED]
     kind = validation_seed if asked.validation else evaluation
     scores = Scores(courses, [kind(number) for number in range(asked.seeds)])
     yardsticks = {name: scores.of_manager(name) for name in YARDSTICKS}

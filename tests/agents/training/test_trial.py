@@ -51,7 +51,7 @@ def test_a_trial_agrees_with_the_benchmark(name, vary, shielded, monkeypatch):
     weight = scenario.be.weight
     monkeypatch.setattr(sim_run, "policy_for", lambda *_: HandMade(shielded))
     benched = simulate(SimTask(scenario, scenario.host(), "hand-made", SEEDS, weight, profile)).values
-    course = course_of(scenario, "responsive" if shielded else None)
+    course = course_of(scenario, load_profile("responsive") if shielded else None)
     trial = score(course, logits, SEEDS, LAGS)
     assert np.array_equal(trial.qos_percent, benched["qos_guarantee_percent"])
     assert np.array_equal(trial.be_percent, benched["be_throughput_percent"])

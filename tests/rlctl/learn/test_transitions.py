@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rlctl.agents import catalogue
+from rlctl.agents.training.trial import Course
 from rlctl.bench.scenarios import load_scenario
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
@@ -252,19 +253,10 @@ def test_garbage_between_ticks_ends_no_export(recorded):
     assert sum(map(len, found.episodes)) == 18
 
 
-def ground(**changes):
-    given = {
-        "name": "small",
-        "host": load_host("two-core-host"),
-        "load": training_load,
-        "weight": Weight.EQUAL,
-        "safety": SAFETY,
-        "vary": True,
-        "seeds": (5, 6),
-        "ticks": 60,
-        "policy": catalogue.build,
-    }
-    return RecordingPlan(**given | changes)
+def ground():
+    host = load_host("two-core-host")
+    course = Course("small", host, training_load, Weight.EQUAL, ticks=60, safety=SAFETY, vary=True)
+    return RecordingPlan(course, (5, 6), catalogue.build)
 
 
 def test_hosts_are_recorded_under_exploring_managers():
@@ -300,8 +292,9 @@ def test_recordings_take_training_seeds():
     scenario = load_scenario("two-core")
     grounds = [*grounds_of_scenarios([scenario], 3, SAFETY, 40.0), *grounds_of_hosts(load_hosts(), 20, seed=3)]
     assert all(kind_of(seed) is SeedKind.TRAINING for one in grounds for seed in one.seeds)
-    assert grounds[0].ticks == 40
+    assert grounds[0].course.ticks == 40
     blind = next(one for one in grounds if "cpi" in one.absent)
-    found = record(replace(blind, ticks=20, seeds=blind.seeds[:1]), ["feedforward"], 0.0, seed=0)
-    seen = record(replace(blind, ticks=20, seeds=blind.seeds[:1], absent=()), ["feedforward"], 0.0, seed=0)
+    short = replace(blind, course=replace(blind.course, ticks=20), seeds=blind.seeds[:1])
+    found = record(short, ["feedforward"], 0.0, seed=0)
+    seen = record(replace(short, absent=()), ["feedforward"], 0.0, seed=0)
     assert not np.array_equal(found.episodes[0].observations, seen.episodes[0].observations)
