@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.telemetry import Telemetry, Value
@@ -47,7 +49,7 @@ each_guard = pytest.mark.parametrize("guard", GUARDS, ids=lambda g: g.name)
 
 @each_guard
 def test_keeps_what_the_public_checks_ask(guard: Guard[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl.safety.conformance.RUNS", 6)
+    monkeypatch.setattr("rlctl.safety.conformance.RUNS", 2)
     assert not [f"{check}: {what}" for check, _, what in broken(CHECKS, guard) if what]
 
 
@@ -60,6 +62,41 @@ def test_guard_and_its_memory_are_immutable_and_comparable(guard: Guard[Any], ca
             setattr(guard, dataclasses.fields(guard)[0].name, None)  # type: ignore[arg-type]
     assert memory is None or isinstance(memory, tuple), "a memory is a NamedTuple, which nobody can change"
     assert repr(memory) == repr(guard.advance(guard.start(), calm(0.0)))  # NaN is not itself
+
+
+@each_guard
+@given(data=st.data())
+def test_guard_answers_to_anything_and_always_same(
+    data: st.DataObject,
+    guard: Guard[Any],
+    limits: Limits,
+    histories: st.SearchStrategy[list[Telemetry]],
+    allocations: st.SearchStrategy[Allocation],
+) -> None:
+    history, current = data.draw(histories), data.draw(allocations)
+    shield_like = [guard.start(), guard.start()]
+    for telemetry in history:
+        if telemetry.time_seconds - telemetry.time_seconds == 0.0:
+            shield_like = [guard.advance(memory, telemetry) for memory in shield_like]
+    first, second = (guard.bound(memory, history[-1], current, limits) for memory in shield_like)
+    assert repr(first) == repr(second)
+    assert first is None or (first.guard == guard.name and first.reason in Reason)
+
+
+@each_guard
+@given(data=st.data())
+def test_guard_never_asks_for_less_than_safe_allocation(
+    data: st.DataObject,
+    guard: Guard[Any],
+    limits: Limits,
+    histories: st.SearchStrategy[list[Telemetry]],
+    allocations: st.SearchStrategy[Allocation],
+) -> None:
+    """Were a bound below what the host can write, the plant could not carry the verdict out."""
+    current = limits.clip(data.draw(allocations))
+    for telemetry in data.draw(histories):
+        bound = guard.bound(guard.start(), telemetry, current, limits)
+        assert bound is None or limits.safe.at_most(bound.most)
 
 
 def test_names_are_unique_within_a_profile() -> None:
