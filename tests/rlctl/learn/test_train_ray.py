@@ -58,7 +58,7 @@ def test_what_goes_on_goes_on_where_it_was():
 def test_live_testbed_is_the_scenarios():
     asked = TrainingOptions(algorithm="dqn", live="live-nginx", explore=0.2)
     made = live_testbed(asked, (1, 0))
-    assert (made.name, made.bounds, made.lags) == ("live-nginx", Bounds(0.2, 0.5), (1, 0))
+    assert (made.scenario.name, made.bounds, made.lags) == ("live-nginx", Bounds(0.2, 0.5), (1, 0))
     assert live_testbed(TrainingOptions(algorithm="dqn"), (1, 0)) is None
     with pytest.raises(ConfigError, match="thesis runs in the simulator"):
         live_testbed(TrainingOptions(algorithm="dqn", live="thesis"), (1, 0))
