@@ -485,13 +485,9 @@ class SafeLevelMemory:
         usable_cpus, level = level_in_force(*current.numbers, limits.cpus)
         book_window(row, now_seconds, load, latency_ratio, be_cpus, usable_cpus, level, *periods)
 
-    def look_up(self, load: float, enough: float = ENOUGH, host: int = 0) -> Known:
-        """What is known of a load on a host, from all windows that say something of it.
-
-        Args:
-            enough: Windows that held, from which on a level counts as known.
-        """
-        return Known(*known_levels(self.rows[host], bin_of(load), enough))
+    def look_up(self, load: float) -> Known:
+        """What is known of a load on the first host, from all windows that say something of it."""
+        return Known(*known_levels(self.rows[0], bin_of(load), ENOUGH))
 
     def features(self, load: float, latency_ratio: float, host: int = 0) -> list[float]:
         """What a learned policy sees of a host, see `tell`."""

@@ -39,9 +39,9 @@ from rlctl.envs.features import (
 )
 from rlctl.envs.law import law
 from rlctl.envs.observation import LAGS, OLD_PERIODS, Observer, told_price
-from rlctl.envs.readings import Readings
+from rlctl.envs.readings import READING, Readings
 from rlctl.envs.reins import lc_goes_first
-from rlctl.envs.rows import ALLOCATION, LIMIT, READING
+from rlctl.envs.rows import ALLOCATION, LIMIT
 from rlctl.envs.telemetry import FEW_SAMPLES
 
 _SAME_SENSOR = {"cpu_per_request": ("stretch",)}

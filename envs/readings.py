@@ -7,7 +7,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from rlctl.envs.arrays import Array, Flags
-from rlctl.envs.rows import READING, READING_NAMES, Rows
+from rlctl.envs.rows import Rows
 
 
 class Readings(NamedTuple):
@@ -56,7 +56,7 @@ class Readings(NamedTuple):
     @classmethod
     def of(cls, rows: Rows) -> Self:
         """The columns of rows of READING, without a copy."""
-        return cls(*(rows[name] for name in READING_NAMES))
+        return cls(*(rows[name] for name in Readings._fields))
 
     @property
     def rows(self) -> Rows:
@@ -65,6 +65,10 @@ class Readings(NamedTuple):
         if whole is not None and whole.dtype == READING and all(column.base is whole for column in self):
             return whole
         rows = np.empty(len(self.lost), READING)
-        for name, column in zip(READING_NAMES, self, strict=True):
+        for name, column in zip(Readings._fields, self, strict=True):
             rows[name] = column
         return rows
+
+
+READING = np.dtype([(name, "?" if name == "lost" else "f8") for name in Readings._fields], align=True)
+"""As `Readings`, of one host."""

@@ -18,23 +18,6 @@ Row = np.void
 Rows = NDArray[np.void]
 """One row for each host, shape (n,)."""
 
-_TRUTH = {"lost": "?", "frozen": "?", "least_weight": "?"}
-
-READING_NAMES = (
-    "time_seconds", "target_seconds", "tail_latency_seconds", "oldest_request_seconds", "load_ratio", "samples", "lost",
-    "age_seconds", "cpi", "lc_cpu_seconds_per_request", "lc_cpus", "be_cpus", "host_cpus", "lc_pressure_ratio",
-    "lc_run_delay_ratio", "be_work_rate", "true_latency_seconds", "rein", "be_used_ratio",
-    "fell_ratio",
-)  # fmt: skip
-
-
-def row_type(*names: str) -> np.dtype[np.void]:
-    """A row of numbers of these names; those of truth values are so."""
-    return np.dtype([(name, _TRUTH.get(name, "f8")) for name in names], align=True)
-
-
-READING = row_type(*READING_NAMES)
-"""As `Readings`, of one host."""
 
 ALLOCATION = np.dtype([("quota_cpus", "f8"), ("cpuset_cpus", "i8"), ("frozen", "?")], align=True)
 """As `Allocation`."""

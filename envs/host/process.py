@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 
 PROC = Path("/proc")
 

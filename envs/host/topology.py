@@ -26,8 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
-from rlctl.envs.host.decode import text_of
+from rlctl.envs.host.decode import format_cpus, parse_cpus, text_of
 
 SYS = Path("/sys")
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from rlctl.envs.arrays import Array
 from rlctl.envs.law import compiled, law
-from rlctl.envs.readings import Readings
+from rlctl.envs.readings import READING, Readings
 from rlctl.envs.reins import FELL, OTHERS, REINS, USE, Rein
-from rlctl.envs.rows import READING, READING_NAMES, Row, Rows
+from rlctl.envs.rows import Row, Rows
 from rlctl.envs.sim.physics import Window
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 
@@ -151,7 +151,7 @@ def _tell_hosts(
     counted = readings["load_ratio"] * constants["max_load_rps"], done_rps, window.watts, window.others_ratio
     rows = zip(readings.tolist(), *(column.tolist() for column in counted), strict=True)
     return [
-        _tell_host(dict(zip(READING_NAMES, reading, strict=True)), offered, done, watts, others, tick_seconds)
+        _tell_host(dict(zip(READING.names or (), reading, strict=True)), offered, done, watts, others, tick_seconds)
         for reading, offered, done, watts, others in rows
     ]
 

@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 from rlctl.envs.reins import Rein
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.whole_file import write_whole

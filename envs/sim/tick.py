@@ -24,8 +24,9 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.law import compiled, law
 from rlctl.envs.observations import ObserverRows, VectorObserver, see_hosts
+from rlctl.envs.readings import READING
 from rlctl.envs.reward import RewardTerms, pay
-from rlctl.envs.rows import ALLOCATION, READING, Row, Rows
+from rlctl.envs.rows import ALLOCATION, Row, Rows
 from rlctl.envs.sim.noise import places
 from rlctl.envs.sim.physics import BLOCK, CHANNELS, ORDER, PERIOD, WINDOW, Window, step_block
 from rlctl.envs.sim.plant import SimBatch

@@ -17,7 +17,7 @@ from rlctl.envs.closing import Closing
 from rlctl.envs.errors import RlctlError, TestbedError
 from rlctl.envs.host import launch_barrier
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cpulist import MOST_CPUS
+from rlctl.envs.host.decode import MOST_CPUS
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.janitor import Janitor
 

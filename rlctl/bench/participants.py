@@ -23,7 +23,8 @@ from rlctl.envs.errors import ConfigError, PolicyError
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
-from rlctl.log.record import Tick, write_ticks
+from rlctl.log.kept import write_ticks
+from rlctl.log.record import Tick
 from rlctl.safety.profile import Profile
 
 CORE_STEPPED = frozenset({"prm-eris", "prm-thesis", "prm-hybrid", "heracles", "parties"})

@@ -24,7 +24,8 @@ from rlctl.envs.sim import seeds
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.workload import Weight
-from rlctl.log.record import MemoryRecorder, Tick
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tick
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import Profile, load_shield
 

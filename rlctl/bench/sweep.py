@@ -19,7 +19,7 @@ from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.experience import HOLD_RATIO
 from rlctl.envs.host.cgroup.values import PERIOD_US
-from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.decode import format_cpus
 from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.reins import USE, Rein
 from rlctl.envs.sim import seeds

@@ -29,8 +29,9 @@ from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
 from rlctl.envs.workload import Weight
+from rlctl.log.kept import MemoryRecorder
 from rlctl.log.progress import say
-from rlctl.log.record import MemoryRecorder, Tee, header_of
+from rlctl.log.record import Tee, header_of
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import FastGuard
 from rlctl.safety.profile import Profile

@@ -14,12 +14,11 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.participants import refuse_models
 from rlctl.bench.workforce import workforce
-from rlctl.commands.arguments import (
+from rlctl.commands.arguments import add_workloads, positive
+from rlctl.commands.options import (
     add_ray,
-    add_workloads,
     distinct_policies,
     distinct_profiles,
-    positive,
     positive_int,
     refuse_given,
     split_names,

@@ -14,11 +14,11 @@ from rlctl.bench.participants import left_out, no_idle_class, require_library
 from rlctl.bench.scenarios import changed, load_scenario, require_distinct, shipped_scenarios
 from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.commands import bench_runs, bench_verify
-from rlctl.commands.arguments import (
+from rlctl.commands.arguments import positive
+from rlctl.commands.options import (
     add_ray,
     distinct_policies,
     not_negative,
-    positive,
     positive_int,
     refuse_given,
     require_names,

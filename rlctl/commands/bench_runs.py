@@ -18,7 +18,7 @@ from rlctl.bench.sim_scenario import SimScenario
 from rlctl.bench.sweep import bench_sweep, needs_sweep
 from rlctl.bench.testbed import FRESH_SECONDS, LivePlan
 from rlctl.bench.workforce import Workforce, kept_at_signals, workforce
-from rlctl.commands.arguments import command_line
+from rlctl.commands.options import command_line
 from rlctl.commands.outputs import files_first, raise_early_end, write_json
 from rlctl.envs.sim.surface import outside
 from rlctl.envs.testbed.scenario import LiveScenario

@@ -193,12 +193,12 @@ def run_inspect(args: argparse.Namespace) -> int:
 def _memory(path: Path, args: argparse.Namespace) -> int:
     from rlctl.envs.errors import ConfigError, reading
     from rlctl.report.response import in_words
-    from rlctl.serve.memory import read_memory
+    from rlctl.serve.memory import MOST_BYTES, parse_memory
 
     if args.plot:
         raise ConfigError("--plot: a memory has no response surface; --json has its counts")
-    with reading(path):
-        host, learned = read_memory(path)
+    with reading(path), path.open("rb") as stream:
+        host, learned = parse_memory(path, stream.read(MOST_BYTES))
     if args.json:
         print(json.dumps({"host": host, "learned": learned}))
         return 0

@@ -13,7 +13,8 @@ from rlctl.agents.training.run_folder import code_version
 from rlctl.bench.participants import no_idle_class, refuse_models
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_scenario import SUITE, SimScenario
-from rlctl.commands.arguments import number, positive, positive_int, refuse_given, require_names
+from rlctl.commands.arguments import number, positive
+from rlctl.commands.options import positive_int, refuse_given, require_names
 from rlctl.commands.outputs import print_json
 from rlctl.envs.errors import ConfigError
 from rlctl.learn.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record

@@ -22,15 +22,8 @@ from rlctl.bench.score import SimOutcome
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sim_scenario import SUITE, SimScenario
 from rlctl.bench.workforce import kept_at_signals, workforce
-from rlctl.commands.arguments import (
-    distinct_policies,
-    distinct_profiles,
-    number,
-    positive,
-    positive_int,
-    require_names,
-    split_names,
-)
+from rlctl.commands.arguments import number, positive
+from rlctl.commands.options import distinct_policies, distinct_profiles, positive_int, require_names, split_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.log.progress import progress, say

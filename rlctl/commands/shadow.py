@@ -13,7 +13,8 @@ from pathlib import Path
 
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
-from rlctl.commands.arguments import distinct_policies, positive, positive_int, split_names
+from rlctl.commands.arguments import positive
+from rlctl.commands.options import distinct_policies, positive_int, split_names
 from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, print_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.replay import log_files

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import add_ray, command_line, number, positive, positive_int, refuse_given
+from rlctl.commands.arguments import number, positive
+from rlctl.commands.options import add_ray, command_line, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.log.progress import say

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rlctl.agents.training.rollouts.live_testbed import LiveWorker
 from rlctl.bench.scenarios import live_scenario
 from rlctl.bench.workforce import kept_at_signals
-from rlctl.commands.arguments import command_line, refuse_given
+from rlctl.commands.options import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, raise_early_end, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.testbed.session import Testbed

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rlctl.agents.training.offline.dataset import DatasetFolder, Origin, dataset_folder, read, read_origin
 from rlctl.agents.training.recipe import OFFLINE, OfflineRecipe, recipe_file
-from rlctl.commands.arguments import command_line, refuse_given
+from rlctl.commands.options import command_line, refuse_given
 from rlctl.commands.outputs import check_outputs, write_json
 from rlctl.envs.errors import ConfigError
 from rlctl.learn.plan import VALIDATION_SEEDS, TrainingOptions, courses_of, new_folder, require_libraries

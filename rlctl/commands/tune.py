@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlctl.commands.arguments import add_ray, command_line, positive, positive_int, refuse_given
+from rlctl.commands.arguments import positive
+from rlctl.commands.options import add_ray, command_line, positive_int, refuse_given
 from rlctl.commands.outputs import add_json, check_outputs, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError, require_installed
 from rlctl.envs.whole_file import write_whole

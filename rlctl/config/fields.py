@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rlctl.envs.host.cpulist import MOST_CPUS, parse_cpus
+from rlctl.envs.host.decode import MOST_CPUS, parse_cpus
 from rlctl.envs.yaml_edge import Strict
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,7 +32,6 @@ from rlctl.envs.telemetry import (
     Reading,
     Telemetry,
 )
-from rlctl.envs.ticklog import encode_line
 from rlctl.log.writer import LogWriter
 from rlctl.safety.shield import Shield
 from rlctl.safety.symptoms import Alarm, Sign
@@ -119,20 +118,6 @@ class Recorder(Protocol):
         ...
 
 
-class MemoryRecorder:
-    """Appends every tick to its list `ticks`; `header` is what the given function says at the first one."""
-
-    def __init__(self, header: Callable[[Tick], Mapping[str, object]] = lambda _: {}) -> None:
-        self.ticks: list[Tick] = []
-        self.header: Mapping[str, object] = {}
-        self._header_of = header
-
-    def write(self, tick: Tick) -> None:
-        """Append the tick to the list."""
-        self.header = self.header or self._header_of(tick)
-        self.ticks.append(tick)
-
-
 class Tee:
     """Hands each tick to several recorders, in order."""
 
@@ -150,14 +135,6 @@ class TickLog(LogWriter[Tick]):
 
     def __init__(self, path: Path, most_bytes: int = 16 << 20, keep: int = 4) -> None:
         super().__init__(path, tick_as_json, most_bytes, keep)
-
-
-def write_ticks(path: Path, ticks: Iterable[Tick], header: Mapping[str, object] | None = None) -> None:
-    """Write a whole run as a tick log, under its header where there is one."""
-    with path.open("wb") as file:
-        if header:
-            file.write(encode_line(header))
-        file.writelines(encode_line(tick_as_json(tick)) for tick in ticks)
 
 
 def tick_as_json(tick: Tick) -> dict[str, Any]:

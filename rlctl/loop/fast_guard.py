@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -66,10 +66,9 @@ class FastGuard:
         slos: Mapping[str, SLO],
         most_false_alarms: int,
         lease: Lease | None = None,
-        clock: Callable[[], float] = time.monotonic,
         people: People | None = None,
     ) -> None:
-        self._plant, self._lease, self._clock, self._people = plant, lease, clock, people
+        self._plant, self._lease, self._people = plant, lease, people
         self._slos = dict(slos)
         self._signs = {name: Symptoms(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
@@ -90,7 +89,7 @@ class FastGuard:
 
     def begin(self, verdict: Allocation) -> None:
         """A period begins under a verdict that has been written."""
-        self._verdict, self._begun_seconds = verdict, self._clock()
+        self._verdict, self._begun_seconds = verdict, time.monotonic()
         self._alarm: Alarm | None = None
         self._held: Allocation | None = None
 
@@ -156,7 +155,7 @@ class FastGuard:
         self._held = self._held or self._plant.current
         error = self._write(self._plant.limits.safe)
         after = seen_seconds - self._begun_seconds
-        self._alarm = Alarm(sign, detail, after, self._clock() - seen_seconds, error, lc)
+        self._alarm = Alarm(sign, detail, after, time.monotonic() - seen_seconds, error, lc)
         if seen_seconds - self._told_seconds.get(sign, -QUIET_SECONDS) >= QUIET_SECONDS:
             self._told_seconds[sign] = seen_seconds
             log.info("inner guard: %s", self._alarm)

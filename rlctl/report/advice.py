@@ -20,7 +20,7 @@ from rlctl.agents.batch_policies import batch_policy
 from rlctl.agents.batch_runner import BatchPolicyRunner
 from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import VectorLimits
-from rlctl.envs.arrays import Array, Flags, gaps_filled
+from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.replay import Damage
@@ -379,3 +379,11 @@ def _worst(watched: AdviceData, missed: Array) -> tuple[Stretch, ...]:
     ]
     ranked = sorted(stretches, key=lambda one: -one.missed_percent * one.seconds)
     return tuple(one for one in ranked if one.missed_percent >= LEAST_PERCENT)[:WORST]
+
+
+def gaps_filled(values: Array) -> Array:
+    """Values in which each NaN is the last number before it, or the first of all; at least one must be known."""
+    known = np.isfinite(values)
+    last = np.maximum.accumulate(np.where(known, np.arange(len(values)), 0))
+    filled: Array = np.where(np.isfinite(values[last]), values[last], values[known][0])
+    return filled

@@ -18,7 +18,7 @@ from rlctl.bench.score import LiveRun, SimOutcome
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.run_metrics import METRICS
 from rlctl.envs.whole_file import write_json, write_whole
-from rlctl.log.record import write_ticks
+from rlctl.log.kept import write_ticks
 from rlctl.report.figures import png, svg
 from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, csv_text, html_page, latex, markdown, render
 from rlctl.report.plots import draw_by_load, draw_live_run, draw_pareto, draw_windows, estimates_of, styles

@@ -233,11 +233,10 @@ class AutoTargets:
         home: Path | None,
         limits: Limits,
         told: Callable[[str, TargetProposal, bool], object],
-        clock: Callable[[], float] = time.time,
         *,
         dry_run: bool = False,
     ) -> None:
-        self._limits, self._told, self._clock = limits, told, clock
+        self._limits, self._told = limits, told
         self._path = None if home is None else home / TARGETS
         self._waiting: set[str] = set()  # LCs of which it was said that they have no latency
         self._of = {name: _identity(lc) for name, lc in config.lcs.items() if lc.slo.target_milliseconds == "auto"}
@@ -283,7 +282,7 @@ class AutoTargets:
                 continue
             # A period that the fast guard cut was neither held nor free.
             known = watch.proposal
-            watch.observe(lc, held=held and not tick.cut, free=free and not tick.cut, wall_seconds=self._clock())
+            watch.observe(lc, held=held and not tick.cut, free=free and not tick.cut, wall_seconds=time.time())
             if watch.proposal is not None and watch.proposal is not known:
                 # A first guess is not kept: a restart has its block of windows again.
                 if watch.done:

@@ -79,7 +79,7 @@ class HostMemory:
         if self._path is None:
             return
         try:
-            learned, there = self._read(self._path)
+            there, learned = self._read(self._path)
             kept = learned.get(learner.name)
             # On a guessed host only learners count that say themselves what they are about.
             if kept is None or (self._guessed and not _says_of_what(kept)):
@@ -116,9 +116,9 @@ class HostMemory:
         if self._path is None or not any(learned.values()):
             return
         try:
-            before, there = self._read(self._path)
+            there, before = self._read(self._path)
         except (OSError, ConfigError):
-            before, there = {}, self._host
+            there, before = self._host, {}
         # Of another host nothing is carried over, except what does not depend on the host.
         if not self._guessed and self._list_changes(there):
             before = {name: kept for name, kept in before.items() if _says_of_what(kept)}
@@ -138,19 +138,17 @@ class HostMemory:
         """What of the host is not as in the file."""
         return sorted(key for key in there.keys() | self._host.keys() if there.get(key) != self._host.get(key))
 
-    def _read(self, path: Path) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """By name what was known, the latest last, and of what host; nothing of this one without a file.
+    def _read(self, path: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
+        """Of what host something was known, and by name what, the latest last; nothing of this one without a file.
 
         Raises:
             ConfigError: It is no such file.
             OSError: It cannot be read.
         """
         try:
-            text = read_own(path, MOST_BYTES)
+            return parse_memory(path, read_own(path, MOST_BYTES))
         except FileNotFoundError:
-            return {}, self._host
-        there, learned = _parse(path, text)
-        return learned, there
+            return self._host, {}
 
 
 def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
@@ -208,18 +206,8 @@ def _state_of(learner: Learner) -> Mapping[str, Any]:
         return {}
 
 
-def read_memory(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The host that a file is of, wherever somebody has it, and by name what was learned of that host.
-
-    Raises:
-        ConfigError: It is no file of this kind.
-        OSError: It cannot be read.
-    """
-    with path.open("rb") as stream:
-        return _parse(path, stream.read(MOST_BYTES))
-
-
-def _parse(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+def parse_memory(path: Path, text: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The host that a file is of, and by name what was learned of it; ConfigError: it is no file of this kind."""
     try:
         plain = json.loads(text)
         host, learned = plain["host"], plain["learned"]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rlctl.envs.host.cgroup.kernel import Identity
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 
 PAGE_BYTES = 4096
 V1_UNLIMITED_BYTES = 0x7FFFFFFFFFFFF000

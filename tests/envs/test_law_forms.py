@@ -40,9 +40,10 @@ from rlctl.envs.level_counts import (
     write_anew,
 )
 from rlctl.envs.observation import told_price
+from rlctl.envs.readings import READING
 from rlctl.envs.reins import CPU, DISK, LINK, lc_goes_first, level_used, share_of_disk, share_of_link, weigh
 from rlctl.envs.reward import judge_latency, reward_of
-from rlctl.envs.rows import ALLOCATION, LIMIT, READING, plain_row, row_of
+from rlctl.envs.rows import ALLOCATION, LIMIT, plain_row, row_of
 from rlctl.envs.sim.elementary import cosine_and_sine, exponential, logarithm, power
 from rlctl.envs.sim.noise import key_of, normal_pair, places, uniform
 from rlctl.envs.sim.physics import CHANNELS, ORDER, PERIOD, WINDOW, Hosts, step_hosts

@@ -28,7 +28,7 @@ from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.cpulist import MOST_CPUS
+from rlctl.envs.host.decode import MOST_CPUS
 from rlctl.envs.host.probe import probe_machine
 from rlctl.envs.host.process import start_time
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive

@@ -16,7 +16,7 @@ from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.values import Quota, cpu_set, number, quota_of, table
-from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.decode import format_cpus
 from rlctl.envs.workload import Weight
 
 _POLL_SECONDS = 0.0005

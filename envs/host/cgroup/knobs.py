@@ -17,7 +17,7 @@ from rlctl.envs.errors import CgroupError, CgroupGone
 from rlctl.envs.host.cgroup.journal import COMPACT_ENTRIES, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, KernelFiles, refusal, refusing, whereabouts
 from rlctl.envs.host.cgroup.schemata import Schemata
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 from rlctl.envs.host.network.interface import is_interface
 
 _log = logging.getLogger(__name__)

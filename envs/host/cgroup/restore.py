@@ -24,7 +24,7 @@ from rlctl.envs.host.cgroup.journal import (
 from rlctl.envs.host.cgroup.kernel import Kernel, KernelFiles, refusal, whereabouts
 from rlctl.envs.host.cgroup.knobs import is_made_class, kind_of, own_value
 from rlctl.envs.host.cgroup.locks import other_holder, unmark
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 from rlctl.envs.host.network import interface
 from rlctl.envs.host.network.interface import is_interface
 

@@ -18,7 +18,7 @@ from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.driver import IDLE, CpuDriver
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.values import Quota
-from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.decode import format_cpus
 
 Knob = Quota | frozenset[int] | bool | int
 """A value of one of a group's knobs."""

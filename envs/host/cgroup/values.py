@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlctl.envs.allocation import UNLIMITED
 from rlctl.envs.errors import CgroupError
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 
 # Default period. The same share in a 100-ms period burns in one burst and doubles the LC's p95 (measured, nginx).
 PERIOD_US = 10_000

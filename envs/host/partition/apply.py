@@ -17,7 +17,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.cgroup.v1 import CpusetV1
 from rlctl.envs.host.cgroup.values import Quota
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 from rlctl.envs.host.partition import record
 from rlctl.envs.host.partition.moving import Choice, Left, Mover
 from rlctl.envs.host.partition.platform import Platform

@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 from rlctl.envs.host.partition.record import HOST, MDEV
 from rlctl.envs.host.topology import SYS, CpuPlace, memory_nodes, numa_nodes, read_topology
 from rlctl.envs.yaml_edge import Strict, load_yaml, shipped_or_own, validate

@@ -26,7 +26,7 @@ from rlctl.envs.host.cgroup.group import tree
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, StateLock, boot_id, load, sync_directory
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.restore import put_back
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 from rlctl.envs.host.process import affinity, read_task
 
 FOLDER = "partition"

@@ -154,9 +154,9 @@ def one_number(unit: float, what: str) -> Parse:
 class Gauge:
     """A number in a kernel file; `most` is the largest growth per second that physics allows, see `Rate`."""
 
-    def __init__(self, path: Path, parse: Parse, most: float = math.inf, *, follow_name: bool = True) -> None:
+    def __init__(self, path: Path, parse: Parse, most: float = math.inf) -> None:
         self.path = path
-        self._file = KernelFile(path, follow_name=follow_name)
+        self._file = KernelFile(path)
         self._parse = parse
         self._rate = Rate(most)
 

@@ -42,7 +42,8 @@ from rlctl.envs.testbed.services import Nginx
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import Trace, constant
 from rlctl.envs.workload import Weight
-from rlctl.log.record import MemoryRecorder, Tee, Tick
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tee, Tick
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import FastGuard
 from rlctl.report.page import render

@@ -35,7 +35,7 @@ from rlctl.agents.training.training_run import TrainingStatus
 from rlctl.agents.training.trial import Course, Trial, frozen, score, score_policy
 from rlctl.bench.scenarios import sim_scenario
 from rlctl.bench.sim_scenario import JUDGED
-from rlctl.commands.arguments import positive_int
+from rlctl.commands.options import positive_int
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.sim.seeds import evaluation
 from rlctl.learn.plan import TrainingOptions, course_of, new_plan

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from rlctl.bench.workforce import kept_at_signals
 from rlctl.commands import Command
-from rlctl.commands.arguments import number, positive_int, require_names
+from rlctl.commands.arguments import number
+from rlctl.commands.options import positive_int, require_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import ConfigError, PermissionMissing
 from rlctl.envs.host.cgroup.values import MAX_PERIOD_US, PERIOD_US
-from rlctl.envs.host.cpulist import parse_cpus
+from rlctl.envs.host.decode import parse_cpus
 from rlctl.log.progress import progress, say
 from scripts.studies.mixes.config import MeasureConfig, load_measure
 from scripts.studies.mixes.measurement import Measurement, estimated_seconds, run_all, sides_by_cell, trials

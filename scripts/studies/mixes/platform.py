@@ -8,7 +8,7 @@ from pathlib import Path
 from rlctl.envs.applications import CpuCluster
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
-from rlctl.envs.host.cpulist import format_cpus
+from rlctl.envs.host.decode import format_cpus
 from rlctl.envs.host.partition.platform import load_platform
 from rlctl.envs.host.partition.record import MDEV
 from rlctl.envs.host.topology import SYS, read_topology

@@ -11,7 +11,8 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.bench.participants import refuse_models
 from rlctl.bench.workforce import kept_at_signals
-from rlctl.commands.arguments import positive, positive_int, split_names
+from rlctl.commands.arguments import positive
+from rlctl.commands.options import positive_int, split_names
 from rlctl.commands.outputs import add_json, check_outputs, files_first, raise_early_end, write_json
 from rlctl.envs import whole_file
 from rlctl.envs.errors import ConfigError

@@ -28,7 +28,8 @@ from rlctl.envs.testbed.janitor import Janitor
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.session import out_of_the_way
 from rlctl.envs.workload import SLO
-from rlctl.log.record import MemoryRecorder, Tick
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tick
 from rlctl.loop.control import Controller
 from rlctl.loop.stopping import Request
 from rlctl.safety.shield import Shield

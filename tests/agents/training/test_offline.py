@@ -27,7 +27,7 @@ from rlctl.envs.reward import WORK
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.profile import load_profile as load_profile_of_host
 from rlctl.envs.workload import Weight
-from rlctl.log.record import MemoryRecorder
+from rlctl.log.kept import MemoryRecorder
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 
 
 @given(st.frozensets(st.integers(0, 8191)))

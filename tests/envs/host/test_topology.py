@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.errors import ConfigError, HostError
-from rlctl.envs.host.cpulist import format_cpus, parse_cpus
+from rlctl.envs.host.decode import format_cpus, parse_cpus
 from rlctl.envs.host.topology import cpu_order, exclusive_cpus, read_topology, require_online
 
 Cpus = frozenset[int]

@@ -11,7 +11,7 @@ pytest.importorskip("sb3_contrib", reason="needs rlctl[train]")
 from rlctl.agents.training.live.bounded import Bounds
 from rlctl.agents.training.run_folder import begin
 from rlctl.cli import main
-from rlctl.commands.arguments import command_line
+from rlctl.commands.options import command_line
 from rlctl.envs.errors import ConfigError
 from rlctl.learn.plan import TrainingOptions, live_testbed, new_plan
 

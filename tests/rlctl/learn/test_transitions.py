@@ -23,7 +23,7 @@ from rlctl.envs.workload import Weight
 from rlctl.learn.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.learn.dataset_sources import recording_of
 from rlctl.learn.transitions import LONGEST, Cut, TransitionBuilder, TransitionStep, censored
-from rlctl.log.record import write_ticks
+from rlctl.log.kept import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from rlctl.envs.allocation import UNLIMITED, Allocation
 from rlctl.envs.applications import Placement
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.log.kept import MemoryRecorder, write_ticks
 from rlctl.log.reader import LoggedTick, read_log
-from rlctl.log.record import MemoryRecorder, Tee, Tick, TickLog, tick_as_json, write_ticks
+from rlctl.log.record import Tee, Tick, TickLog, tick_as_json
 from rlctl.log.why import Nearest, TickPlace, in_plain_words, shares_in_words
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict

@@ -17,7 +17,7 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, CgroupGone, HostError, PolicyError
 from rlctl.envs.telemetry import Missing, Value, Why, worst_of
-from rlctl.log.record import MemoryRecorder
+from rlctl.log.kept import MemoryRecorder
 from rlctl.loop.control import Controller
 from rlctl.loop.failsafe import FAILURES_IN_A_ROW
 from rlctl.safety.memory_guards import MemoryPressureGuard

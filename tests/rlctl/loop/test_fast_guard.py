@@ -12,7 +12,8 @@ from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.poller import HostSample, LcSample
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why, worst_of
 from rlctl.envs.workload import SLO
-from rlctl.log.record import MemoryRecorder, Tee
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tee
 from rlctl.loop.control import Controller
 from rlctl.loop.fast_guard import HOUR_SECONDS, FastGuard
 from rlctl.safety.profile import load_profile

@@ -10,7 +10,8 @@ from rlctl.config.serve import SloSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.observation import MOST_PRICE
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, worst_of
-from rlctl.log.record import MemoryRecorder, Tee
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tee
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

@@ -20,7 +20,8 @@ from rlctl.commands.operator import ask
 from rlctl.config.sections import ScheduleEntry
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing
-from rlctl.log.record import MemoryRecorder, Tee
+from rlctl.log.kept import MemoryRecorder
+from rlctl.log.record import Tee
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

@@ -14,7 +14,7 @@ from rlctl.envs.allocation import Limits
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Value
-from rlctl.log.record import MemoryRecorder
+from rlctl.log.kept import MemoryRecorder
 from rlctl.loop.control import Controller
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
