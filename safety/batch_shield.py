@@ -1,7 +1,7 @@
 """The shield of n hosts at once, for training, fleets and trials: the guards' own laws in a loop over hosts.
 
 Host by host it answers as `Shield` does, over any history of readings. It takes no guards of your own. It leaves out
-the guards of `rlctl.safety.memory_guards` and `rlctl.safety.gates`: a simulated host has none of their readings, so
+the guards of `rlctl.safety.memory_guards` and `gates.Overrun`: a simulated host has none of their readings, so
 they never object.
 """
 

@@ -6,12 +6,9 @@ import argparse
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from rlctl.envs.host.cgroup.journal import STATE_DIR
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
