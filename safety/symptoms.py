@@ -24,11 +24,15 @@ LEAST_JUDGED, MOST_RECENT_SECONDS = 8, 1.0
 LEAST_LATE = 5
 """Fewer late requests are no sign, however few there are in all."""
 
-SLOW_RATIO, LEAST_SLOW = 0.25, 3
-"""Of the target, what a request takes in a queue that grows; and so many, where as few are slow as may be late."""
+SLOW_RATIO = 0.25
+"""Of the target, what a request takes in a queue."""
 
 USUAL_REQUESTS = 500
-"""So many tell how many are slow as a rule: of an LC with requests of two kinds always some are."""
+"""So many tell how long requests take as a rule, and how many are slow: of an LC with two kinds always some are."""
+
+GROWN, LEAST_GROWN_RATIO = 3.0, 0.05
+"""A request that takes so many times what requests take as a rule, and so much of the target, may be the first of a
+queue: worth another look soon. On a link whose rate halves the queue reaches the target within two looks."""
 
 OLD_SECONDS = 0.015
 """For so long, two looks, an outstanding request older than the target is one slow request; then it is a sign."""
@@ -43,7 +47,8 @@ class Sign(StrEnum):
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
     late as well the two may be close to each other, else they are of the usual distance. One look will do where all
     requests that ended since the one before took half the target: a queue, for before a pause all is well. Where hardly
-    any is slow as a rule half of both will do: a queue reaches the other half before BE is held."""
+    any is slow as a rule a request of half the target will do, after two that took longer than usual, the first not
+    longest (behind a pause it is): a queue reaches the other half before BE is held."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
@@ -78,19 +83,21 @@ class Symptoms:
     """The signs of one LC, and what of its last looks they take to be known.
 
     Attributes:
-        near: At the last look there was no sign, but one may come. The oldest outstanding request was older than half
-            the target, or half as many were late as would be one. Another look soon is worth it.
+        near: At the last look there was no sign, but one may come: a queue may begin to grow, or half as many were late
+            as would be one. Another look soon is worth it.
     """
 
     def __init__(self, slo: SLO) -> None:
         self._target_seconds = slo.target_seconds
         # Half way from what the quantile allows, which a healthy LC may have all the time, to all of them.
         self._late_ratio = 1.0 - 0.5 * slo.quantile
-        # Time of a look, its late and slow requests, all of them.
-        self._recent: deque[tuple[float, int, int, int]] = deque()
+        # Time of a look, its late requests, all of them.
+        self._recent: deque[tuple[float, int, int]] = deque()
         # The first and the last look of a row at which a request was old.
         self._old_seconds = math.inf, -math.inf
         self._slow_usually, self._may_be_late = 1.0, 1.0 - slo.quantile
+        self._usual_seconds = slo.target_seconds
+        self._ended: tuple[float, ...] = ()  # the last two
         self.near = False
 
     def observe(self, now_seconds: float, newest: Newest, *, waits: bool) -> dict[Sign, str]:
@@ -102,30 +109,33 @@ class Symptoms:
         target, milliseconds = self._target_seconds, f"{self._target_seconds * 1e3:g} ms"
         signs = {}
         late, slow = (sum(one > bar for one in newest.latencies) for bar in (target, SLOW_RATIO * target))
-        self._recent.append((now_seconds, late, slow, len(newest.latencies)))
-        usual = self._slow_usually = (USUAL_REQUESTS * self._slow_usually + slow) / (
-            USUAL_REQUESTS + len(newest.latencies)
-        )
-        total = sum(look[3] for look in self._recent)
+        self._recent.append((now_seconds, late, len(newest.latencies)))
+        known = USUAL_REQUESTS + len(newest.latencies)
+        usual = self._slow_usually = (USUAL_REQUESTS * self._slow_usually + slow) / known
+        took_seconds = sum(min(one, target) for one in newest.latencies)
+        self._usual_seconds = (USUAL_REQUESTS * self._usual_seconds + took_seconds) / known
+        total = sum(look[2] for look in self._recent)
         while self._recent[0][0] <= now_seconds - RECENT_SECONDS and (
-            total - self._recent[0][3] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
+            total - self._recent[0][2] >= LEAST_JUDGED or self._recent[0][0] <= now_seconds - MOST_RECENT_SECONDS
         ):
-            total -= self._recent.popleft()[3]
-        late, slow = sum(look[1] for look in self._recent), sum(look[2] for look in self._recent)
+            total -= self._recent.popleft()[2]
+        late = sum(look[1] for look in self._recent)
         oldest, hardly = newest.oldest_seconds or 0.0, usual <= self._may_be_late
-        queue = min(newest.latencies, default=0.0) > (SLOW_RATIO if hardly else 0.5) * target
+        self._ended = (*self._ended, *newest.latencies)[-2:]
+        queue = min(newest.latencies or self._ended, default=0.0) > (SLOW_RATIO if hardly else 0.5) * target
+        bar = max(GROWN * self._usual_seconds, LEAST_GROWN_RATIO * target)
+        grown, last = len(self._ended) == 2 and min(self._ended) > bar, max(oldest, *newest.latencies[-1:], 0.0)
         # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
-            long = hardly and queue and oldest > 0.5 * target and slow >= LEAST_SLOW
+            long = hardly and grown and oldest > 0.0 and last > 0.5 * target and last >= self._ended[0]
         else:
             long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
             self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
         if long:
-            signs[Sign.OLDEST] = (
-                f"{oldest * 1e3:.1f} ms, {'in a queue' if queue else f'above {milliseconds} at two looks'}"
-            )
+            why = "in a queue" if queue or oldest <= target else f"above {milliseconds} at two looks"
+            signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, {why}"
         if late >= LEAST_LATE and late > self._late_ratio * total:
             signs[Sign.LATE] = f"{late} of the last {total} above {milliseconds}"
         if (newest.tail_seconds or 0.0) > target:
@@ -133,6 +143,5 @@ class Symptoms:
         if waits:
             signs[Sign.PRESSURE] = "it waits for CPUs"
         many = late >= 2 and late > 0.5 * self._late_ratio * total
-        grows = bool(newest.latencies) and min(oldest, newest.latencies[-1]) > SLOW_RATIO * target
-        self.near = not signs and (oldest > 0.5 * target or grows or many)
+        self.near = not signs and (last > bar or oldest > 0.5 * target or many)
         return signs

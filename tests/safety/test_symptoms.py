@@ -88,15 +88,20 @@ def test_sudden_queue_shows_at_half_the_target():
     assert seen(quick, slow, apart_seconds=0.005) == {Sign.OLDEST}
     assert seen(slow, slow, slow, apart_seconds=0.005) == set()
     assert seen(quick, Newest([0.004, 0.0005] * 600), slow, apart_seconds=0.005) == set(), "requests of two kinds"
-    assert seen(quick, Newest([0.004] * 2, oldest_seconds=0.006)) == set()
-    assert seen(quick, Newest([0.0005, 0.004, 0.004, 0.005], oldest_seconds=0.006)) == set()
-    assert seen(quick, Newest([0.004, 0.004, 0.005], oldest_seconds=0.004)) == set()
+    assert seen(quick, Newest([0.0005, 0.003, 0.003], oldest_seconds=0.006)) == {Sign.OLDEST}
+    assert seen(quick, Newest([0.0005, 0.003], oldest_seconds=0.006)) == set(), "one alone is slow"
+    assert seen(quick, Newest([0.007, 0.006], oldest_seconds=0.004)) == set(), (
+        "what a pause left, the first the longest"
+    )
+    assert seen(quick, Newest([0.003, 0.003], oldest_seconds=0.004)) == set()
+    assert seen(quick, Newest([0.003, 0.006]), NOTHING) == set(), "all have ended"
 
 
 def test_queue_that_grows_is_looked_at_soon():
-    for newest, near in (([0.0005, 0.004], True), ([0.004, 0.0005], False), ([], False)):
+    for newest, near in (([0.0005, 0.003], True), ([0.003, 0.0005], False), ([], False)):
         signs = Symptoms(GOAL)
-        signs.observe(0.0, Newest(newest, oldest_seconds=0.003), waits=False)
+        signs.observe(0.0, Newest([0.0005] * 20_000), waits=False)
+        signs.observe(0.0, Newest(newest, oldest_seconds=0.001), waits=False)
         assert signs.near is near
 
 
@@ -119,7 +124,7 @@ def test_request_nearing_target_brings_close_looks():
 def test_late_requests_bring_a_close_look():
     signs = Symptoms(GOAL)
     for late, near in ((1, False), (7, True), (20, False)):
-        found = signs.observe(0.1 * late, Newest([GOOD] * 18 + [LATE] * late), waits=False)
+        found = signs.observe(0.1 * late, Newest([LATE] * late + [GOOD] * 18), waits=False)
         assert (signs.near, bool(found)) == (near, late == 20)
 
 

@@ -239,7 +239,7 @@ def misses(tick: Tick) -> bool:
     return (slack := tick.telemetry.slack_ratio) is None or slack < 0.0
 
 
-def at_rest(bed: Testbed, scenario: LiveScenario, seconds: float) -> tuple[int, int, int]:
+def at_rest(bed: Testbed, scenario: LiveScenario, seconds: float, rein: Rein) -> tuple[int, int, int]:
     """Alarms, false ones among them, and missed windows while nothing changes."""
     ticks, guard, watch = MemoryRecorder(), inner_guard(bed), bed.plant.watch
     if watch is None:
@@ -247,8 +247,9 @@ def at_rest(bed: Testbed, scenario: LiveScenario, seconds: float) -> tuple[int, 
     started(bed, scenario, constant(LOW))
     watch.look = guard.look
     try:
-        rest_ratio = REST_RATIO * QUOTA[scenario.be.kind]
-        controller(bed, scenario, Tee(ticks, guard), guard, rest_ratio).run(seconds=STEP_SECONDS + seconds)
+        rest_ratio = REST_RATIO * QUOTA[scenario.be.kind] if rein is Rein.CPU else 1.0
+        with held_by(bed, scenario, rein):
+            controller(bed, scenario, Tee(ticks, guard), guard, rest_ratio).run(seconds=STEP_SECONDS + seconds)
     finally:
         watch.look = None
         bed.stop_be()
@@ -288,7 +289,7 @@ def declare(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> tuple[Any, int]:
     """Run, print the table."""
-    scenario = live_scenario(args.scenario)
+    scenario = calm = live_scenario(args.scenario)
     if scenario.be.kind not in QUOTA:
         raise ConfigError(f"{args.scenario}: its BE has no quota here that fits; there is: {', '.join(QUOTA)}")
     if args.rein == "link" and not scenario.link:
@@ -306,7 +307,8 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
             for row in rows[repeat % len(rows) :] + rows[: repeat % len(rows)]:
                 runs[row].append(one := overload(bed, scenario, row, log if row == "log" else None, Rein(args.rein)))
                 print(f"repeat {repeat + 1}, {row}: {one}", file=sys.stderr, flush=True)
-        alarms, false, rest_missed = at_rest(bed, scenario, args.rest)
+    with Testbed(calm, lambda line: print(line, file=sys.stderr, flush=True), nginx) as bed:
+        alarms, false, rest_missed = at_rest(bed, calm, args.rest, Rein(args.rein))
     found = [summary(row, runs[row]) for row in rows]
     titles = [name.removesuffix("_milliseconds").replace("_", " ") for name in found[0]]
     hour = 3600.0 / args.rest
