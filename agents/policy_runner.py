@@ -104,7 +104,7 @@ class PolicyRunner:
 
         Args:
             telemetry: This tick's readings; a new object for each tick.
-            cut: BE was taken down in the midst of the period before, by the inner guard.
+            cut: BE was taken down in the midst of the period before, by the fast guard.
 
         Raises:
             Exception: What a guard raised, or, where the runner is strict, the policy.

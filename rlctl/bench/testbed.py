@@ -336,7 +336,7 @@ def run_once(
     reined = bed.reins(service.reins) if policy.moves_reins else contextlib.nullcontext()
     with divide_resource(policy.name, scenario, bed), reined as reins, fast_guard(scenario, bed, shield) as guard:
         if guard:
-            controller.inner, controller.recorder = guard, Tee(recorder, guard)
+            controller.fast_guard, controller.recorder = guard, Tee(recorder, guard)
         ticks = lead + max(round((seconds or scenario.duration_seconds) / scenario.tick_seconds), 1)
         controller.run(ticks=ticks, between=begin)
         cpu_seconds, monotonic_seconds = begun

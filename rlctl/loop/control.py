@@ -73,7 +73,7 @@ class Controller:
         said: Answers what the service allows at most, for the shield: what people said, an error budget that is spent.
 
     Attributes:
-        inner: The guard between the ticks; None where there is none.
+        fast_guard: What answers a sign between the ticks; None where there is none.
         restore_state: Given the experience that a policy begins with, to go on with what was known of this host.
     """
 
@@ -95,7 +95,7 @@ class Controller:
         self.events = events
         self.shares = shares
         self._said = said
-        self.inner: FastGuard | None = None
+        self.fast_guard: FastGuard | None = None
         self.restore_state: Callable[[SafeLevelMemory], None] = lambda _: None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
@@ -163,8 +163,8 @@ class Controller:
         for rein in Rein:
             self.restore_state(self.runner.observer.experience_on(rein))
         self.plant.apply(start)
-        if self.inner:
-            self.inner.begin(start)
+        if self.fast_guard:
+            self.fast_guard.begin(start)
         # Renewed on both sides of the reset: it reads every sensor once, which may take long on a large host.
         self._renew(safe=True)
         self.plant.reset()
@@ -174,7 +174,7 @@ class Controller:
         """Run one control period; HostError: no write or no tick has come to its end for long, or the lease is lost."""
         begun = time.perf_counter()
         # 0. What was in force in the period that ends; with an alarm, what was in force before the fast guard cut it.
-        alarm, before = self.inner.end() if self.inner else (None, self.plant.current)
+        alarm, before = self.fast_guard.end() if self.fast_guard else (None, self.plant.current)
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()
         read = time.perf_counter()
@@ -196,8 +196,8 @@ class Controller:
         why_safe = fault or unwatched
         allowed = self._tighten(decision.verdict.allocation, why_safe)
         applied, failure = self._failsafe.apply(allowed)
-        if self.inner:
-            self.inner.begin(self.plant.limits.safe if failure else allowed)
+        if self.fast_guard:
+            self.fast_guard.begin(self.plant.limits.safe if failure else allowed)
         # 4. Record what was seen, asked for, allowed and read back.
         tick = Tick(
             index=self.totals.ticks,

@@ -131,9 +131,9 @@ class FastGuard:
         unheeded = frozenset(one for one, false in self._false.items() if len(false) >= self._most_false)
         for lc, sign in unheeded - self.unheeded:
             why = f"{self._most_false} false alarms in an hour"
-            log.warning("inner guard: %s: %s of LC %s is not heeded for now", why, sign, lc)
+            log.warning("fast guard: %s: %s of LC %s is not heeded for now", why, sign, lc)
         for lc, sign in self.unheeded - unheeded:
-            log.info("inner guard: %s of LC %s is heeded again", sign, lc)
+            log.info("fast guard: %s of LC %s is heeded again", sign, lc)
         self.unheeded = unheeded
 
     def _heed_people(self) -> None:
@@ -158,7 +158,7 @@ class FastGuard:
         self._alarm = Alarm(sign, detail, after, time.monotonic() - seen_seconds, error, lc)
         if seen_seconds - self._told_seconds.get(sign, -QUIET_SECONDS) >= QUIET_SECONDS:
             self._told_seconds[sign] = seen_seconds
-            log.info("inner guard: %s", self._alarm)
+            log.info("fast guard: %s", self._alarm)
 
     def _write(self, allocation: Allocation) -> str:
         """Write; why not, if that failed. The next tick writes again, and does what is to be done about it."""
@@ -168,6 +168,6 @@ class FastGuard:
                 return why
             self._plant.apply(allocation)
         except Exception as error:  # noqa: BLE001 - as in a tick
-            log.error("inner guard: write failed: %s", in_one_line(error))
+            log.error("fast guard: write failed: %s", in_one_line(error))
             return in_one_line(error)
         return ""

@@ -191,7 +191,7 @@ class Metrics(Collector):
         yield self._decision.family("rlctl_decision_duration_seconds", "Time to observe, decide and rule.")
         yield from self._own()
         yield from _spent(self._service.budgets)
-        text = "1 while the inner guard heeds a sign of every LC; 0 without it, and after too many false alarms."
+        text = "1 while the fast guard heeds a sign of every LC; 0 without it, and after too many false alarms."
         active = GaugeMetricFamily("rlctl_inner_sign_active", text, labels=["sign"])
         for sign in Sign:
             active.add_metric([sign], float(sign in self._service.heeded()))

@@ -205,11 +205,11 @@ class Service:
         if watch is None or not section.enabled:
             return
         slos = {name: lc.slo for name, lc in watch.lcs.items()}
-        inner = FastGuard(controller.plant, slos, section.most_false_alarms, self._lease, people=self._holds)
+        guard = FastGuard(controller.plant, slos, section.most_false_alarms, self._lease, people=self._holds)
         # The guard runs in the loop's own wait, so that it never writes beside a tick.
-        controller.inner, watch.look = inner, inner.look
-        controller.recorder = Tee(inner, controller.recorder)
-        log.info("inner guard looks at %s", watch)
+        controller.fast_guard, watch.look = guard, guard.look
+        controller.recorder = Tee(guard, controller.recorder)
+        log.info("fast guard looks at %s", watch)
 
     def _open_metrics(self, section: MetricsSection, opened: contextlib.ExitStack) -> None:
         """Metrics and their endpoint."""
@@ -220,7 +220,7 @@ class Service:
         controller, shield, plant = self._controller, self._shield, self._controller.plant
         figures = ServiceFigures(
             self._counts, self._budgets.each, lambda: self._starvation.starved,
-            lambda: controller.inner.heeded if controller.inner else (),
+            lambda: controller.fast_guard.heeded if controller.fast_guard else (),
         )  # fmt: skip
         described = controller.runner.policy.name, (shield.profile.name, shield.digest)
         self._metrics = Metrics(*described, plant.limits, plant.tick_seconds, figures)
@@ -250,8 +250,8 @@ class Service:
     def _take_target(self, lc: str, proposal: TargetProposal, stays: bool) -> None:
         """Hold an LC to a proposed target from the next tick on: what was learned under another one is forgotten."""
         self._host.set_target(lc, proposal.target_seconds)
-        if self._controller.inner is not None:
-            self._controller.inner.set_target(lc, proposal.target_seconds)
+        if self._controller.fast_guard is not None:
+            self._controller.fast_guard.set_target(lc, proposal.target_seconds)
         self._controller.runner.observer.forget()
         most = "; ".join(str(one) for one in self._host.learned if one.lc == lc)
         milliseconds = f"{1e3 * proposal.target_seconds:g}"

@@ -67,9 +67,9 @@ def guarded(plant, policy, *, most=12, lease=None, guard=True, shielded=False, p
     shield = Shield(load_profile("responsive"), plant.limits) if shielded else None
     loop = Controller(plant, policy, shield, MemoryRecorder(), lease)
     if guard:
-        loop.inner = FastGuard(plant, slos, most, lease, people=people)
-        plant.answer = loop.inner.look
-        loop.recorder = Tee(loop.inner, ticks := loop.recorder)
+        loop.fast_guard = FastGuard(plant, slos, most, lease, people=people)
+        plant.answer = loop.fast_guard.look
+        loop.recorder = Tee(loop.fast_guard, ticks := loop.recorder)
         loop.ticks = ticks.ticks
     else:
         loop.ticks = loop.recorder.ticks
@@ -136,7 +136,7 @@ def test_after_an_alarm_a_limit_frees_nobody(half):
     loop.run(ticks=1)
     plant.wait()
     people.most = Allocation(0.3, 2)
-    loop.inner.look(sample(0.12))
+    loop.fast_guard.look(sample(0.12))
     assert plant.current == LIMITS.safe
     assert people.heard == [LIMITS.safe]
 
@@ -188,8 +188,8 @@ def test_verdict_that_watchdog_overruled_is_not_written_again(half):
     plant = Watched()
     loop = guarded(plant, half, lease=a_lease())
     loop.run(ticks=1)
-    loop.inner._lease = a_lease(check="no tick completed for 9.0 s")
-    loop.inner.look(sample(web=LcSample(), foreign=True))
+    loop.fast_guard._lease = a_lease(check="no tick completed for 9.0 s")
+    loop.fast_guard.look(sample(web=LcSample(), foreign=True))
     assert plant.applied[-1] == LIMITS.safe
 
 
@@ -198,10 +198,10 @@ def test_nothing_is_written_where_originals_are_back(half):
     loop = guarded(plant, half, lease=a_lease())
     loop.run(ticks=1)
     before = list(plant.applied)
-    loop.inner._lease = a_lease(lost="somebody put the originals back")
-    loop.inner.look(sample(foreign=True))
+    loop.fast_guard._lease = a_lease(lost="somebody put the originals back")
+    loop.fast_guard.look(sample(foreign=True))
     assert plant.applied == before
-    assert "put the originals back" in loop.inner.end()[0].error
+    assert "put the originals back" in loop.fast_guard.end()[0].error
 
 
 def test_failed_write_is_told_and_next_tick_writes(half):
@@ -224,7 +224,7 @@ def test_unwritten_tick_leaves_only_safe_allocation_to_write(half):
     plant.refuses = True
     loop.tick()
     plant.refuses = False
-    loop.inner.look(sample(web=LcSample(), foreign=True))
+    loop.fast_guard.look(sample(web=LcSample(), foreign=True))
     assert plant.applied[-1] == LIMITS.safe
 
 
@@ -240,9 +240,9 @@ def test_what_another_program_holds_is_no_growing_ground(half):
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plant, "apply", overwritten)
-        loop.inner.look(sample(web=LcSample(), foreign=True))
-        loop.inner.look(sample(0.2))  # a sign after that makes it no freer
-    assert loop.inner.end()[1] == LIMITS.safe
+        loop.fast_guard.look(sample(web=LcSample(), foreign=True))
+        loop.fast_guard.look(sample(0.2))  # a sign after that makes it no freer
+    assert loop.fast_guard.end()[1] == LIMITS.safe
 
 
 def test_sign_often_wrong_is_not_heeded_an_hour(half, caplog):
@@ -254,7 +254,7 @@ def test_sign_often_wrong_is_not_heeded_an_hour(half, caplog):
     back = int(HOUR_SECONDS / minute)
     assert alarms == [1, 2, 3, back + 2, back + 3, back + 4], "three, and three more when those are over an hour ago"
     said = [text for text in caplog.messages if "is not heeded" in text]
-    assert said == ["inner guard: 3 false alarms in an hour: late-requests of LC web is not heeded for now"] * 2
+    assert said == ["fast guard: 3 false alarms in an hour: late-requests of LC web is not heeded for now"] * 2
 
 
 def test_alarm_in_missed_window_is_right(half):
@@ -286,15 +286,15 @@ def test_false_alarms_of_an_lc_are_its_own(half):
     loop.run(ticks=4)
     assert [tick.alarm and tick.alarm.lc for tick in loop.ticks] == [None, "web", None, "db"]
     assert [tick.false_alarm for tick in loop.ticks if tick.alarm] == [True, False]
-    assert loop.inner.heeded == {*Sign} - {Sign.PRESSURE}
+    assert loop.fast_guard.heeded == {*Sign} - {Sign.PRESSURE}
 
 
 def test_dry_run_says_what_it_would_do(half, caplog):
     plant = Watched({2: [sample()]})
     plant.actuator = SimpleNamespace(controls={"cpu", "cpuset", "freezer"}, plan=lambda _: ())
     loop = guarded(DryRun(plant), half, guard=False)
-    loop.inner = FastGuard(loop.plant, SLOS, 12)
-    plant.answer = loop.inner.look
+    loop.fast_guard = FastGuard(loop.plant, SLOS, 12)
+    plant.answer = loop.fast_guard.look
     with caplog.at_level("INFO"):
         loop.run(ticks=2)
     assert plant.applied == []

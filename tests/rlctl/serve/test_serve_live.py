@@ -286,7 +286,7 @@ def test_between_ticks_late_requests_hold_be(groups, tmp_path):
     assert alarms[0]["alarm"]["error"] == ""
     assert not alarms[0]["before"]["frozen"], "what was in force until then"
     assert "between  late-requests" in words
-    assert "inner guard looks at lc: jsonl" in process.err
+    assert "fast guard looks at lc: jsonl" in process.err
     assert knobs(folders) == before
 
 
