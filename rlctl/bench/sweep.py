@@ -275,11 +275,12 @@ def measured_table(path: Path, scenario: LiveScenario, max_load_rps: float) -> Q
 
 
 def bench_sweep(scenario: LiveScenario) -> Sweep:
-    """The sweep that a live benchmark begins with for `table`: of the loads that its trace brings."""
+    """The sweep that a live benchmark begins with for `table`: of its loads, on its link or disk if there is one."""
     rates = [scenario.trace.rate(float(second)) for second in range(round(scenario.duration_seconds) + 1)]
     low, high = max(min(rates), BEYOND_RATIO), min(max(rates) + BEYOND_RATIO, MOST_RATIO)
     loads = tuple(round(float(load), 3) for load in np.linspace(low, high, LIVE_LOADS))
-    return Sweep(scenario, tuple(dict.fromkeys(loads)), QUOTAS, LIVE_WINDOWS)
+    rein = Rein.LINK if scenario.link else Rein.DISK if scenario.disk else Rein.CPU
+    return Sweep(scenario, tuple(dict.fromkeys(loads)), QUOTAS, LIVE_WINDOWS, rein=rein)
 
 
 def swept_levels(scenario: LiveScenario, bed: Testbed) -> Levels:

@@ -9,6 +9,7 @@ from rlctl.agents.managers.table import Table
 from rlctl.bench.scenarios import load_scenario
 from rlctl.bench.sim_plan import SimPlan, run_sim
 from rlctl.bench.sweep import bench_sweep, held_levels, measured_levels, needs_sweep, simulated_levels
+from rlctl.envs.reins import Rein
 from rlctl.envs.sim.surface import Cell, MeasuredWindow
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.workload import Weight
@@ -75,6 +76,7 @@ def test_a_benchmark_sweeps_what_its_trace_brings():
     assert plan.loads[0] == pytest.approx(0.22)
     assert plan.loads[-1] == pytest.approx(0.85)
     assert plan.measuring_seconds < 360.0
+    assert [bench_sweep(load_scenario(name)).rein for name in ("live-nginx", "live-network", "live-disk")] == list(Rein)
     assert needs_sweep(("frozen", "table"), scenario)
     assert not needs_sweep(("frozen",), scenario)
     assert not needs_sweep(("table",), scenario.model_copy(update={"managers": {"table": {"file": "t.yaml"}}}))
