@@ -25,8 +25,7 @@ def link_rate(c: Row, seconds: float, tick_seconds: float, credit_bytes: float) 
     stepped = math.floor(seconds / c["link_step_seconds"]) % 2 == 1
     top = c["link_bytes_per_second"] * (c["link_step_ratio"] if stepped else 1.0)
     # A token bucket with a peak rate (RFC 2698): what flows beyond the base rate is paid for by credits.
-    base = c["link_bytes_per_second"] * c["link_base_ratio"]
-    return min(top, base + credit_bytes / tick_seconds)
+    return min(top, top * c["link_base_ratio"] + credit_bytes / tick_seconds)
 
 
 @law

@@ -139,7 +139,7 @@ class LinkConstants(Strict):
     """Burst that passes without delay: the token bucket's depth."""
     link_queue_bytes: float = Field(gt=0.0)
     """A full queue: the bucket's own limit, and what the senders' TCP adds when packets are lost."""
-    link_step_ratio: float = Field(1.0, gt=0.0, le=1.0)
+    link_step_ratio: float = Field(1.0, gt=0.0, le=4.0)
     """Rate in every second stretch of time, by the full rate; 1 is a constant rate."""
     link_step_seconds: float = Field(60.0, gt=0.0)
     """Length of such a stretch."""
