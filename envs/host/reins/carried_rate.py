@@ -26,17 +26,17 @@ FULL_RATIO = 0.95
 """Who sends so much of what all may has sent what there was room for, and shows that it is carried. It is also what is
 left of a rate that was a little too high."""
 
-STEP, DISK_STEP = 0.125, 0.0625
-"""Of a trial, on a link and on a disk. After the first one a link that is as it was is still full; the last one that
-held is near what it is."""
+STEP, LEAST_STEP, DISK_STEP = 0.125, 0.03, 0.0625
+"""Of a trial, on a link and on a disk. After the first one a link that is as it was is still full. Where one of more
+than ever fails the next comes as if that had been carried once, and is half as long, down to the least."""
 
 NEW_STEPS = 2.0
 """At once, of what never was too full: it may be many times what the first cut left of it."""
 
-LINK_SHARES = CARRIED_RATIO, STEP, math.inf
-DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
-"""Of what is carried: what all may send, the step of a trial, and how far one goes beyond the most. A disk is calm in
-one window and late in the next, when the others want more: there each step must hold for long."""
+LINK_SHARES = CARRIED_RATIO, STEP, LEAST_STEP, math.inf
+DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, DISK_STEP, 1.0 + DISK_STEP
+"""Of what is carried: what all may send, the first and the least step of a trial, and how far one goes beyond the most.
+A disk is calm in one window and late in the next, when the others want more: there each step must hold for long."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
 """Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
@@ -55,20 +55,23 @@ CUT_RATIO = 0.5
 CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
-    ("all_ratio", "f8"), ("step", "f8"), ("reach", "f8"),
+    ("all_ratio", "f8"), ("first_step", "f8"), ("least_step", "f8"), ("reach", "f8"), ("step", "f8"),
 ]  # fmt: skip
 """Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
 was never too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until
 now. What held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it
-ends. What `LINK_SHARES` has."""
+ends. What `LINK_SHARES` has, and the step of the next trial."""
 
 
 @law
-def begin_rate(rate: Any, most: float, is_new: bool, all_ratio: Any, step: Any, reach: Any) -> None:
+def begin_rate(
+    rate: Any, most: float, is_new: bool, all_ratio: Any, first_step: Any, least_step: Any, reach: Any
+) -> None:
     """A link or disk that was seen to carry so much; the shares are as in `LINK_SHARES`."""
     rate["most_bytes"] = rate["carried_bytes"] = most
     rate["is_new"], rate["rises"], rate["top_bytes"] = is_new, False, math.inf
-    rate["all_ratio"], rate["step"], rate["reach"] = all_ratio, step, reach
+    rate["all_ratio"], rate["reach"] = all_ratio, reach
+    rate["first_step"], rate["least_step"], rate["step"] = first_step, least_step, first_step
     rate["sent_bytes"] = rate["window_seconds"] = rate["calm_seconds"] = rate["sure_bytes"] = 0.0
     rate["wait_seconds"] = RETRY_SECONDS
 
@@ -103,6 +106,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
     if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
+        if carried > rate["most_bytes"]:
+            rate["step"] = max(0.5 * rate["step"], rate["least_step"])
         passed = sure if cut else max(sure, FULL_RATIO * sent)
         if not cut and carried >= rate["top_bytes"]:  # what was carried once was a little less
             rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * rate["top_bytes"]))
@@ -112,6 +117,7 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         passed = max(sent, CUT_RATIO * bound_of(rate))
     else:
         passed = (FLOODED_RATIO if flooded else 1.0) * sent
+        rate["step"] = rate["first_step"]  # it is another link
     rate["carried_bytes"], rate["is_new"] = max(min(carried, passed), LEAST_BYTES), False
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
@@ -135,7 +141,8 @@ def hold(rate: Any, calm: bool) -> None:
     rate["calm_seconds"] += rate["window_seconds"]
     rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
-    due_seconds = NEW_SECONDS if rate["is_new"] else wait if known else max(wait, BEYOND_SECONDS)
+    narrowed = rate["step"] < rate["first_step"]
+    due_seconds = NEW_SECONDS if rate["is_new"] else wait if known or narrowed else max(wait, BEYOND_SECONDS)
     if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
         rate["rises"], rate["calm_seconds"] = False, 0.0
     elif rate["rises"]:
