@@ -77,6 +77,13 @@ def begin_rate(
 
 
 @law
+def show(rate: Any) -> None:
+    """A rein is taken, since the LC missed its target: a link that was full has shown its rate, as a trial does."""
+    if rate["is_new"] and rate["sent_bytes"] >= FULL_RATIO * rate["carried_bytes"]:
+        rate["is_new"], rate["step"] = False, max(0.5 * rate["step"], rate["least_step"])
+
+
+@law
 def bound_of(rate: Any) -> float:
     """What all together may send."""
     return float(rate["all_ratio"] * rate["carried_bytes"])
@@ -220,3 +227,7 @@ class CarriedRate:
     def hold(self, *, calm: bool) -> None:
         """As the law `hold`."""
         hold(self.row, calm)
+
+    def show(self) -> None:
+        """As the law `show`."""
+        show(self.row)
