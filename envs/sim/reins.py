@@ -18,7 +18,6 @@ from rlctl.envs.host.reins.carried_rate import (
     begin_rate,
     judge_window,
     see_window,
-    show,
 )
 from rlctl.envs.law import law
 from rlctl.envs.reins import (
@@ -149,8 +148,6 @@ def note_latency(
         weigh(host, c["rein"], used, seconds, 1.0)
     elif missed and burned and not behind:
         weigh(host, float(CPU), used, seconds, 1.0)
-    if host["rein"] == LINK and rein != LINK:
-        show(host)
     # A miss that BE's CPU time explains, with nothing waiting there, says nothing about what a link or disk carries.
     if rein != CPU and (behind or not missed or not burned):
         calm, allowed = ratio <= CALM_RATIO, host["allowed_bytes"]

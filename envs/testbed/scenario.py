@@ -193,9 +193,9 @@ class LiveScenario(Strict):
 
     @property
     def provisioned(self) -> tuple[str, float] | None:
-        """What LC and BE share behind the CPU, and its bytes a second as a run begins; None where it is nothing."""
+        """What LC and BE share behind the CPU, and its least bytes a second; None where it is nothing."""
         if self.be.kind in OVER_LINK and self.link is not None:
-            return "link", self.link.rates[0][1] * 1e6 / 8
+            return "link", min(rate for _, rate in self.link.rates) * 1e6 / 8
         if self.be.kind in ON_DISK and self.disk is not None:
             return "disk", self.disk.megabytes * 1e6
         return None

@@ -56,11 +56,12 @@ CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
     ("all_ratio", "f8"), ("first_step", "f8"), ("least_step", "f8"), ("reach", "f8"), ("step", "f8"),
+    ("failed_bytes", "f8"),
 ]  # fmt: skip
 """Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
 was never too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until
 now. What held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it
-ends. What `LINK_SHARES` has, and the step of the next trial."""
+ends. What `LINK_SHARES` has, the step of the next trial, and what was too much in the last one of more than ever."""
 
 
 @law
@@ -72,15 +73,9 @@ def begin_rate(
     rate["is_new"], rate["rises"], rate["top_bytes"] = is_new, False, math.inf
     rate["all_ratio"], rate["reach"] = all_ratio, reach
     rate["first_step"], rate["least_step"], rate["step"] = first_step, least_step, first_step
+    rate["failed_bytes"] = math.inf
     rate["sent_bytes"] = rate["window_seconds"] = rate["calm_seconds"] = rate["sure_bytes"] = 0.0
     rate["wait_seconds"] = RETRY_SECONDS
-
-
-@law
-def show(rate: Any) -> None:
-    """A rein is taken, since the LC missed its target: a link that was full has shown its rate, as a trial does."""
-    if rate["is_new"] and rate["sent_bytes"] >= FULL_RATIO * rate["carried_bytes"]:
-        rate["is_new"], rate["step"] = False, max(0.5 * rate["step"], rate["least_step"])
 
 
 @law
@@ -114,17 +109,15 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
     if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
         if carried > rate["most_bytes"]:
-            rate["step"] = max(0.5 * rate["step"], rate["least_step"])
+            rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], rate["least_step"]), carried
         passed = sure if cut else max(sure, FULL_RATIO * sent)
         if not cut and carried >= rate["top_bytes"]:  # what was carried once was a little less
             rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * rate["top_bytes"]))
         if not rate["is_new"]:
             rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
-    elif cut:
-        passed = max(sent, CUT_RATIO * bound_of(rate))
     else:
-        passed = (FLOODED_RATIO if flooded else 1.0) * sent
-        rate["step"] = rate["first_step"]  # it is another link
+        passed = max(sent, CUT_RATIO * bound_of(rate)) if cut else (FLOODED_RATIO if flooded else 1.0) * sent
+        rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
     rate["carried_bytes"], rate["is_new"] = max(min(carried, passed), LEAST_BYTES), False
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
@@ -148,7 +141,7 @@ def hold(rate: Any, calm: bool) -> None:
     rate["calm_seconds"] += rate["window_seconds"]
     rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
-    narrowed = rate["step"] < rate["first_step"]
+    narrowed = rate["failed_bytes"] < math.inf
     due_seconds = NEW_SECONDS if rate["is_new"] else wait if known or narrowed else max(wait, BEYOND_SECONDS)
     if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
         rate["rises"], rate["calm_seconds"] = False, 0.0
@@ -163,7 +156,10 @@ def hold(rate: Any, calm: bool) -> None:
 
 @law
 def _rise(rate: Any) -> None:
-    carried, step = rate["carried_bytes"], (NEW_STEPS if rate["is_new"] else 1.0) * rate["step"]
+    carried = rate["carried_bytes"]
+    if carried >= rate["failed_bytes"]:  # the link is wider than it was then
+        rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf
+    step = rate["first_step"] if carried < rate["most_bytes"] else (NEW_STEPS if rate["is_new"] else 1.0) * rate["step"]
     rate["sure_bytes"], rate["carried_bytes"] = carried, min((1.0 + step) * carried, rate["top_bytes"])
 
 
@@ -227,7 +223,3 @@ class CarriedRate:
     def hold(self, *, calm: bool) -> None:
         """As the law `hold`."""
         hold(self.row, calm)
-
-    def show(self) -> None:
-        """As the law `show`."""
-        show(self.row)

@@ -67,7 +67,6 @@ class LinkShare:
         if self._link is None:
             self._link, self._before_seconds = self._open_link(), math.nan
             self._others = 0.0  # BE's own bytes were among theirs
-        self._rate.show()
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """What the link is taken to carry, what was sent by that, and BE's level as far as it used it.

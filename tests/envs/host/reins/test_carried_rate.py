@@ -116,16 +116,6 @@ def test_new_link_is_found_in_seconds():
     assert 0.95 * FAST < link.carried.bound < FAST, "shorter trials come nearer"
 
 
-def test_link_full_when_its_rein_is_taken_is_known():
-    for sent, missed in ((FAST, 0), (FAST / 8, 1)):
-        link = Link(FAST)
-        link.carried = CarriedRate()
-        for passed in (FAST, FAST, sent):
-            link.carried.see(passed, 1.0)
-        link.carried.show()
-        assert link.pass_windows(10) == missed
-
-
 def test_rate_a_little_too_high_is_lowered():
     link = Link(FAST)
     link.rate = 0.99 * CARRIED_RATIO * FAST
