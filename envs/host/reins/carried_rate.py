@@ -27,16 +27,16 @@ FULL_RATIO = 0.95
 left of a rate that was a little too high."""
 
 STEP, LEAST_STEP, DISK_STEP = 0.125, 0.03, 0.0625
-"""Of a trial, on a link and on a disk. After the first one a link that is as it was is still full. Where one of more
-than ever fails the next comes as if that had been carried once, and is half as long, down to the least."""
+"""Of a trial, on a link and on a disk. After the first one a link that is as it was is still full. Where a link's trial
+of more than ever fails the next comes as if that had been carried once, and is half as long, down to the least."""
 
 NEW_STEPS = 2.0
 """At once, of what never was too full: it may be many times what the first cut left of it."""
 
-LINK_SHARES = CARRIED_RATIO, STEP, LEAST_STEP, math.inf
-DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, DISK_STEP, 1.0 + DISK_STEP
-"""Of what is carried: what all may send, the first and the least step of a trial, and how far one goes beyond the most.
-A disk is calm in one window and late in the next, when the others want more: there each step must hold for long."""
+LINK_SHARES = CARRIED_RATIO, STEP, math.inf
+DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
+"""Of what is carried: what all may send, the step of a trial, and how far one goes beyond the most. A disk is calm in
+one window and late in the next, when the others want more: there each step must hold for long."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
 """Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
@@ -44,6 +44,9 @@ more than ever. Trials that fail double it, up to the last: a link that stays as
 
 LASTING_SECONDS = 600.0
 """What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
+
+SURE_RATIO = 0.98
+"""Of what held in a trial, what is carried for sure: a link that has a little too much shows it only after seconds."""
 
 FLOODED_RATIO = 0.75
 """Of what was sent into a link that fell, what it may have carried. Until who sends has noticed, it drops much."""
@@ -55,7 +58,7 @@ CUT_RATIO = 0.5
 CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
-    ("all_ratio", "f8"), ("first_step", "f8"), ("least_step", "f8"), ("reach", "f8"), ("step", "f8"),
+    ("all_ratio", "f8"), ("first_step", "f8"), ("reach", "f8"), ("step", "f8"),
     ("failed_bytes", "f8"),
 ]  # fmt: skip
 """Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
@@ -65,15 +68,12 @@ ends. What `LINK_SHARES` has, the step of the next trial, and what was too much 
 
 
 @law
-def begin_rate(
-    rate: Any, most: float, is_new: bool, all_ratio: Any, first_step: Any, least_step: Any, reach: Any
-) -> None:
+def begin_rate(rate: Any, most: float, is_new: bool, all_ratio: Any, first_step: Any, reach: Any) -> None:
     """A link or disk that was seen to carry so much; the shares are as in `LINK_SHARES`."""
     rate["most_bytes"] = rate["carried_bytes"] = most
     rate["is_new"], rate["rises"], rate["top_bytes"] = is_new, False, math.inf
     rate["all_ratio"], rate["reach"] = all_ratio, reach
-    rate["first_step"], rate["least_step"], rate["step"] = first_step, least_step, first_step
-    rate["failed_bytes"] = math.inf
+    rate["first_step"], rate["step"], rate["failed_bytes"] = first_step, first_step, math.inf
     rate["sent_bytes"] = rate["window_seconds"] = rate["calm_seconds"] = rate["sure_bytes"] = 0.0
     rate["wait_seconds"] = RETRY_SECONDS
 
@@ -108,8 +108,10 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
     if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
-        if carried > rate["most_bytes"]:
-            rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], rate["least_step"]), carried
+        if carried > rate["most_bytes"] and rate["reach"] == math.inf:
+            sure *= SURE_RATIO
+            rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), carried
+            rate["most_bytes"] = min(rate["most_bytes"], sure)
         passed = sure if cut else max(sure, FULL_RATIO * sent)
         if not cut and carried >= rate["top_bytes"]:  # what was carried once was a little less
             rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * rate["top_bytes"]))
