@@ -47,8 +47,8 @@ class Sign(StrEnum):
     """At two looks in a row the oldest outstanding request was older than the target. Where five of the newest were
     late as well the two may be close to each other, else they are of the usual distance. One look will do where all
     requests that ended since the one before took half the target: a queue, for before a pause all is well. Where hardly
-    any is slow as a rule a request of half the target will do, after two that took longer than usual, the first not
-    longest (behind a pause it is): a queue reaches the other half before BE is held."""
+    any is slow as a rule half the target will do, after two requests that took longer than usual: a queue reaches
+    the other half before BE is held. The first of the two may not be the longest, as it is behind a pause."""
     TAIL = "tail-latency"
     """A window of the latency source that came between the ticks is above the target."""
     PRESSURE = "cpu-pressure"
