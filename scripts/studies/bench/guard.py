@@ -157,7 +157,7 @@ def controller(
     policy = catalogue.build("static", quota_ratio=quota_ratio) if quota_ratio else catalogue.build("frozen")
     shield = Shield(load_profile(DEFAULT).scale_time(scenario.time_scale), bed.plant.limits)
     one = Controller(bed.plant, policy, shield, recorder)
-    one.inner = guard
+    one.fast_guard = guard
     return one
 
 
