@@ -89,7 +89,7 @@ def lived(host, seconds):
 @pytest.mark.parametrize(("guarded", "costs"), [(False, 2), (True, 1)])
 def test_halved_rate_costs_a_window_and_its_backlog(guarded, costs):
     missed, sent = lived(Host(lambda second: FULL if second < 50 else FULL / 2, guarded, seen=160.0), 60)
-    assert sum(missed[20:]) == costs
+    assert sum(missed[45:]) == costs
     assert sum(sent[54:]) > 0.6 * 6 * 45.0, "who is told has 45"
 
 
@@ -110,5 +110,5 @@ def test_link_is_taken_at_the_first_cut():
 
 def test_new_link_is_found_without_a_full_queue():
     missed, sent = lived(Host(lambda second: FULL, True, seen=40.0), 60)
-    assert sum(missed) <= 1
-    assert min(sent[30:]) > 60.0
+    assert sum(missed) <= 2
+    assert min(sent[40:]) > 80.0
