@@ -120,7 +120,9 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     else:
         passed = max(sent, CUT_RATIO * bound_of(rate)) if cut else (FLOODED_RATIO if flooded else 1.0) * sent
         rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
-    rate["carried_bytes"], rate["is_new"] = max(min(carried, passed), LEAST_BYTES), False
+    rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
+    # The search of a new one goes on with a shorter step at once.
+    rate["is_new"] = rate["is_new"] and rate["failed_bytes"] < math.inf and rate["step"] > 2.0 * LEAST_STEP
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
     rate["rises"] = False
