@@ -105,7 +105,7 @@ def test_link_is_taken_at_the_first_cut():
     missed, sent = lived(host, 30)
     assert sum(missed) <= 3
     assert host.reins.in_hand is Rein.LINK
-    assert min(sent[20:]) > 40.0
+    assert min(sent[22:]) > 80.0
 
 
 def test_new_link_is_found_without_a_full_queue():
