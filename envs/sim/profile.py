@@ -144,7 +144,7 @@ class LinkConstants(Strict):
     link_step_seconds: float = Field(60.0, gt=0.0)
     """Length of such a stretch."""
     link_base_ratio: float = Field(1.0, gt=0.0, le=1.0)
-    """Rate that is left when the credits have run out, and at which they refill, by the full rate."""
+    """Rate that is left when the credits have run out, by that of the stretch; they refill at it by the full."""
     link_credit_bytes: float = Field(0.0, ge=0.0)
     """Credits that a full account holds, as at the start: bytes that may flow beyond the base rate."""
 

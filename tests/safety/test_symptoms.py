@@ -94,6 +94,7 @@ def test_sudden_queue_shows_at_half_the_target():
         "what a pause left, the first the longest"
     )
     assert seen(quick, Newest([0.003, 0.003], oldest_seconds=0.004)) == set()
+    assert seen(quick, Newest([0.004, 0.004, 0.005], oldest_seconds=0.004)) == set()
     assert seen(quick, Newest([0.003, 0.006]), NOTHING) == set(), "all have ended"
 
 

@@ -58,8 +58,7 @@ CUT_RATIO = 0.5
 CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
-    ("all_ratio", "f8"), ("first_step", "f8"), ("reach", "f8"), ("step", "f8"),
-    ("failed_bytes", "f8"),
+    ("all_ratio", "f8"), ("first_step", "f8"), ("reach", "f8"), ("step", "f8"), ("failed_bytes", "f8"),
 ]  # fmt: skip
 """Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
 was never too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until
@@ -145,8 +144,8 @@ def hold(rate: Any, calm: bool) -> None:
     rate["calm_seconds"] += rate["window_seconds"]
     rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
-    narrowed = rate["failed_bytes"] < math.inf
-    due_seconds = NEW_SECONDS if rate["is_new"] else wait if known or narrowed else max(wait, BEYOND_SECONDS)
+    near = known or rate["failed_bytes"] < math.inf
+    due_seconds = NEW_SECONDS if rate["is_new"] else wait if near else max(wait, BEYOND_SECONDS)
     if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
         rate["rises"], rate["calm_seconds"] = False, 0.0
     elif rate["rises"]:

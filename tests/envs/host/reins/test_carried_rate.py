@@ -160,7 +160,7 @@ WINDOWS = st.tuples(
 )
 @settings(deadline=None, max_examples=300)
 def test_never_above_what_passed_and_a_step(windows, seconds, shares):
-    carried, most, (all_ratio, step, *_) = CarriedRate(None, LEAST_BYTES, shares), LEAST_BYTES, shares
+    carried, most, (all_ratio, step, _) = CarriedRate(None, LEAST_BYTES, shares), LEAST_BYTES, shares
     for sent, what, full in windows:
         sent, before = carried.bound if full else sent, carried.carried
         carried.see(sent, seconds)
