@@ -141,8 +141,17 @@ def read_tick_log(path: Path) -> tuple[RecordedTick, ...]:
         ConfigError: The log is absent, or a line is no tick.
         PermissionMissing: The log may not be read.
     """
-    lines = read_lines(log_files(path), _refuse)
-    return tuple(_tick(line.content, line.path, line.number) for line in lines if not line.is_header)
+    ticks = []
+    for line in read_lines(log_files(path), _refuse):
+        if line.is_header:
+            continue
+        try:
+            telemetry, *parts = telemetry_of(line.content), line.content["before"], line.content["applied"]
+            ticks.append(RecordedTick(telemetry, *map(allocation_of, parts)))
+        except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            missing = " is missing" if isinstance(error, KeyError) else ""
+            _refuse(Damage(line.path, line.number, f"{error}{missing}"))
+    return tuple(ticks)
 
 
 def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
@@ -183,20 +192,8 @@ def limits_of(allocations: Iterable[Allocation]) -> Limits:
 
 
 def _refuse(damage: Damage) -> None:
-    raise _no_tick(damage.what, damage.path, damage.number)
-
-
-def _no_tick(why: str, path: Path, number: int) -> ConfigError:
-    return ConfigError(f"not a tick of a tick log ({why}); remove the line, or give another log", path, number)
-
-
-def _tick(data: Mapping[str, Any], path: Path, number: int) -> RecordedTick:
-    try:
-        return RecordedTick(telemetry_of(data), allocation_of(data["before"]), allocation_of(data["applied"]))
-    except KeyError as error:
-        raise _no_tick(f"{error} is missing", path, number) from error
-    except (ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise _no_tick(str(error), path, number) from error
+    why = f"not a tick of a tick log ({damage.what}); remove the line, or give another log"
+    raise ConfigError(why, damage.path, damage.number)
 
 
 def _reading(data: Mapping[str, Any]) -> Reading:

@@ -102,9 +102,6 @@ def as_file(network: Network) -> bytes:
     arrays: dict[str, NDArray[np.generic]] = {"activation": np.frombuffer(network.activation.encode(), np.uint8)}
     for place, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
         arrays[f"weight{place}"], arrays[f"bias{place}"] = as_float32(weight), as_float32(bias)
-    if network.scaling is not None:
-        scaling = network.scaling
-        arrays |= {"input_mean": scaling.mean, "input_scale": scaling.scale, "input_clip": scaling.clip}
     file = io.BytesIO()
     np.savez(file, **arrays)  # type: ignore[arg-type]
     data = file.getvalue()

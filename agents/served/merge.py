@@ -67,12 +67,9 @@ def mean_network(members: Sequence[Network]) -> Network:
     """The network that answers the mean of the members' outputs: their hidden layers stand beside one another.
 
     Raises:
-        NetworkError: The members differ in inputs, outputs, activation or number of layers, or one normalises its
-            observations.
+        NetworkError: The members differ in inputs, outputs, activation or number of layers.
     """
     first, count = members[0], len(members)
-    if any(member.scaling is not None for member in members):
-        raise NetworkError("that normalise their observations cannot be merged")
     for other in members[1:]:
         if (other.activation, len(other.weights)) != (first.activation, len(first.weights)) or (
             other.layers[0] != first.layers[0] or other.layers[-1] != first.layers[-1]

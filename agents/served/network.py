@@ -1,9 +1,8 @@
 """The network of a policy: a chain of dense layers, kept as `weights.npz` and run by NumPy.
 
 The file is a zip archive of `weight0.npy`, `bias0.npy` and so on, float32 in C order and stored uncompressed.
-`activation.npy` is the name of the function between the layers in ASCII. A policy that learned on normalised
-observations has `input_mean`, `input_scale` and `input_clip` too. It is read here member by member, each against the
-size that it claims: no file, whoever wrote it, can run code, open another file, or fill the memory.
+`activation.npy` is the name of the function between the layers in ASCII. It is read here member by member, each
+against the size that it claims: no file, whoever wrote it, can run code, open another file, or fill the memory.
 """
 
 from __future__ import annotations
@@ -58,24 +57,6 @@ class NetworkError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class InputScaling:
-    """What a policy that learned on normalised observations does first: clip((x - mean) * scale), float32.
-
-    Attributes:
-        mean, scale: One number for each input, shape (inputs,).
-        clip: Shape (1,); the largest magnitude that is let through.
-    """
-
-    mean: Array
-    scale: Array
-    clip: Array
-
-    def apply(self, observations: Array) -> Array:
-        """The observations, shape (n, inputs), as the first layer sees them."""
-        return np.asarray(np.clip((observations - self.mean) * self.scale, -self.clip[0], self.clip[0]), np.float32)
-
-
-@dataclass(frozen=True, slots=True)
 class Network:
     """Dense layers, with one activation after each but the last.
 
@@ -83,13 +64,11 @@ class Network:
         weights: float32, shape (outputs, inputs) each; the inputs of a layer are the outputs of the one before.
         biases: float32, shape (outputs,) each.
         activation: One of ACTIVATIONS.
-        scaling: What happens to an observation before the first layer; None for nothing.
     """
 
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
     activation: str
-    scaling: InputScaling | None = None
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -100,7 +79,7 @@ class Network:
         """Outputs of the last layer, shape (n, outputs), of observations of shape (n, inputs)."""
         activate = ACTIVATIONS[self.activation]
         *hidden, last = zip(self.weights, self.biases, strict=True)
-        values = observations if self.scaling is None else self.scaling.apply(observations)
+        values = observations
         with np.errstate(all="ignore"):  # an answer that is not finite is refused by whoever asked
             for weight, bias in hidden:
                 values = activate(values @ weight.T + bias)
@@ -119,7 +98,7 @@ def read_network(data: bytes) -> Network:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = archive.infolist()
-            if len(members) > 2 * MOST_LAYERS + 4:
+            if len(members) > 2 * MOST_LAYERS + 1:
                 raise NetworkError(f"has {len(members)} arrays; a policy has at most {MOST_LAYERS} layers")
             arrays = {one.filename.removesuffix(".npy"): _array(archive, one) for one in members}
     except NetworkError:
@@ -154,8 +133,6 @@ def _check_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> Network:
     activation = bytes(name.tobytes()).decode("ascii", "replace") if name is not None and name.dtype == np.uint8 else ""
     if activation not in ACTIVATIONS:
         raise NetworkError(f"has the activation {activation!r:.40}; known are {', '.join(ACTIVATIONS)}")
-    scaling = {name: arrays[name] for name in ("input_mean", "input_scale", "input_clip") if name in arrays}
-    arrays = {name: array for name, array in arrays.items() if name not in scaling}
     count, odd = divmod(len(arrays) - 1, 2)
     wanted = [f"{kind}{place}" for place in range(count) for kind in ("weight", "bias")]
     if odd or not count or {*arrays} != {"activation", *wanted}:
@@ -169,18 +146,7 @@ def _check_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> Network:
         if weight.shape[1] != inputs:
             raise NetworkError(f"has a layer {place} with {weight.shape[1]} inputs behind {inputs} outputs")
         inputs = len(bias)
-    return Network(weights, biases, activation, _scaling(scaling, weights[0].shape[1]))  # type: ignore[arg-type]
-
-
-def _scaling(arrays: Mapping[str, NDArray[np.generic]], inputs: int) -> InputScaling | None:
-    if not arrays:
-        return None
-    shapes = {name: array.shape for name, array in arrays.items() if array.dtype == np.float32}
-    if shapes != {"input_mean": (inputs,), "input_scale": (inputs,), "input_clip": (1,)}:
-        raise NetworkError(
-            f"has a scaling of inputs of shapes {list(shapes.values())}, which do not fit {inputs} inputs"
-        )
-    return InputScaling(arrays["input_mean"], arrays["input_scale"], arrays["input_clip"])  # type: ignore[arg-type]
+    return Network(weights, biases, activation)  # type: ignore[arg-type]
 
 
 def first_line(error: BaseException) -> str:

@@ -1,14 +1,12 @@
 """From a model of Stable-Baselines3 to a bundle, verified before anything is written.
 
 The layers are read one by one: the same weights give the same bytes, and a layer that is not dense or an activation is
-refused by its name. A quantile network's mean is folded into its last layer; the statistics
-of Stable-Baselines3's VecNormalize go before the first one.
+refused by its name. A quantile network's mean is folded into its last layer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from torch import nn
 
 from rlctl.agents.served.bundle_writer import as_file, save
 from rlctl.agents.served.card import Card, CardParts, ObservationTable
-from rlctl.agents.served.network import Array, InputScaling, Network, NetworkError
+from rlctl.agents.served.network import Array, Network, NetworkError
 from rlctl.agents.training.algorithms import tensor_logits
 from rlctl.envs.actions import MOVES
 from rlctl.envs.errors import BundleError
@@ -45,14 +43,13 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 _OWN_CONSTANTS = {nn.LeakyReLU: ("negative_slope", 0.01), nn.ELU: ("alpha", 1.0)}
 
 
-def export(model: Any, out: Path, *, name: str, card: CardParts, observations: Array, normalizer: Any = None) -> Card:
+def export(model: Any, out: Path, *, name: str, card: CardParts, observations: Array) -> Card:
     """Turn a model into a bundle; what is in the folder by its names is replaced.
 
     Args:
         model: Of one of ALGORITHMS, with a dense network.
         observations: float32, shape (n, size) with n >= FEWEST, as recorded from hosts: the network must choose as the
             model does on every one of them.
-        normalizer: The VecNormalize under which the model learned; the network then does what it does to observations.
 
     Raises:
         BundleError: The model is of another kind, does not fit rlctl's observations and moves, or the network and the
@@ -66,11 +63,7 @@ def export(model: Any, out: Path, *, name: str, card: CardParts, observations: A
             f"observations of shape {observations.shape} and type {observations.dtype}: give {FEWEST} or more of "
             f"{size} numbers each, float32"
         )
-    shown: Array = observations
-    if normalizer is not None:
-        scaling = _scaling(normalizer, size)
-        network, shown = replace(network, scaling=scaling), scaling.apply(observations)
-    _compare(model, network, observations, shown)
+    _compare(model, network, observations)
     return save(out, name, card, network)
 
 
@@ -114,16 +107,6 @@ def _activation(layer: Any) -> str:
 def _unknown(layer: Any) -> BundleError:
     known = ", ".join(one.__name__ for one in _ACTIVATIONS)
     return BundleError(f"the network has a layer {type(layer).__name__}; a bundle takes Linear and {known}")
-
-
-def _scaling(normalizer: Any, inputs: int) -> InputScaling:
-    """What VecNormalize does to observations; BundleError where its statistics are not of this model's."""
-    statistics = normalizer.obs_rms
-    if not normalizer.norm_obs or statistics.mean.shape != (inputs,):
-        raise BundleError("the statistics are not those of this model's observations")
-    scale = 1.0 / np.sqrt(statistics.var + normalizer.epsilon)
-    mean, scale, clip = (np.asarray(one, np.float32) for one in (statistics.mean, scale, [normalizer.clip_obs]))
-    return InputScaling(mean, scale, clip)
 
 
 def _layers(model: Any) -> Sequence[Any]:
@@ -170,18 +153,18 @@ def _check_spaces(model: Any, card: CardParts) -> None:
         raise BundleError(f"the model answers in {model.action_space}; a bundle in Discrete({len(MOVES)})")
 
 
-def _compare(model: Any, network: Network, observations: Array, shown: Array) -> None:
-    """The network against the model, which computes on its own ways; `shown` is what the model sees of a host."""
+def _compare(model: Any, network: Network, observations: Array) -> None:
+    """The network against the model, which computes on its own ways."""
     answers = network.logits(observations)
     model.policy.set_training_mode(False)
     with torch.no_grad():
-        expected = _array(tensor_logits(model, torch.as_tensor(shown, device=model.policy.device)))
+        expected = _array(tensor_logits(model, torch.as_tensor(observations, device=model.policy.device)))
     if not np.isfinite(expected).all():
         raise BundleError("the model's own answers are not finite: its training diverged")
     apart = float(np.abs(answers - expected).max())
     if not apart <= TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise BundleError(f"the network's logits differ from the model's by up to {apart:.3g}; nothing was written")
-    chosen, _ = model.predict(shown, deterministic=True)
+    chosen, _ = model.predict(observations, deterministic=True)
     # Between two moves that both take for equally good rounding decides, of which `predict` has more: a softmax.
     worse = answers.max(axis=1) - answers[np.arange(len(answers)), chosen]
     if differing := int((worse > TOLERANCE * max(1.0, float(np.abs(expected).max()))).sum()):

@@ -23,8 +23,6 @@ def write_onnx(network: Network, file: Path) -> None:
         from onnx import TensorProto, helper, numpy_helper
     except ImportError as error:
         raise BundleError("--onnx needs the package onnx: pip install 'rlctl[train]'") from error
-    if network.scaling is not None:
-        raise BundleError("--onnx takes no network that normalises its observations")
     nodes: list[Any] = []
     weights: list[Any] = []
     last, read = len(network.weights) - 1, "observation"

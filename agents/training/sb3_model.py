@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import VecNormalize
 
 from rlctl import __version__
 from rlctl.agents.served.card import CardParts, ObservationTable, Training
@@ -46,38 +44,25 @@ HOSTS = 8
 
 
 def load_model(path: Path) -> Any:
-    """A trained model from its zip file; ConfigError where it is none, or of a learner that cannot be exported."""
+    """A trained model from its zip file.
+
+    Raises:
+        ConfigError: It is none, is of a learner that cannot be exported, or learned under a VecNormalize, whose
+            statistics it lacks.
+    """
     learner = ALGORITHMS[_learner(path)]
     torch.set_num_threads(1)  # a small network is no faster on more, and what is recorded runs beside it
     try:
-        return learner.load(path, device="cpu")
+        model = learner.load(path, device="cpu")
     except Exception as error:  # whatever its pickles raise
         raise ConfigError(f"is no model that loads: {first_line(error)}; train it again", path) from error
-
-
-def load_normalizer(model: Any, path: Path, file: Path | None) -> Any:
-    """The VecNormalize that a model was trained under; None where there was none.
-
-    Raises:
-        ConfigError: The file does not load, or none is named and the model or its folder shows that there was one.
-    """
-    if file is None:
-        if beside := sorted({*path.resolve().parent.glob("*vec*normalize*.pkl")}):
-            raise ConfigError(f"lies beside {beside[0].name}: give --vec-normalize {beside[0]}", path)
-        # A zip holds what its model saw last. Statistics take that out of the space that the environment told.
-        seen, space = getattr(model, "_last_obs", None), model.observation_space
-        if seen is not None and not all(map(space.contains, np.asarray(seen, space.dtype))):
-            raise ConfigError("saw observations beyond its space, as under VecNormalize: give --vec-normalize", path)
-        return None
-    try:
-        with reading(file), file.open("rb") as stream:
-            normalizer = pickle.load(stream)  # noqa: S301 - like the model, a file of one's own
-        if not isinstance(normalizer, VecNormalize):
-            raise TypeError(f"it holds a {type(normalizer).__name__}")
-    except (pickle.UnpicklingError, TypeError, AttributeError, EOFError, ImportError) as error:
-        raise ConfigError(f"is not a VecNormalize that loads: {first_line(error)}", file) from error
-    normalizer.training = False
-    return normalizer
+    # A zip holds what its model saw last. Statistics take that out of the space that the environment told.
+    seen, space = getattr(model, "_last_obs", None), model.observation_space
+    if any(path.resolve().parent.glob("*vec*normalize*.pkl")) or (
+        seen is not None and not all(map(space.contains, np.asarray(seen, space.dtype)))
+    ):
+        raise ConfigError("learned under VecNormalize: observations are scaled already, train without it", path)
+    return model
 
 
 def parts_of(model: Any, path: Path, lags: Sequence[int]) -> CardParts:

@@ -170,7 +170,7 @@ class LiveHost:
         self._verdict = self._current  # of the last tick, whatever came between
         self._between = False
         self._begun_seconds = time.monotonic()
-        self._cut_seconds = math.inf  # when BE was stopped in the midst of the period
+        self._cut_seconds = math.inf  # when BE was cut in the midst of the period
         self._deadline = self._begun_seconds + tick_seconds
 
     @property
@@ -227,7 +227,7 @@ class LiveHost:
         self._between = self.applied = True
         if not between:
             self._begun_seconds, self._cut_seconds = time.monotonic(), math.inf
-        elif allocation.frozen and not self._current.frozen:
+        elif allocation.at_most(self.limits.safe) and not self._current.at_most(self.limits.safe):
             self._cut_seconds = min(self._cut_seconds, time.monotonic())
         try:
             self._current = self.reins.apply(allocation, new_tick=not between)

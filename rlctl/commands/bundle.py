@@ -21,7 +21,6 @@ EXPORT_EXAMPLES = """examples:
   rlctl export out/run/best_model.zip --out out/my-policy
   rlctl export model.zip --out configs/bundles/ppo --name ppo --force
   rlctl export model.zip --out short-memory --lags 0
-  rlctl export model.zip --out normalized --vec-normalize vecnormalize.pkl
   rlctl export model.zip --out shared --onnx shared/policy.onnx      # for other programs
 
 MODEL.zip holds pickles, and to load it runs what they say: export your own models, on the host that trained them. A
@@ -66,8 +65,6 @@ def _add_export_arguments(parser: argparse.ArgumentParser) -> None:
     _add_target(parser, "the bundle's folder")
     lags = "ticks back that it sees, oldest first (default: its run's, else rlctl's own)"
     parser.add_argument("--lags", type=TICKS, help=lags)
-    statistics = "the VecNormalize that the model was trained under; its statistics are folded into the network"
-    parser.add_argument("--vec-normalize", type=Path, metavar="FILE", help=statistics)
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="write the network as ONNX too, for other programs")
 
 
@@ -99,15 +96,12 @@ def run_export(args: argparse.Namespace) -> int:
     from rlctl.agents.served.bundle import load
     from rlctl.agents.training.export import export
     from rlctl.agents.training.onnx_file import write_onnx
-    from rlctl.agents.training.sb3_model import lags_of, load_model, load_normalizer, parts_of, recorded
+    from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
 
     model = load_model(args.model)
-    normalizer = load_normalizer(model, args.model, args.vec_normalize)
     parts = parts_of(model, args.model, args.lags or lags_of(args.model, model))
     observations = recorded(parts.lags)
-    card = export(
-        model, args.out, name=_name(args), card=parts, observations=observations, normalizer=normalizer
-    )  # fmt: skip
+    card = export(model, args.out, name=_name(args), card=parts, observations=observations)
     if args.onnx:
         write_onnx(load(args.out).network, args.onnx)
     print(

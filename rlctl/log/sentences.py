@@ -41,7 +41,7 @@ REASONS: Mapping[Reason, str] = {
 
 HELP: Mapping[str, str] = {
     "a CPU": "`be.cpus` without the LC's CPUs, or `be.weight: idle`, keeps BE off them",
-    "its disk": "`resources.be_io_weight` or `be_disk_write_bytes_per_second` bounds what BE takes of it",
+    "its disk": "`be.reins` with disk, and an I/O controller for BE's group, hold BE there",
     "memory": "`resources.lc_memory_low_bytes` keeps the LC's, `be_memory_high_bytes` bounds BE's",
     "its link": "`be.reins` with link, and `be.link` where the interface is not found, hold BE there",
 }

@@ -14,7 +14,7 @@ from rlctl.config import sources as source
 from rlctl.config.serve import LcSection, ServeConfig
 from rlctl.config.sources import WaitingLatency
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CgroupGone, ConfigError, HostError
+from rlctl.envs.errors import CgroupGone, ConfigError, HostError, in_one_line
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
@@ -251,15 +251,18 @@ def _reins(
     # What an operator fixed is no level to move.
     if resources.be_disk_read_bytes_per_second or resources.be_disk_write_bytes_per_second:
         wanted.discard(Rein.DISK)
-    pids = next(one for one in sensors if isinstance(one, LcAlive)).pids()
-    found = () if isinstance(pids, Missing) else pids
-    place = LinkPlace(None if be.link == "auto" else be.link, found, at_once=be.link != "auto")
+    alive = next(one for one in sensors if isinstance(one, LcAlive))
+
+    def lc_pids() -> tuple[int, ...]:
+        return () if isinstance(pids := alive.pids(), Missing) else pids
+
+    place = LinkPlace(None if be.link == "auto" else be.link, lc_pids)
     reins = open_reins(actuator, knobs, wanted, place, originals.journal if originals else None, events)
     for rein, why in reins.absent.items():
         # What somebody named must be there; what is found by itself may not be.
         if rein is Rein.LINK and be.link != "auto":
-            raise ConfigError(f"be.link: {why}")
-        log.info("BE cannot be held by the %s: %s", rein, why)
+            raise type(why)(f"be.link: {in_one_line(why)}")
+        log.info("BE cannot be held by the %s: %s", rein, in_one_line(why))
     return reins
 
 

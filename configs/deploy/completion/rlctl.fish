@@ -51,7 +51,7 @@ function _shtab_rlctl_using
 end
 
 set -g _shtab_rlctl_commands doctor serve init app 'app run' 'app list' bench 'bench verify' 'bench compare' 'bench table' train dataset 'dataset export' 'dataset record' 'dataset show' tune evaluate export merge sign inspect pause resume limit release why advise learn-load replay shadow 'shadow watch' 'shadow report' top partition 'partition apply' 'partition show' 'partition undo' restore managers 'managers check' scenarios config 'config show' 'config check' 'config schema' fit-prm calibrate completion
-set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --rein --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --source --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --vec-normalize --why --windows --within --workers
+set -g _shtab_rlctl_opts_with_value --adapt --against --algo --allowed --be --be-weight --bench --config --duration --explore --explore-slack --for --gate --hosts --hosts-file --html --init --interval --jobs --json --keep --key --lags --lc --lc-cpus --leave --live --loads --log --managers --max-seconds --method --n-envs --name --offline --onnx --out --own-cpus --plant --platform --plot --policies --policy --profile --quantile --quotas --ray --ray-wait --rein --repeats --report --resume --rotate-bytes --scenario --scheduler --seed --seeds --shadow --shield --source --space --span --state --surface --take --target --threads --time-scale --total-timesteps --trials --tuned --until --why --windows --within --workers
 
 complete -c rlctl -e
 complete -c rlctl -f
@@ -210,7 +210,6 @@ complete -c rlctl -n '_shtab_rlctl_using export' -l out -xka "(__fish_complete_d
 complete -c rlctl -n '_shtab_rlctl_using export' -l name -x -d 'what the policy is called (default: the folder'"'"'s name)'
 complete -c rlctl -n '_shtab_rlctl_using export' -l force -d 'replace a bundle that is there'
 complete -c rlctl -n '_shtab_rlctl_using export' -l lags -x -d 'ticks back that it sees, oldest first (default: its run'"'"'s, else rlctl'"'"'s own)'
-complete -c rlctl -n '_shtab_rlctl_using export' -l vec-normalize -xka "(__fish_complete_path (commandline -ct))" -d 'the VecNormalize that the model was trained under; its statistics are folded into the network'
 complete -c rlctl -n '_shtab_rlctl_using export' -l onnx -xka "(__fish_complete_path (commandline -ct))" -d 'write the network as ONNX too, for other programs'
 complete -c rlctl -n '_shtab_rlctl_using export; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'PPO, MaskablePPO, DQN or QRDQN; one of your own'
 complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a merge -d 'make one bundle that answers the mean of several'

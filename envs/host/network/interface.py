@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -46,8 +46,8 @@ class Interface(Closing):
         name: As it is called now.
 
     Raises:
-        HostError: There is none of that number.
-        PermissionMissing: Its namespace may not be entered.
+        HostError: There is none of that number, or this kernel cannot tell BE's packets.
+        PermissionMissing: It takes CAP_NET_ADMIN, or its namespace may not be entered.
     """
 
     def __init__(self, namespace: NetworkNamespace, index: int) -> None:
@@ -56,11 +56,15 @@ class Interface(Closing):
             self.name = namespace.run(lambda: socket.if_indextoname(index))
         except OSError:
             raise HostError(f"network interface {index} has gone") from None
-        self._lock = namespace.run(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        self._route = namespace.run(lambda: Netlink(socket.NETLINK_ROUTE))
-        self._netfilter = namespace.run(lambda: Netlink(NETLINK_NETFILTER))
-        self.shaper = Shaper(self._route, index)
-        self.rules = PacketRules(self._netfilter, index, BE)
+        with ExitStack() as opened, self.refusing("tell BE's packets (nftables)"):
+            make = namespace.run
+            self._lock = opened.enter_context(make(lambda: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+            self._route = opened.enter_context(make(lambda: Netlink(socket.NETLINK_ROUTE)))
+            self._netfilter = opened.enter_context(make(lambda: Netlink(NETLINK_NETFILTER)))
+            self.shaper = Shaper(self._route, index)
+            self.rules = PacketRules(self._netfilter, index, BE)
+            self.rules.count()  # or a journal would have what nobody may put there, or back
+            opened.pop_all()
 
     @classmethod
     def of_name(cls, namespace: NetworkNamespace, name: str) -> Self:

@@ -112,8 +112,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
             rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), carried
             rate["most_bytes"] = min(rate["most_bytes"], sure)
         passed = sure if cut else max(sure, FULL_RATIO * sent)
-        if not cut and carried >= rate["top_bytes"]:  # what was carried once was a little less
-            rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * rate["top_bytes"]))
+        if not cut and carried >= FULL_RATIO * rate["top_bytes"]:  # what was carried once was a little less
+            rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * carried))
         if not rate["is_new"]:
             rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
     else:

@@ -68,6 +68,7 @@ class DiskRein:
         self._busiest: list[tuple[CarriedRate, float]] = []  # bytes of a disk that BE used most of, and its own
         self._ratio, self._fell_ratio = 1.0, 0.0
         self._own: dict[Path, dict[str, Four]] = {}
+        self._written: dict[Path, dict[str, Four]] = {}
         self._before: dict[Path, dict[str, Four]] = {}
         self._before_seconds = math.nan
         self._held: set[Path] = set()
@@ -95,6 +96,11 @@ class DiskRein:
         """By disk, the most that it was seen to carry in a second, which another run begins with."""
         return {disk: tuple(one.most for one in carried) for disk, carried in self._carried.items()}
 
+    @property
+    def is_known(self) -> bool:
+        """True: a disk is found once BE uses it, and nothing is held before."""
+        return True
+
     def prepare(self) -> None:
         """Nothing: all that it takes was seen by `open`."""
 
@@ -112,6 +118,7 @@ class DiskRein:
         self.groups = tuple(group for group in be_groups if CgroupController.IO in group.paths)
         here = set(self._folders())
         self._own = {folder: own for folder, own in self._own.items() if folder in here}
+        self._written = {folder: limits for folder, limits in self._written.items() if folder in here}
         self._held &= here
 
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
@@ -224,8 +231,11 @@ class DiskRein:
         own = self._own.get(folder)
         if own is None:
             own = self._own[folder] = _limits(self._knobs, folder, originals=True)
-        wanted = _each(min, wanted, own.get(disk, FREE))
         now = _limits(self._knobs, folder).get(disk, FREE)
+        # One that is not as it was written last is somebody else's, and BE's own from then on.
+        written = self._written.setdefault(folder, {})
+        own[disk] = _each(_unless_changed, own.get(disk, FREE), written.pop(disk, now), now)
+        wanted = _each(min, wanted, own[disk])
         changed = [place for place in range(4) if _number(wanted[place]) != _number(now[place])]
         if _is_v2(folder):
             words = " ".join(f"{KINDS[place]}={_number(wanted[place]) or 'max'}" for place in changed)
@@ -234,14 +244,19 @@ class DiskRein:
             texts = {_V1[place]: f"{disk} {_number(wanted[place])}" for place in changed}
         for name, text in texts.items():
             self._knobs.write(folder / name, text)
+        written[disk] = wanted
 
 
 _NONE: Four = (0.0, 0.0, 0.0, 0.0)
 
 
-def _each(combine: Callable[[float, float], float], one: Four, other: Four) -> Four:
-    first, second, third, fourth = map(combine, one, other)
+def _each(combine: Callable[..., float], *fours: Four) -> Four:
+    first, second, third, fourth = map(combine, *fours)
     return first, second, third, fourth
+
+
+def _unless_changed(own: float, written: float, now: float) -> float:
+    return own if _number(written) == _number(now) else now
 
 
 def _is_v2(folder: Path) -> bool:

@@ -38,7 +38,7 @@ MEND_SECONDS = 10.0
 """What another program takes away is put back once in so long: who takes it away again means it."""
 
 FIND_SECONDS = 5.0
-"""How often networks of BE's own are looked for: pods come and go within a group."""
+"""How often networks of BE's own are looked for, as pods come and go within a group, and an interface not known yet."""
 
 MOST_PEERS = 64
 """Whose routes are looked at."""
@@ -62,7 +62,7 @@ class LinkRein(Closing):
         self._groups: tuple[Group, ...] = ()
         self._senders: tuple[SocketGroup | Address, ...] = ()
         self._found_seconds = -FIND_SECONDS
-        self._rate = UNLIMITED
+        self._rate = self._written = UNLIMITED
         self._total, self._be = 0, 0
         self._last: Sent | None = None
         self._last_seconds = self._mended_seconds = -MEND_SECONDS
@@ -119,11 +119,12 @@ class LinkRein(Closing):
             now_seconds = time.monotonic()
             self._allowed += self._rate * (now_seconds - self._last_seconds)
             self._rate, self._last_seconds = rate, now_seconds
-            if self._last is not None:
-                with self._interface.refusing("set BE's rate"):
-                    self._interface.shaper.set_rate(rate)
         if self._last is None:
             raise HostError(f"{self.name}: what holds BE's packets is not there")
+        if rate != self._written:
+            with self._interface.refusing("set BE's rate"):
+                self._interface.shaper.set_rate(rate)
+            self._written = rate
 
     def follow(self, be_groups: Iterable[Group], *, write: bool = True) -> None:
         """Hold the packets of these groups.
@@ -178,6 +179,7 @@ class LinkRein(Closing):
         with self._interface.refusing("set up classes for BE's packets"):
             try:
                 self._interface.shaper.make(self._rate)
+                self._written = self._rate
             except ForeignQdisc as error:
                 raise HostError(_foreign(self.name, str(error))) from None
             except FileNotFoundError as error:

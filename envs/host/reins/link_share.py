@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.reins.carried_rate import CarriedRate, judge_window
+from rlctl.envs.host.reins.carried_rate import LEAST_BYTES, CarriedRate, judge_window
+from rlctl.envs.host.reins.link import LinkRein
 from rlctl.envs.reins import FELL, LINK_CARRIED, LINK_SENT, OTHERS, USE, Rein, level_used, rate_of, share_of_link
-
-
-class HeldLink(Protocol):
-    """An interface on which BE has a class of its own; `rlctl.envs.host.reins.link.LinkRein` is one."""
-
-    def sent_bytes(self) -> tuple[int, int]:
-        """Everything that it sent, and BE's part of that."""
-
-    def hold(self, bytes_per_second: float | None) -> None:
-        """So much for all together, of which the LC is never denied any and BE has the rest; None: BE is free."""
-
-    def follow(self, be_groups: Sequence[Group]) -> None:
-        """Other groups are BE's from now on."""
-
-    def close(self) -> None:
-        """Put the interface back as it was before."""
 
 
 class LinkShare:
@@ -37,12 +21,12 @@ class LinkShare:
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
             the interface's queues.
-        sent_bytes: What the interface has sent, before it has that class.
+        sent_bytes: What the interface has sent, before it has that class; None as long as nobody knows which it is.
     """
 
-    def __init__(self, open_link: Callable[[], HeldLink], sent_bytes: Callable[[], int]) -> None:
+    def __init__(self, open_link: Callable[[], LinkRein], sent_bytes: Callable[[], int | None]) -> None:
         self._open_link, self._sent_bytes = open_link, sent_bytes
-        self._link: HeldLink | None = None
+        self._link: LinkRein | None = None
         self._rate = CarriedRate()
         self._before, self._before_seconds = (0, 0), math.nan
         self._be, self._others = 0.0, 0.0  # what they sent in the window before, bytes a second
@@ -51,7 +35,7 @@ class LinkShare:
         self._ratio, self._all, self._begins = 1.0, math.inf, True
 
     @classmethod
-    def of(cls, link: HeldLink) -> LinkShare:
+    def of(cls, link: LinkRein) -> LinkShare:
         """Of an interface that has the class already."""
         share = cls(lambda: link, lambda: 0)
         share.prepare()
@@ -59,8 +43,13 @@ class LinkShare:
 
     @property
     def most(self) -> float:
-        """The most that the link was seen to carry, bytes a second: what another run begins with."""
-        return self._rate.most
+        """The most that the link was seen to carry, bytes a second: what another run begins with; 0: never used."""
+        return self._rate.most if self._rate.most > LEAST_BYTES else 0.0
+
+    @property
+    def is_known(self) -> bool:
+        """As of `SharedRein`: the interface has been found."""
+        return self._link is not None or self._sent_bytes() is not None
 
     def prepare(self) -> None:
         """Have BE's class on the interface; RlctlError: it cannot be put there, and why."""
@@ -74,7 +63,8 @@ class LinkShare:
         BE may send what the others leave. Where they leave next to nothing it has used all of its level. Nothing at the
         first call.
         """
-        sent = self._link.sent_bytes() if self._link else (self._sent_bytes(), 0)
+        if (sent := self._link.sent_bytes() if self._link else _all_others(self._sent_bytes())) is None:
+            return {}
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         before, self._before = self._before, sent
         if not passed > 0.0:
@@ -105,7 +95,7 @@ class LinkShare:
 
     def restore_state(self, most: object) -> None:
         """Go on with the `most` of an earlier run, since what fell may be back; ValueError: it is none."""
-        self._rate = CarriedRate(max(self.most, rate_of(most)))
+        self._rate = CarriedRate(max(self._rate.most, rate_of(most)))
 
     def follow(self, be_groups: Sequence[Group]) -> None:
         """Other groups are BE's from now on."""
@@ -116,3 +106,7 @@ class LinkShare:
         """Put the interface back as it was before."""
         if self._link is not None:
             self._link.close()
+
+
+def _all_others(sent: int | None) -> tuple[int, int] | None:
+    return None if sent is None else (sent, 0)

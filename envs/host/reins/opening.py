@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.actuator import BeActuator
@@ -13,10 +14,12 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.reins.disk import DiskRein
-from rlctl.envs.host.reins.link import LinkRein, find_interface, read_sent_bytes
+from rlctl.envs.host.reins.link import FIND_SECONDS, LinkRein, find_interface, read_sent_bytes
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.reins import Rein
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,12 @@ class LinkPlace:
 
     Attributes:
         interface: By name; None to find it by the route of the LC's traffic.
-        lc_pids: The LC's processes.
-        at_once: Put BE's class there now, and not only once the LC seems to wait for its link.
+        lc_pids: Tells the LC's processes.
         namespace_pid: A process in its network namespace; None for the host's.
     """
 
     interface: str | None
-    lc_pids: Sequence[int]
-    at_once: bool = False
+    lc_pids: Callable[[], Sequence[int]]
     namespace_pid: int | None = None
 
 
@@ -50,30 +51,56 @@ def open_reins(
         journal: Remembers what is put on an interface.
     """
     makers: dict[Rein, Callable[[], SharedRein]] = {
-        Rein.LINK: partial(_open_link, actuator, link, journal),
+        Rein.LINK: lambda: _open_link(actuator, link, journal),
         Rein.DISK: lambda: DiskRein.open(actuator.groups, knobs),
     }
-    others, absent = dict[Rein, SharedRein](), dict[Rein, str]()
+    others, absent = dict[Rein, SharedRein](), dict[Rein, RlctlError]()
     for rein, make in makers.items():
         if rein in wanted:
             try:
                 others[rein] = make()
             except RlctlError as error:
-                absent[rein] = in_one_line(error)
+                absent[rein] = error
     reins = Reins(actuator, others, events)
     reins.absent = absent
     return reins
 
 
 def _open_link(actuator: BeActuator, place: LinkPlace, journal: Journal | None) -> LinkShare:
-    pids = place.lc_pids
-    name = find_interface(place.interface, pids, place.namespace_pid)
+    traffic = _Traffic(place)
     share = LinkShare(
-        lambda: LinkRein.open(name, pids, actuator.groups, journal, place.namespace_pid),
-        partial(read_sent_bytes, name, place.namespace_pid),
+        lambda: LinkRein.open(traffic.interface, place.lc_pids(), actuator.groups, journal, place.namespace_pid),
+        traffic.sent_bytes,
     )
     # What a crashed predecessor has put there is taken over before BE's first tick.
     left = journal is not None and any(is_interface(entry.path) for entry in journal.entries)
-    if place.at_once or left:
+    if left and traffic.interface is not None:
         share.prepare()
     return share
+
+
+class _Traffic:
+    """What leaves by the interface of the LC's answers: one that is named, or is found as soon as the LC is called."""
+
+    def __init__(self, place: LinkPlace) -> None:
+        self._place, self._why, self._next_seconds = place, "", 0.0
+        self.interface: str | None = None
+        if place.interface is not None:
+            self.interface = find_interface(place.interface, (), place.namespace_pid)
+        self._find()
+
+    def sent_bytes(self) -> int | None:
+        """So much in all; None as long as nobody knows the interface. HostError: it has gone."""
+        self._find()
+        return None if self.interface is None else read_sent_bytes(self.interface, self._place.namespace_pid)
+
+    def _find(self) -> None:
+        if self.interface is not None or time.monotonic() < self._next_seconds:
+            return
+        self._next_seconds = time.monotonic() + FIND_SECONDS
+        try:
+            self.interface = find_interface(None, self._place.lc_pids(), self._place.namespace_pid)
+        except RlctlError as error:
+            if (why := in_one_line(error)) != self._why:
+                log.info("BE cannot be held by the link yet: %s", why)
+            self._why = why

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from rlctl.envs.allocation import Allocation, Limits, most_restrictive
+from rlctl.envs.allocation import Allocation, most_restrictive
 from rlctl.envs.errors import RlctlError, in_one_line
+from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.reins.carried_rate import CALM_RATIO
@@ -21,28 +22,16 @@ FAILURES_IN_A_ROW = 3
 """Writes to a rein that fail, until this host has it no more: an interface that has gone does not come back."""
 
 
-class CpuRein(Protocol):
-    """The CPUs' rein, and the freezer; `rlctl.envs.host.cgroup.actuator.BeActuator` is it."""
-
-    limits: Limits
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """BE's groups of now."""
-
-    def read(self) -> Allocation:
-        """What is in force."""
-
-    def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
-        """Write and read back."""
-
-
 class SharedRein(Protocol):
     """A rein that holds BE to a share of what it is taken to carry."""
 
     @property
     def most(self) -> Any:
         """The most that was ever seen, for another run."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been found what it holds."""
 
     def prepare(self) -> None:
         """Before BE is held by it for the first time. RlctlError: this host has not what it takes."""
@@ -83,7 +72,7 @@ class Reins:
     whose writes fail again and again is this host's no more.
 
     Args:
-        cpu: The CPUs' rein, whose groups the others follow.
+        cpu: The CPUs' rein and the freezer, whose groups the others follow.
         others: Those that this host has beside it.
 
     Attributes:
@@ -97,7 +86,7 @@ class Reins:
     provides = (LINK_CARRIED, LINK_SENT, OTHERS, *FELL.values(), *USE.values())
 
     def __init__(
-        self, cpu: CpuRein, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None
+        self, cpu: BeActuator, others: Mapping[Rein, SharedRein] | None = None, events: Events | None = None
     ) -> None:
         self._cpu, self._others, self._events = cpu, dict(others or {}), events or Events()
         self._law = ReinLaw((Rein.CPU, *self._others))
@@ -105,14 +94,14 @@ class Reins:
         self._carried = cpu.limits.full  # level on the rein in hand, as far as that is known
         self._unfreed, self._lost = set[Rein](), set[Rein]()
         self._failures = Counter[Rein]()
-        self.absent: dict[Rein, str] = {}
+        self.absent: dict[Rein, RlctlError] = {}
         self.in_hand, self.moves = Rein.CPU, False
         self.cpus = cpu.limits.full
 
     @property
     def all(self) -> tuple[Rein, ...]:
-        """Those that this host has."""
-        return Rein.CPU, *self._others
+        """Those that this host has, as far as they were found."""
+        return Rein.CPU, *(rein for rein, other in self._others.items() if other.is_known)
 
     def read_level(self) -> Allocation:
         """The level that is in force."""
@@ -206,7 +195,7 @@ class Reins:
         except RlctlError as error:
             self._drop(rein, in_one_line(error))
         else:
-            self._unfreed = (self._unfreed | {self.in_hand}) - {Rein.CPU, rein} - self._lost
+            self._unfreed = (self._unfreed | {self.in_hand}) - {Rein.CPU, rein}
             log.info("BE is held by its %s from now on, not by its %s", rein, self.in_hand)
             self.in_hand, self._carried = rein, self._cpu.limits.full
 
@@ -224,7 +213,8 @@ class Reins:
                 self._write(rein, None)
                 self._unfreed.discard(rein)
             except RlctlError as error:  # BE has less than it may
-                log.warning("rein %s is not freed yet: %s", rein, in_one_line(error))
+                if rein not in self._lost:
+                    log.warning("rein %s is not freed yet: %s", rein, in_one_line(error))
 
     def _write(self, rein: Rein, ratio: float | None) -> None:
         try:
@@ -232,7 +222,7 @@ class Reins:
             self._others[rein].hold(ratio)
         except RlctlError as error:
             self._failures[rein] += 1
-            if self._failures[rein] >= FAILURES_IN_A_ROW:
+            if self._failures[rein] == FAILURES_IN_A_ROW:
                 self._drop(rein, in_one_line(error))
             raise
         self._failures[rein] = 0
@@ -241,7 +231,6 @@ class Reins:
         """Go on without a rein: the CPUs carry the level from the next write on."""
         self._law.drop(rein)
         self._lost.add(rein)
-        self._unfreed.discard(rein)
         self._events.tell("rein-lost", f"rein {rein} is lost, the CPUs hold BE: {why}", logging.ERROR)
 
     def _follow(self, rein: Rein) -> None:

@@ -243,6 +243,19 @@ def test_own_limits_are_never_loosened(bench):
     assert bench.limits() == before
 
 
+def test_others_limit_is_kept(bench):
+    rein = busy(bench)
+    rein.hold(0.5)
+    folder = bench.group.paths[CgroupController.IO]
+    name = "io.max" if (folder / "io.max").exists() else "blkio.throttle.write_bps_device"
+    (folder / name).write_text(f"{DISK} {'wbps=' if name == 'io.max' else ''}3000000\n")
+    for level in (0.6, 0.9, None):
+        rein.hold(level)
+        assert "3000000" in bench.limits()[name]
+    rein.hold(0.05)
+    assert f"{CARRIED / 20:.0f}" in bench.limits()[name]
+
+
 def test_groups_have_equal_parts_of_it(bench):
     rein, other = busy(bench), bench.make("other")
     rein.follow([bench.group, other])

@@ -3,6 +3,7 @@
 import math
 import time
 import warnings
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -285,6 +286,8 @@ class HeldDisk:
     def read_use(self, now_seconds):
         return {USE[Rein.DISK]: 0.9}
 
+    is_known = True
+
     def prepare(self): ...
 
     def judge(self, **window): ...
@@ -339,6 +342,21 @@ def test_only_a_stop_is_a_cut(be, monkeypatch):
         plant.read()
     plant.close()
     assert ran[0] == 1.0 > 0.5 > ran[1]
+
+
+def test_cut_to_a_quota_is_one(be, monkeypatch):
+    group, knobs, _ = be
+    limits = replace(LIMITS, can_freeze=False)
+    lcs = [Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(),))]
+    plant = LiveHost(lcs, BeActuator([group], (1, 0), limits, knobs), 0.001, lambda: None)
+    ran = []
+    monkeypatch.setattr(plant.reins, "look", lambda telemetry, level, ran_ratio: ran.append(ran_ratio))
+    plant.apply(limits.full)
+    plant.apply(limits.safe)
+    time.sleep(0.01)
+    plant.read()
+    plant.close()
+    assert ran[0] < 0.5
 
 
 def test_applications_divide_what_cpus_there_are(be):

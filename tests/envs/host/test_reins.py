@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -9,8 +10,11 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
+from rlctl.envs.host.reins import opening
 from rlctl.envs.host.reins.carried_rate import LEAST_BYTES
+from rlctl.envs.host.reins.link import FIND_SECONDS
 from rlctl.envs.host.reins.link_share import LinkShare
+from rlctl.envs.host.reins.opening import LinkPlace
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
 from rlctl.envs.reins import CARRIED_RATIO, FELL, LINK_CARRIED, LINK_SENT, OTHERS, USE, Rein, level_ratio
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
@@ -48,7 +52,7 @@ class Host:
 
 
 class Held:
-    most = None
+    most, is_known = None, True
 
     def __init__(self, host, rein):
         self.host, self.rein, self.judged = host, rein, []
@@ -197,10 +201,10 @@ def test_three_failures_in_a_row_cost_a_rein():
     host.refused = set()
     host.reins.apply(SOME)
     assert host.reins.in_hand is Rein.CPU
-    assert host.holds[Rein.LINK] == 0.25, "nobody writes to a rein that is lost"
+    assert host.holds[Rein.LINK] == 1.0, "a rein that is lost lets go of BE once it can"
 
 
-def test_rein_that_is_never_freed_is_lost():
+def test_lost_rein_is_freed_later():
     host = Host()
     host.take(Rein.LINK)
     host.reins.apply(SOME)
@@ -208,9 +212,10 @@ def test_rein_that_is_never_freed_is_lost():
     host.refused = {Rein.LINK}
     for _ in range(FAILURES_IN_A_ROW):
         host.reins.apply(SOME)
+        assert host.holds[Rein.LINK] == 0.25
     host.refused = set()
     host.reins.apply(SOME)
-    assert host.holds == {Rein.LINK: 0.25, Rein.DISK: 0.25}
+    assert host.holds == {Rein.LINK: 1.0, Rein.DISK: 0.25}
 
 
 def test_windows_that_were_seen_choose_the_rein():
@@ -337,7 +342,7 @@ def test_link_is_shared_by_what_it_carries():
     assert link.held is None
     share.prepare()
     share.hold(0.5)
-    assert link.held == 0.5 * CARRIED_RATIO * share.most, "BE's own bytes were among the others' until now"
+    assert link.held == 0.5 * CARRIED_RATIO * LEAST_BYTES, "BE's own bytes were among the others' until now"
     share.hold(None)
     assert seen.send((0, 0)) == {}
     seen.send((19_750_000, 0))
@@ -408,7 +413,7 @@ def iterate(link, share):
 def test_what_was_known_of_reins_comes_back():
     link = Interface()
     reins, again = (Reins(Host(), {Rein.LINK: LinkShare(lambda: link, lambda: link.sent[0])}) for _ in range(2))
-    assert reins.state_dict()["most"]["link"] == LEAST_BYTES
+    assert reins.state_dict() == {}, "a link that nobody has used"
     for second in range(3):
         link.sent = 10_000_000 * second, 0
         readings = reins.read(float(second))
@@ -421,6 +426,36 @@ def test_what_was_known_of_reins_comes_back():
     for damaged in ({"in_hand": "tape", "most": {}}, {"in_hand": "cpu", "most": {"link": -1.0}}):
         with pytest.raises(ValueError, match="is not a"):
             again.restore_state(damaged)
+
+
+def test_link_is_found_with_first_caller(monkeypatch):
+    """At boot nobody calls it yet."""
+    found, clock, asked = [], [0.0], []
+
+    def find(name, pids, namespace_pid):
+        asked.append(pids)
+        if not found:
+            raise HostError("the LC is called from nowhere yet")
+        return found[0]
+
+    monkeypatch.setattr(opening, "find_interface", find)
+    monkeypatch.setattr(opening, "read_sent_bytes", lambda name, namespace_pid: 10_000_000 * len(asked))
+    monkeypatch.setattr(opening, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    reins = opening.open_reins(Host(), None, {Rein.LINK}, LinkPlace(None, lambda: (7,)))
+    assert (reins.all, reins.absent) == ((Rein.CPU,), {})
+    reins.restore_state({"in_hand": "link", "most": {"link": 5e6}})
+    reins.moves = True
+    reins.apply(SOME)
+    assert reins.in_hand is Rein.CPU, "what was in hand before is not there yet"
+    assert reins.read(1.0) == {}
+    assert reins.state_dict()["most"] == {"link": 5e6}
+    found.append("eth0")
+    assert reins.all == (Rein.CPU,), "it is not looked for in each tick"
+    clock[0] = FIND_SECONDS
+    assert reins.all == (Rein.CPU, Rein.LINK)
+    reins.read(1.0)
+    assert LINK_SENT in reins.read(2.0)
+    assert asked == [(7,), (7,)]
 
 
 def test_only_what_speaks_of_a_rein_teaches_it():

@@ -109,7 +109,7 @@ def test_what_the_lc_waits_for_and_what_helps(recorded_run, follow):
     place = next(number for number, row in enumerate(shown) if row.word == "LC waits")
     assert shown[place].text == "for its disk 60%, a CPU 4%"
     assert shown[place].mood is Mood.WARN
-    assert "resources.be_io_weight" in shown[place + 1].text
+    assert "`be.reins`" in shown[place + 1].text
     calm = rows([replace(last, telemetry=last.telemetry.but(lc_pressure_ratio=Value(0.001)))], BEGAN)
     assert next(row for row in calm if row.word == "LC waits").text == "for next to nothing"
 

@@ -12,7 +12,7 @@ LC = Telemetry(0.0, 0.01, be_cpus=Value(1.0))
 
 @pytest.mark.parametrize(("telemetry", "words"), [
     (LC.but(lc_pressure_ratio=Value(0.3)), "for a CPU 30% of the time: `be.cpus`"),
-    (LC.but(counters={"lc_io_pressure_ratio": Value(0.5)}), "for its disk 50% of the time: `resources.be_io_weight`"),
+    (LC.but(counters={"lc_io_pressure_ratio": Value(0.5)}), "for its disk 50% of the time: `be.reins`"),
     (LC.but(counters={"lc_memory_pressure_ratio": Value(0.2)}), "for memory 20% of the time: `resources.lc_memory_low"),
     (LC.but(counters={LC_LINK: Value(0.7)}), "for its link 70% of its requests: `be.reins`"),
 ])  # fmt: skip

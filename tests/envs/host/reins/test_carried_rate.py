@@ -123,6 +123,14 @@ def test_rate_a_little_too_high_is_lowered():
     assert link.carried.most < FAST
 
 
+def test_flood_that_passed_for_more_is_corrected():
+    """What was dropped and sent again counts twice: a later run must not begin with it."""
+    link = Link(FAST)
+    link.carried = CarriedRate(1.18 * FAST)
+    assert link.pass_windows(30) == 2
+    assert 0.95 * FAST < CARRIED_RATIO * link.carried.most < FAST
+
+
 def test_misses_by_chance_lower_it_for_seconds():
     link = Link(FAST)
     for _ in range(20):

@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.envs.errors import HostError
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import Journal
+from rlctl.envs.host.cgroup.journal import Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
@@ -191,6 +191,16 @@ def test_second_rlctl_is_refused(side, be, tmp_path):
         LinkRein.open(NAME, (), [be], None, side.here.pid)
 
 
+def test_rlctl_that_may_not_leaves_no_entry(side, be, tmp_path):
+    """Nobody could put it back: each stop would fail."""
+    needs(programs=("setpriv",))
+    program = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", sys.executable, "-c", OF_ANOTHER_RLCTL]
+    words = [*program, be.name, str(tmp_path), str(side.here.pid)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60.0)
+    assert "it takes CAP_NET_ADMIN" in done.stderr
+    assert not load(tmp_path).entries
+
+
 def test_restore_takes_down_what_sigkill_left(side, be, tmp_path):
     with another_rlctl(side, be, tmp_path):
         pass
@@ -250,6 +260,17 @@ def test_rein_returns_when_stranger_leaves(side, rein, monkeypatch):
     side.run(f"tc qdisc del dev {NAME} root")
     rein.sent_bytes()
     rein.hold(RATE)
+
+
+def test_rate_that_was_refused_is_written_again(rein, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        rein._interface.shaper, "set_rate", lambda rate: written.append(rate) or 1 // (len(written) - 1)
+    )
+    for _ in range(2):
+        with contextlib.suppress(ZeroDivisionError):
+            rein.hold(RATE)
+    assert written == [RATE, RATE]
 
 
 def test_deleted_rules_come_back(side, be, rein):
