@@ -209,6 +209,7 @@ class ReinLaw:
         self._reins = frozenset(reins)
         self._usual: dict[str, float] = {}
         self.suspect: Rein | None = None
+        self._used: list[Rein] = []
         self._hand = {"rein": CPU, "suspect": CPU, "windows": 0, "seen_seconds": 0.0, "taken_seconds": float("-inf")}
 
     @property
@@ -242,10 +243,13 @@ class ReinLaw:
         # 2. Only a miss beside a BE that ran says anything, one that the guard kept from the window as well; of the
         # CPUs one beside more than the least level.
         if not (telemetry.missed or cut) or level.frozen:
+            self._used = []
             return self.in_hand
-        ran_ratio = max(ran_ratio, LITTLE_RATIO)
-        reins = self._reins - ({Rein.CPU} if level.at_most(limits.minimum) else set())
-        used = [rein for rein in Rein if rein in reins and self._is_used(telemetry, rein, ran_ratio)]
+        ran_ratio, least = max(ran_ratio, LITTLE_RATIO), level.at_most(limits.minimum)
+        reins = self._reins - ({Rein.CPU} if least else set())
+        # Beside the least level the LC may wait behind what BE has queued in the window before.
+        queued, self._used = self._used, [rein for rein in reins if self._is_used(telemetry, rein, ran_ratio)]
+        used = [rein for rein in Rein if rein in self._used or (least and rein in queued and rein in reins)]
         suspect = self.suspect = self._find_suspect(telemetry, used, limits.lc_cpus, ran_ratio)
         if suspect is None or (suspect is Rein.CPU and suspect not in reins):
             return self.in_hand  # the least level holds on the CPUs already

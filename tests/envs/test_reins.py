@@ -72,6 +72,16 @@ def test_least_level_holds_no_copier():
     assert choose(*(window(at, ON_DISK, be_cpus=Value(0.0)) for at in range(9)), level=LIMITS.minimum) is Rein.DISK
 
 
+def test_what_be_has_queued_speaks_of_its_rein():
+    """At the least level it writes next to nothing, and the LC waits behind what it wrote before."""
+    choice, drained = ReinLaw(tuple(Rein)), ON_DISK | {USE[Rein.DISK]: Value(0.01)}
+    choose(window(0, ON_DISK), choice=choice)
+    assert choose(window(1, drained), choice=choice, level=LIMITS.minimum) is Rein.DISK
+    later = ReinLaw(tuple(Rein))
+    choose(window(0, ON_DISK), window(1, drained, missed=False), choice=later)
+    assert choose(window(2, drained), choice=later, level=LIMITS.minimum) is Rein.CPU, "it is gone by then"
+
+
 def test_held_targets_are_no_evidence():
     assert choose(*(window(at, ON_LINK, missed=False) for at in range(9))) is Rein.CPU
 

@@ -21,10 +21,10 @@ class LinkShare:
     Args:
         open_link: Puts BE's class on the interface. Asked for only once the LC seems to wait for its link: it exchanges
             the interface's queues.
-        sent_bytes: What the interface has sent, before it has that class; None as long as nobody knows which it is.
+        sent_bytes: As of `LinkRein`, before it has that class; None as long as nobody knows which interface it is.
     """
 
-    def __init__(self, open_link: Callable[[], LinkRein], sent_bytes: Callable[[], int | None]) -> None:
+    def __init__(self, open_link: Callable[[], LinkRein], sent_bytes: Callable[[], tuple[int, int] | None]) -> None:
         self._open_link, self._sent_bytes = open_link, sent_bytes
         self._link: LinkRein | None = None
         self._rate = CarriedRate()
@@ -37,7 +37,7 @@ class LinkShare:
     @classmethod
     def of(cls, link: LinkRein) -> LinkShare:
         """Of an interface that has the class already."""
-        share = cls(lambda: link, lambda: 0)
+        share = cls(lambda: link, link.sent_bytes)
         share.prepare()
         return share
 
@@ -63,7 +63,7 @@ class LinkShare:
         BE may send what the others leave. Where they leave next to nothing it has used all of its level. Nothing at the
         first call.
         """
-        if (sent := self._link.sent_bytes() if self._link else _all_others(self._sent_bytes())) is None:
+        if (sent := self._link.sent_bytes() if self._link else self._sent_bytes()) is None:
             return {}
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         before, self._before = self._before, sent
@@ -106,7 +106,3 @@ class LinkShare:
         """Put the interface back as it was before."""
         if self._link is not None:
             self._link.close()
-
-
-def _all_others(sent: int | None) -> tuple[int, int] | None:
-    return None if sent is None else (sent, 0)

@@ -84,15 +84,13 @@ class _Traffic:
 
     def __init__(self, place: LinkPlace) -> None:
         self._place, self._why, self._next_seconds = place, "", 0.0
-        self.interface: str | None = None
-        if place.interface is not None:
-            self.interface = find_interface(place.interface, (), place.namespace_pid)
+        self.interface = place.interface and find_interface(place.interface, (), place.namespace_pid)
         self._find()
 
-    def sent_bytes(self) -> int | None:
-        """So much in all; None as long as nobody knows the interface. HostError: it has gone."""
+    def sent_bytes(self) -> tuple[int, int] | None:
+        """So much in all, of which nobody tells BE's; None as long as nobody knows it. HostError: it has gone."""
         self._find()
-        return None if self.interface is None else read_sent_bytes(self.interface, self._place.namespace_pid)
+        return None if self.interface is None else (read_sent_bytes(self.interface, self._place.namespace_pid), 0)
 
     def _find(self) -> None:
         if self.interface is not None or time.monotonic() < self._next_seconds:

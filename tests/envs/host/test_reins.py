@@ -301,7 +301,7 @@ class Interface:
 
 
 def test_link_without_class_is_not_touched():
-    share = LinkShare(Interface, lambda: 0)
+    share = LinkShare(Interface, lambda: (0, 0))
     share.follow(["be"])
     share.hold(0.5)
     share.close()
@@ -331,7 +331,7 @@ def test_use_of_link_is_by_the_second():
 
 def test_link_is_shared_by_what_it_carries():
     link = Interface()
-    share = LinkShare(lambda: link, lambda: link.sent[0])
+    share = LinkShare(lambda: link, lambda: (link.sent[0], 0))
     seen = iterate(link, share)
     assert next(seen) == {}
     first = seen.send((250_000, 0))
@@ -412,7 +412,7 @@ def iterate(link, share):
 
 def test_what_was_known_of_reins_comes_back():
     link = Interface()
-    reins, again = (Reins(Host(), {Rein.LINK: LinkShare(lambda: link, lambda: link.sent[0])}) for _ in range(2))
+    reins, again = (Reins(Host(), {Rein.LINK: LinkShare(lambda: link, lambda: (link.sent[0], 0))}) for _ in range(2))
     assert reins.state_dict() == {}, "a link that nobody has used"
     for second in range(3):
         link.sent = 10_000_000 * second, 0
