@@ -126,13 +126,14 @@ class Symptoms:
         bar = max(GROWN * self._usual_seconds, LEAST_GROWN_RATIO * target)
         grown, last = len(self._ended) == 2 and min(self._ended) > bar, max(oldest, *newest.latencies[-1:], 0.0)
         # A row of old looks ends only after OLD_SECONDS: one good look is not yet the end of a queue.
+        seen_seconds = now_seconds if newest.seen_seconds is None else newest.seen_seconds
         if oldest <= target:
             if now_seconds - self._old_seconds[1] >= OLD_SECONDS:
                 self._old_seconds = math.inf, -math.inf
             long = hardly and grown and oldest > 0.0 and last > 0.5 * target and last >= self._ended[0]
         else:
-            long = queue or now_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
-            self._old_seconds = min(self._old_seconds[0], now_seconds), now_seconds
+            long = queue or seen_seconds - self._old_seconds[0] >= (0.0 if late >= LEAST_LATE else OLD_SECONDS)
+            self._old_seconds = min(self._old_seconds[0], seen_seconds), now_seconds
         if long:
             why = "in a queue" if queue or oldest <= target else f"above {milliseconds} at two looks"
             signs[Sign.OLDEST] = f"{oldest * 1e3:.1f} ms, {why}"

@@ -19,6 +19,7 @@ from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.groupsearch import walk
+from rlctl.envs.host.latency.waiting import WaitingSource
 from rlctl.envs.host.sensors.of_groups import follow_groups
 from rlctl.envs.host.sensors.sensor import Sensor
 
@@ -111,8 +112,7 @@ class Follower:
             self._next_seconds = now_seconds + LOOK_SECONDS
             self._look()
         found, self._found = self._found[:MOST_AT_ONCE], self._found[MOST_AT_ONCE:]
-        self._adopt(found)
-        self._tell_churn(len(found), now_seconds)
+        self._tell_churn(self._adopt(found), now_seconds)
         if self._found:  # the sensors once, for all
             return True
         before, self._known = self._known, self._actuator.groups
@@ -122,6 +122,9 @@ class Follower:
         if self._claims is not None:
             self._claims.keep(self._known)
         try:
+            for sensor in self._sensors:
+                if isinstance(sensor, WaitingSource):
+                    sensor.follow(self.lc)
             follow_groups(self._sensors, self.lc, self._known)
         except SensorError as error:
             self._refuse(_PERF, str(error))
@@ -165,10 +168,11 @@ class Follower:
     def _selects(self, path: str) -> bool:
         return self._lc_selects(path) or any(selects(path) for selects in self._be_selects)
 
-    def _adopt(self, names: Iterable[str]) -> None:
+    def _adopt(self, names: Iterable[str]) -> int:
+        """Take over those that can be BE's; how many came."""
         groups = [group for name in names if (group := self._open_group(name)) is not None]
         if not groups:
-            return
+            return 0
         controlled = {group.name for group in self._actuator.groups}
         self._learn(groups)
         try:
@@ -182,6 +186,7 @@ class Follower:
                 self._refused.pop(group.name, None)
                 kind, what = ("group-replaced", "was made anew") if group.name in controlled else _APPEARED
                 self._events.tell(kind, f"BE group {group.name} {what}: safe first, then its share", logging.INFO)
+        return sum(group.name in adopted for group in groups)
 
     def _open_group(self, name: str) -> Group | None:
         """The group, unless it cannot be BE's."""

@@ -216,6 +216,8 @@ class LiveHost:
         self._first, *self._others = lcs
         self.slo = self._first.slo
         self._proposed.add(lc)
+        if self.watch:
+            self.watch.lcs[lc].set_target(target_seconds)
 
     def apply(self, allocation: Allocation) -> Allocation:
         """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.

@@ -9,11 +9,12 @@ import logging
 import select
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.cgroup.ownership import Witness
 from rlctl.envs.host.latency.newest import NOTHING, LatencySource, Newest
+from rlctl.envs.host.latency.tcp import TcpSource
 from rlctl.envs.host.sensors.psi import LcWaits, Psi
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
@@ -67,6 +68,12 @@ class LcSources:
         self.slo = slo
         self.source = next((one for one in sensors if isinstance(one, LatencySource)), None)
         self.waits = next((LcWaits(one) for one in sensors if isinstance(one, Psi)), None)
+
+    def set_target(self, target_seconds: float) -> None:
+        """Look as another target wants it from now on."""
+        self.slo = replace(self.slo, target_seconds=target_seconds)
+        if isinstance(self.source, TcpSource):
+            self.source.target_seconds = target_seconds
 
     def __str__(self) -> str:
         pressure = "no pressure, for it has no cgroup2 group"

@@ -10,7 +10,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rlctl.envs.errors import ConfigError, in_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.host.latency.inet_diag import jiffy_seconds
 from rlctl.envs.host.max_load import window_of
-from rlctl.envs.telemetry import GROWN_SECONDS, LC_WAITING, Quantile, Telemetry, number, offered_rps
+from rlctl.envs.telemetry import GROWN_SECONDS, Quantile, Telemetry, number, offered_rps
 from rlctl.envs.whole_file import write_json
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Bound, Reason
@@ -39,9 +40,12 @@ MULTIPLE = 2.0
 OWN_QUANTILE, MISSED_RATIO = 0.95, 0.05
 """The own tail is what so many windows with BE held stay below; and how seldom its true value lies beyond each end."""
 
-FIRST_WINDOWS, WINDOWS, REQUESTS = 15, 60, 200
-"""Windows of a block with BE held, after the first of which there is a target; and what the proposal takes. Of fewer
-than 59 windows the highest need not be above the 95th percentile (.95^59 < .05)."""
+FIRST_WINDOWS, WINDOWS, REQUESTS, MOST_WINDOWS = 15, 60, 200, 1000
+"""Windows of a block with BE held, after the first of which there is a target; what the proposal takes, and how many it
+stands on at most, the newest. Of fewer than 59 the highest need not be above the 95th percentile (.95^59 < .05)."""
+
+LEAST_SECONDS = 1e-3
+"""Of a target where all windows read 0: the step of most logs."""
 
 FREE_SECONDS, MOST_BLOCK_SECONDS = 45.0, 60.0
 """BE is free for so long between two blocks, in which it needs ten seconds to grow; and a block has an end."""
@@ -79,7 +83,7 @@ class TargetProposal:
     @property
     def target_seconds(self) -> float:
         """MULTIPLE times the own tail, rounded up to two digits, and no less than can be judged."""
-        wanted = max(MULTIPLE * self.own_seconds, self.least_seconds)
+        wanted = max(MULTIPLE * self.own_seconds, self.least_seconds) or LEAST_SECONDS
         # Two digits are as many as an operator types, and more than the windows say.
         digit = 10.0 ** (math.floor(math.log10(wanted)) - 1)
         return round(math.ceil(wanted / digit - 1e-6) * digit, 9)
@@ -113,17 +117,15 @@ class TargetWatch:
         holds: BE is to have its minimum in the next window.
         proposal: None before the first block has ended; a first guess until `done`.
         done: The proposal stays.
-        waits: The LC has no latency: what it waits for is bounded, and there is nothing to propose.
     """
 
     def __init__(
         self, name: str, least_seconds: float, tick_seconds: float, proposal: TargetProposal | None = None
     ) -> None:
         self.name, self.proposal, self.done = name, proposal, proposal is not None
-        self.holds = self.waits = False
+        self.holds = False
         self._least_seconds, self._tick_seconds = least_seconds, tick_seconds
-        self._held: list[float] = []
-        self._free: list[float] = []
+        self._held, self._free = deque[float](maxlen=MOST_WINDOWS), deque[float](maxlen=MOST_WINDOWS)
         self._requests = self._most_rps = 0.0
         self._held_since: float | None = None
         self._block: tuple[float, int] | None = None
@@ -146,10 +148,6 @@ class TargetWatch:
         rps = number(offered_rps(lc.counters)) or 0.0
         if self.done:
             self._tell_beyond(lc, rps)
-            return
-        # What waits is measured by a bound of its own, whatever the target is.
-        if LC_WAITING in lc.counters:
-            self.waits = self.done = True
             return
         if isinstance(tail, Quantile) and tail.samples > 0:
             self._seen_seconds = now
@@ -222,6 +220,7 @@ class AutoTargets:
         home: Keeps the proposals; None keeps nothing.
         told: Takes each new target: the LC's name, the proposal, and whether it stays.
         dry_run: BE is never really held, so nothing is learned.
+        waiting: LCs that have no latency: what they wait for is bounded, and there is nothing to propose.
 
     Attributes:
         watches: By the LC's name.
@@ -235,11 +234,14 @@ class AutoTargets:
         told: Callable[[str, TargetProposal, bool], object],
         *,
         dry_run: bool = False,
+        waiting: Collection[str] = (),
     ) -> None:
         self._limits, self._told = limits, told
         self._path = None if home is None else home / TARGETS
-        self._waiting: set[str] = set()  # LCs of which it was said that they have no latency
         self._of = {name: _identity(lc) for name, lc in config.lcs.items() if lc.slo.target_milliseconds == "auto"}
+        for name in self._of.keys() & waiting:
+            del self._of[name]
+            log.info("LC %s: target auto proposes nothing, as no latency is known; what it waits is bounded", name)
         known = self._read() if self._of else {}
         # The kernel's stamps err by a jiffy: of a target of two the source's own step would leave no slack.
         least = 3.0 * jiffy_seconds()
@@ -288,9 +290,6 @@ class AutoTargets:
                 if watch.done:
                     self._keep()
                 self._told(name, watch.proposal, watch.done)
-            elif watch.waits and name not in self._waiting:
-                self._waiting.add(name)
-                log.info("LC %s: target auto proposes nothing, as no latency is known; what it waits is bounded", name)
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """BE's minimum while a block of windows of some LC goes on."""
@@ -334,7 +333,7 @@ class AutoTargets:
             plain: dict[str, Any] = one["proposal"]
             figures: dict[str, Any] = {key: math.nan if value is None else value for key, value in plain.items()}
             proposal = TargetProposal(**figures)
-            if not 0.0 < proposal.target_seconds < math.inf:
+            if proposal.own_seconds < 0.0 or not 0.0 < proposal.target_seconds < math.inf:
                 raise ValueError(f"a target of {proposal.target_seconds} s")
             yield name, proposal
 

@@ -291,7 +291,8 @@ def _latency(section: LcSection, of_groups: Iterable[Sensor], lc: Group) -> Sens
     try:
         return latency_source(section.latency, section.slo.slo, alive.pids, lc)
     except (ConfigError, HostError) as error:
-        if "latency" in section.model_fields_set:
+        # An LC without a process is not there yet: a later start may find its port.
+        if "latency" in section.model_fields_set or not alive.pids():
             raise
         try:
             waiting = latency_source(WaitingLatency(kind="waiting"), section.slo.slo, alive.pids, lc)

@@ -74,7 +74,8 @@ class ControlSocket:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join(READ_SECONDS)
         self._socket.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # such as of a disk that can be read only by now
+            self._path.unlink()
 
     def _run(self) -> None:
         while not self._closing:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -151,10 +151,13 @@ class HostMemory:
             return self._host, {}
 
 
-def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
+def host_of(config: ServeConfig, plant: Plant, waiting: Collection[str] = ()) -> dict[str, object]:
     """What must not have changed if what was learned of a host is to say anything of it.
 
     Of the workload not what every start of the same service has anew, a process id or a pod.
+
+    Args:
+        waiting: LCs that are judged by what they wait for, whatever is configured.
     """
     beside = {"error_budget_percent"}
     objectives = {name: lc.slo.model_dump(mode="json", exclude=beside) for name, lc in config.lcs.items()}
@@ -164,7 +167,10 @@ def host_of(config: ServeConfig, plant: Plant) -> dict[str, object]:
         if lc.workload.kind in ("cgroup", "unit")
     }
     sources = {
-        name: {"kind": lc.latency.kind, "window_seconds": getattr(lc.latency, "window_seconds", None)}
+        name: {
+            "kind": "waiting" if name in waiting else lc.latency.kind,
+            "window_seconds": getattr(lc.latency, "window_seconds", None),
+        }
         for name, lc in config.lcs.items()
     }
     limits = asdict(plant.limits)

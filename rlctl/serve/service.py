@@ -17,6 +17,7 @@ from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
+from rlctl.envs.host.latency.waiting import WaitingSource
 from rlctl.envs.host.live import LiveHost
 from rlctl.envs.plant import Plant
 from rlctl.log.record import Recorder, Tee, TickLog, header_of
@@ -154,9 +155,13 @@ class Service:
         # A dry run reads and writes no file of the state directory, which a running service may hold.
         home = None if self._dry_run else config.state_directory
         self._holds = OperatorHolds(home, config.schedule, config.tick_seconds)
-        self._memory = HostMemory(home, host_of(config, host), guessed=not host.lc_cpus_known)
+        looked_at = host.watch.lcs if host.watch else {}
+        waiting = {name for name, lc in looked_at.items() if isinstance(lc.source, WaitingSource)}
+        self._memory = HostMemory(home, host_of(config, host, waiting), guessed=not host.lc_cpus_known)
         # Before what is learned comes back: it is of these targets.
-        self._targets = AutoTargets(config, home, host.limits, self._take_target, dry_run=self._dry_run)
+        self._targets = AutoTargets(
+            config, home, host.limits, self._take_target, dry_run=self._dry_run, waiting=waiting
+        )
         for name, watch in self._targets.watches.items():
             if watch.proposal is not None:
                 host.set_target(name, watch.proposal.target_seconds)

@@ -64,6 +64,13 @@ def test_old_request_is_a_sign_when_ageing():
     assert seen(old, NOTHING, old) == set(), "a source that did not answer says nothing"
 
 
+def test_what_was_seen_once_counts_once():
+    """A source that looks by itself tells the same until its next look."""
+    once, again = (Newest(oldest_seconds=0.012, seen_seconds=at) for at in (0.0, 0.030))
+    assert seen(*[once] * 5, apart_seconds=0.005) == set()
+    assert seen(*[once] * 6, again, apart_seconds=0.005) == {Sign.OLDEST}
+
+
 def test_old_request_counts_sooner_among_late_ones():
     """Close looks: a queue that fills is told from one slow request by those that came out of it."""
     old, others = Newest(oldest_seconds=0.012), Newest([GOOD] * 30 + [LATE] * LEAST_LATE, oldest_seconds=0.012)

@@ -210,8 +210,8 @@ class GrowingFile:
         return found
 
     def _is_truncated(self, found: os.stat_result) -> bool:
-        if found.st_size == self._offset:  # it was written to, and is no longer for it
-            return found.st_mtime_ns != self._written_ns
+        if found.st_size == self._offset and found.st_mtime_ns == self._written_ns:
+            return False
         # Where it was found empty there is nothing to compare: what was written and truncated since is not to be seen.
         was_emptied = self._offset == 0 and self._is_emptied
         marked = os.pread(self._descriptor, len(self._mark), self._offset - len(self._mark))

@@ -16,11 +16,13 @@ class Newest:
     Attributes:
         latencies: Of completed requests, in seconds, oldest first; infinite for one that has none.
         oldest_seconds: Age of the oldest outstanding request at this moment; None where the source cannot tell.
+        seen_seconds: When that was seen, on the monotonic clock, where it was not at this moment.
         tail_seconds: A whole window's latency, such as the next tick is about to read; None where none has come.
     """
 
     latencies: Sequence[float] = ()
     oldest_seconds: float | None = None
+    seen_seconds: float | None = None
     tail_seconds: float | None = None
 
 

@@ -90,7 +90,7 @@ class TcpSource(ReportedSource):
         self._home = 0
         self._diag: InetDiag | None = None
         self._listening: ListeningPorts | None = None
-        self._target_seconds, self._asked_seconds = slo.target_seconds, -math.inf
+        self.target_seconds, self._asked_seconds, self._seen_seconds = slo.target_seconds, -math.inf, -math.inf
         self._cost_seconds = self._interval_seconds = 0.0
         self._rest_seconds = LOOK_SECONDS
         self._told_ratio, self._opened_seconds = 0.0, time.monotonic()
@@ -126,7 +126,7 @@ class TcpSource(ReportedSource):
         with self._lock:
             if self._trouble is not None:
                 return NOTHING
-            return Newest(oldest_seconds=self._window.oldest_seconds)
+            return Newest(oldest_seconds=self._window.oldest_seconds, seen_seconds=self._seen_seconds)
 
     def close(self) -> None:
         """End the thread. Idempotent."""
@@ -198,13 +198,14 @@ class TcpSource(ReportedSource):
         look = self._tracker.see(time.monotonic(), connections)
         with self._lock:
             self._window.add(look)
+            self._seen_seconds = look.at_seconds
             overlapping = self._tracker.overlapping
             if look.ages.size or look.requests:
                 self._asked_seconds = look.at_seconds
             if look.at_seconds - self._asked_seconds > IDLE_SECONDS:
                 self._rest_seconds = IDLE_LOOK_SECONDS
             else:
-                calm = look.ages.max(initial=0.0) < CALM_RATIO * self._target_seconds
+                calm = look.ages.max(initial=0.0) < CALM_RATIO * self.target_seconds
                 self._rest_seconds = CALM_LOOK_SECONDS if calm else LOOK_SECONDS
             self._trouble = Missing(Why.NOT_SUPPORTED, OVERLAPPING) if overlapping else None
         return time.thread_time() - began_seconds

@@ -16,7 +16,7 @@ from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.latency.figures import PROVIDES
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.host.sensors.cpu import usage_seconds
-from rlctl.envs.host.sensors.kernel_file import Gauge
+from rlctl.envs.host.sensors.kernel_file import Gauge, follow_gauges
 from rlctl.envs.host.sensors.psi import some_seconds
 from rlctl.envs.host.sensors.schedstat import RunDelay
 from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Reading, Value, Why
@@ -47,20 +47,27 @@ class WaitingSource:
     def __init__(self, slo: SLO, lc: Group, pids: Callable[[], tuple[int, ...] | Missing], bound_ratio: float) -> None:
         self.name = f"waiting below {bound_ratio:.0%} of the time (weaker than a latency)"
         self._slo, self._bound_ratio = slo, bound_ratio
+        self._pressures, self._uses = tuple[Gauge, ...](), tuple[Gauge, ...]()
+        self.follow(lc)
+        self._delay = None if self._pressures else RunDelay(pids)
+        if not self._uses:
+            raise HostError("waiting cannot be held: the LC has no CPU accounting group, see `rlctl doctor`")
+        self._before_seconds: float | None = None
+
+    def follow(self, lc: Group) -> None:
+        """Look at another group of the LC from now on; one that lacks the files of the one before is not."""
         folder = lc.pressure_file.parent if lc.pressure_file else Path()
         files = [folder / f"{one}.pressure" for one in RESOURCES if lc.pressure_file]
-        self._pressures = [Gauge(file, some_seconds, 1.0) for file in files if file.exists()]
-        self._delay = None if self._pressures else RunDelay(pids)
-        if lc.usage_file is None:
-            raise HostError("waiting cannot be held: the LC has no CPU accounting group, see `rlctl doctor`")
-        self._use = Gauge(lc.usage_file, usage_seconds)
-        self._before_seconds: float | None = None
+        if there := [file for file in files if file.exists()]:
+            self._pressures = follow_gauges(self._pressures, there, lambda file: Gauge(file, some_seconds, 1.0))
+        if lc.usage_file is not None:
+            self._uses = follow_gauges(self._uses, [lc.usage_file], lambda file: Gauge(file, usage_seconds))
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The largest share of any resource since the previous call, by the target."""
         seconds = now_seconds - (self._before_seconds or now_seconds)
         self._before_seconds = now_seconds
-        waiting, use = self._waiting(now_seconds), self._use.rate(now_seconds)
+        waiting, use = self._waiting(now_seconds), self._uses[0].rate(now_seconds)
         unknown = Missing(Why.NOT_SUPPORTED, f"{self.name}: no requests are seen")
         readings: dict[str, Reading] = dict.fromkeys(PROVIDES, unknown)
         if isinstance(waiting, Missing) or not isinstance(use, Value):
@@ -81,7 +88,7 @@ class WaitingSource:
 
     def close(self) -> None:
         """Close the kernel's files."""
-        for one in (*self._pressures, self._use, self._delay):
+        for one in (*self._pressures, *self._uses, self._delay):
             if one is not None:
                 one.close()
 

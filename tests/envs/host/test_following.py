@@ -116,6 +116,16 @@ def test_refused_group_is_told_once(fake: Bench, monkeypatch: pytest.MonkeyPatch
     assert run.kinds() == []
 
 
+def test_refused_group_is_no_churn(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.host.following.CHURN_GROUPS", 4)
+    run = Run(fake, monkeypatch, "batch-1")
+    with Claims(fake.state_dir.parent / "other") as other:
+        other.take(run.make("batch-2"))
+        for _ in range(24):
+            run.tick()
+    assert run.kinds() == ["group-refused"]
+
+
 def test_endless_coming_and_going_is_told(fake: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 564 groups that BE moved through 1 was restricted in time, and nothing said so."""
     monkeypatch.setattr("rlctl.envs.host.following.CHURN_GROUPS", 4)

@@ -19,6 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import UTILISATION, MaxLoad
+from rlctl.envs.host.poller import LcSources, Poller
 from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.reins import EVIDENCE, USE, Rein
 from rlctl.envs.telemetry import Missing, Quantile, Value, Why
@@ -357,6 +358,18 @@ def test_cut_to_a_quota_is_one(be, monkeypatch):
     plant.read()
     plant.close()
     assert ran[0] < 0.5
+
+
+def test_proposed_target_reaches_the_looks(be):
+    """One that was kept comes back before the fast guard asks what to judge by."""
+    group, knobs, _ = be
+    watch = Poller({"web": LcSources(SLO(1e5), ())}, None)
+    lcs = [Lc("web", SLO(1e5, max_load_rps=100.0), (Fixed(),))]
+    actuator = BeActuator([group], (1, 0), LIMITS, knobs)
+    plant = LiveHost(lcs, actuator, 0.001, lambda: None, LiveParts(watch=watch))
+    plant.set_target("web", 0.012)
+    assert watch.lcs["web"].slo.target_seconds == plant.slo.target_seconds == 0.012
+    plant.close()
 
 
 def test_applications_divide_what_cpus_there_are(be):

@@ -14,7 +14,6 @@ from rlctl.config.serve import ServeConfig, load_config
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.telemetry import (
     LC_IDLE,
-    LC_WAITING,
     NO_TARGET_SECONDS,
     TARGET_PROPOSED,
     Missing,
@@ -26,7 +25,16 @@ from rlctl.envs.telemetry import (
 from rlctl.log.record import Tick
 from rlctl.safety.profile import load_profile
 from rlctl.safety.verdict import Reason, Verdict
-from rlctl.serve.auto_target import FIRST_WINDOWS, TARGETS, AutoTargets, TargetProposal, TargetWatch, quantile_bounds
+from rlctl.serve.auto_target import (
+    FIRST_WINDOWS,
+    LEAST_SECONDS,
+    MOST_WINDOWS,
+    TARGETS,
+    AutoTargets,
+    TargetProposal,
+    TargetWatch,
+    quantile_bounds,
+)
 from rlctl.serve.policy_setup import PolicySetup
 from tests.doubles.clock import Countdown
 from tests.doubles.host import LC, FakeHost, run_service
@@ -121,12 +129,22 @@ def test_bounds_of_a_quantile_hold_as_often() -> None:
     assert quantile_bounds(1, 0.95, 0.05) == (0, 0)
 
 
-def test_lc_without_latency_gets_no_proposal(caplog: pytest.LogCaptureFixture) -> None:
-    watch = TargetWatch("lc", 0.0, 1.0)
-    watch.observe(lc(0, 0.004, **{LC_WAITING: Value(0.1)}), held=True, free=False, wall_seconds=0.0)
-    assert watch.waits
-    assert watch.proposal is None
-    assert not watch.holds
+def test_bounds_of_the_most_windows() -> None:
+    low, high = quantile_bounds(MOST_WINDOWS, 0.95, 0.05)
+    assert 930 < low < 950 < high < 970
+    watch = TargetWatch("lc", 0.0, 0.1)
+    assert any(watch.done for _ in go(watch, 5000, rps=100.0))
+
+
+def test_tail_that_reads_0_gets_a_target() -> None:
+    assert replace(final(), own_seconds=0.0, least_seconds=0.0).target_seconds == LEAST_SECONDS
+
+
+def test_lc_without_latency_gets_no_proposal(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    caplog.set_level(logging.INFO)
+    auto = config(slo={"target_milliseconds": "auto"})
+    assert not AutoTargets(auto, tmp_path, LIMITS, pytest.fail, waiting={"lc"}).watches
+    assert "no latency is known" in caplog.text
 
 
 def test_load_beyond_the_proposal_is_told(caplog: pytest.LogCaptureFixture) -> None:

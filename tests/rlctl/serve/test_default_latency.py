@@ -42,6 +42,12 @@ def test_waiting_is_held_where_tcp_does_not_fit(silent: Group, caplog: pytest.Lo
     assert source.name in said
 
 
+def test_lc_without_a_process_is_not_there_yet(silent: Group) -> None:
+    silent.procs_file.write_text("")
+    with pytest.raises(HostError, match="has no process"):
+        _latency(LcSection.model_validate(SAID), [LcAlive(silent.procs_file)], silent)
+
+
 def test_a_source_that_is_configured_is_not_replaced(silent: Group) -> None:
     section = LcSection.model_validate(SAID | {"latency": {"kind": "tcp"}})
     with pytest.raises(HostError, match="no TCP port"):

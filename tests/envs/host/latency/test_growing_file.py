@@ -81,6 +81,16 @@ def test_old_log_moved_in_says_nothing(log: Path, tmp_path: Path) -> None:
     follower.close()
 
 
+def test_touched_log_has_nothing_new(log: Path) -> None:
+    follower = GrowingFile(log)
+    append(log, b"a line\n")
+    assert follower.read() == b"a line\n"
+    os.utime(log, ns=(0, 1))
+    assert follower.read() == b""
+    assert not follower.gap
+    follower.close()
+
+
 @pytest.mark.parametrize("new", [b"new\n", b"so many lines that the file is as long as ever\n" * 9])
 def test_truncation_in_place_starts_over_and_is_told(log: Path, new: bytes) -> None:
     """Lines that were added before it, and that nobody has read, are not to be had: such a tick has no load."""

@@ -23,10 +23,12 @@ class WaitingLc:
     """An LC's group on a fake kernel, whose counters a test sets."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        fake = FakeKernel(folder, kind)
-        layout = Layout.detect(fake.root, fake.proc)
-        self.group = Group.create(layout, "lc", Knobs(None, fake))
+        self.fake = FakeKernel(folder, kind)
+        self.group = self.make("lc")
         self.source = WaitingSource(GOAL, self.group, lambda: (os.getpid(),), 0.1)
+
+    def make(self, name: str) -> Group:
+        return Group.create(Layout.detect(self.fake.root, self.fake.proc), name, Knobs(None, self.fake))
 
     def set(self, used_seconds: float, **waited_seconds: float) -> None:
         assert self.group.usage_file is not None
@@ -83,6 +85,14 @@ def test_a_group_that_is_gone_has_no_latency(lc: WaitingLc) -> None:
     lc.group.usage_file.unlink()
     lc.source.close()
     assert isinstance(lc.source.read(12.0)["tail_latency_seconds"], Missing)
+
+
+def test_lc_made_anew_is_followed(lc: WaitingLc) -> None:
+    read_second(lc, 0.5, cpu=0.0)
+    lc.group.remove()
+    lc.group = lc.make("lc-2")
+    lc.source.follow(lc.group)
+    assert read_second(lc, 0.5, cpu=0.05).slack_ratio == pytest.approx(0.5, abs=1e-3)
 
 
 def test_the_disk_counts_where_it_is_worse(tmp_path: Path) -> None:
