@@ -66,7 +66,7 @@ def find_ports(
     if not ports:
         if configured:
             raise NotTcp(f"no socket listens on TCP port {', '.join(map(str, configured))} where the LC runs")
-        raise NotTcp(f"the LC listens on no TCP port{_what_else(inodes, pids, proc)}")
+        raise NotTcp(f"the LC listens on no TCP port{what_else(inodes, pids, proc)}")
     if len(ports) > MOST_PORTS:
         raise NotTcp(f"the LC listens on {len(ports)} TCP ports, more than {MOST_PORTS}; name those that count")
     return ListeningPorts(ports, tuple(sorted({one.family for one in found})))
@@ -84,8 +84,8 @@ def socket_inodes(pids: Iterable[int], proc: Path = PROC) -> set[int]:
     return inodes
 
 
-def _what_else(inodes: set[int], pids: Iterable[int], proc: Path) -> str:
-    """What an LC without a TCP port has in its place, which TCP_INFO says nothing of."""
+def what_else(inodes: set[int], pids: Iterable[int], proc: Path = PROC) -> str:
+    """What an LC has beside or in place of a TCP port, which TCP_INFO says nothing of."""
     pid = next(iter(pids), 0)
     kinds = []
     # proc_net(5): the inode is field 10 of a line of udp, 7 of unix, whose field 4 marks what listens (__SO_ACCEPTCON).

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from rlctl.envs.errors import ConfigError, HostError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.inet_diag import InetDiag, jiffy_seconds
-from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of, find_ports
+from rlctl.envs.host.latency.lc_sockets import ListeningPorts, enter_network_of, find_ports, socket_inodes, what_else
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.host.latency.tcp_requests import RequestTracker
+from rlctl.envs.host.latency.tcp_requests import CLOSE_SECONDS, RequestTracker
 from rlctl.envs.host.latency.tcp_window import TcpWindow
 from rlctl.envs.telemetry import LC_IDLE, LC_LINK, Missing, Reading, Value, Why
 from rlctl.envs.workload import SLO
@@ -29,6 +29,9 @@ Pids = Callable[[], tuple[int, ...] | Missing]
 
 LOOK_SECONDS, CALM_LOOK_SECONDS, IDLE_LOOK_SECONDS, MOST_LOOK_SECONDS = 0.02, 0.06, 0.1, 1.0
 """Between two looks: at best; while no request waits for `CALM_RATIO` of the target; while the LC is idle; at worst."""
+
+PAIR_SECONDS = 1.0
+"""So often, while requests come, the next look is a close one."""
 
 CALM_RATIO, IDLE_SECONDS = 0.25, 1.0
 """The LC is idle once it has had no request for so long."""
@@ -91,7 +94,7 @@ class TcpSource(ReportedSource):
         self._diag: InetDiag | None = None
         self._listening: ListeningPorts | None = None
         self.target_seconds, self._asked_seconds, self._seen_seconds = slo.target_seconds, -math.inf, -math.inf
-        self._cost_seconds = self._interval_seconds = 0.0
+        self._cost_seconds = self._interval_seconds = self._paired_seconds = 0.0
         self._rest_seconds = LOOK_SECONDS
         self._told_ratio, self._opened_seconds = 0.0, time.monotonic()
         self._started, self._stop = threading.Event(), threading.Event()
@@ -176,6 +179,9 @@ class TcpSource(ReportedSource):
         listening = find_ports(self._diag, pids, self._configured)
         if listening != self._listening:
             self._listening = listening
+            # An LC that is called there alone looks idle.
+            if "UNIX" in (others := what_else(socket_inodes(pids), pids)):
+                log.warning("the LC is judged by its TCP %s alone%s", listening, others)
             self._forget(Missing(Why.NO_DATA, "no look yet"))
 
     def _leave_network(self) -> None:
@@ -219,4 +225,8 @@ class TcpSource(ReportedSource):
         if open_seconds > TOLD_SECONDS and self._diag and ratio > TOLD_RATIO * self._told_ratio:
             self._told_ratio = ratio
             log.info("%s", self)
-        self._stop.wait(max(began_seconds + self._interval_seconds - time.monotonic(), 0.0))
+        if began_seconds - self._paired_seconds >= PAIR_SECONDS and self._rest_seconds < IDLE_LOOK_SECONDS:
+            self._paired_seconds, interval = began_seconds, 0.5 * CLOSE_SECONDS
+        else:
+            interval = began_seconds + self._interval_seconds - time.monotonic()
+        self._stop.wait(max(interval, 0.0))

@@ -30,9 +30,13 @@ LC must have served so many other requests meanwhile that the quantile lets one 
 LINK_SECONDS = 0.01
 """A reply is late on the link by so much: two of the longest jiffies, and some."""
 
-OVERLAPS, OVERLAP_RATIO, MEMORY = 20, 0.05, 2000
-"""Requests that came while one was waiting on the same connection, and their share of the waits that two looks saw.
-With as many there are several in flight. Counts are halved at `MEMORY`."""
+OVERLAPS, OVERLAP_RATIOS, MEMORY = (20, 5), (0.05, 0.15), 2000
+"""Requests that came while one was waiting on the same connection, by usual looks and by close ones, and their share of
+the waits that two such looks saw: a request in two segments may fall between two close ones. With as many there are
+several in flight. Counts are halved at `MEMORY`."""
+
+CLOSE_SECONDS = 0.005
+"""Two looks so close see an overlap on a busy connection too: between usual ones something nearly always goes out."""
 
 ONE_EACH_RATIO = 0.9
 """Of the exchanges in which as many segments came as went: then a count of them tells requests from replies."""
@@ -123,13 +127,14 @@ class RequestTracker:
         self._state: _State | None = None
         self._seen_seconds, self._served = 0.0, 0
         self._at_rest = False
-        self._overlaps = self._waits_seen_twice = 0.0
+        self._overlaps, self._waits_seen_twice = [0.0, 0.0], [0.0, 0.0]
         self._one_each = self._exchanges = 0.0
 
     @property
     def overlapping(self) -> bool:
         """Whether several requests are in flight on a connection: then nothing here holds."""
-        return self._overlaps >= OVERLAPS and self._overlaps > OVERLAP_RATIO * self._waits_seen_twice
+        counts = zip(self._overlaps, OVERLAPS, OVERLAP_RATIOS, self._waits_seen_twice, strict=True)
+        return any(count >= least and count > ratio * twice for count, least, ratio, twice in counts)
 
     def see(self, at_seconds: float, now: Connections) -> TcpLook:
         """Take the next look in."""
@@ -147,7 +152,7 @@ class RequestTracker:
         done = np.zeros(len(now), np.int64)
         if not first:  # no more than came, and no more than segments went out
             done = np.clip(requests + open_before - open_now, 0, went + last.link)
-            self._count(last, waits, sure, came, went, full)
+            self._count(last, waits, sure, came, went, full, int(interval <= CLOSE_SECONDS))
         since = np.asarray(at_seconds - 1e-3 * now.received, np.float64)
         least, most, weights = _latencies(now, at_seconds, self._seen_seconds, last, open_now, requests, done)
         passing, ended = self._find_ended(now)
@@ -211,7 +216,7 @@ class RequestTracker:
         return waits, ~both, both & ~(one_each & ((count == 0) | (count == 1)))
 
     def _count(
-        self, last: _State, waits: Flags, sure: Flags, came: Numbers, went: Numbers, full: Numbers
+        self, last: _State, waits: Flags, sure: Flags, came: Numbers, went: Numbers, full: Numbers, close: int
     ) -> None:  # fmt: skip
         """What kind of protocol this is, by the connections that the last look saw too."""
         known = last.looks > 0
@@ -219,13 +224,14 @@ class RequestTracker:
         self._exchanges += float(exchanges.sum())
         self._one_each += float((exchanges & (last.waits + came - waits == went)).sum())
         twice = known & waits & (last.waits > 0)
-        self._waits_seen_twice += float(twice.sum())
+        self._waits_seen_twice[close] += float(twice.sum())
         # Full segments are an upload that goes on; smaller ones, with no reply between them, are a second request.
-        self._overlaps += float((twice & (came > 0) & (went == 0) & (full == 0)).sum())
+        self._overlaps[close] += float((twice & (came > 0) & (went == 0) & (full == 0)).sum())
         if self._exchanges > MEMORY:
             self._exchanges, self._one_each = 0.5 * self._exchanges, 0.5 * self._one_each
-        if self._waits_seen_twice > MEMORY:
-            self._waits_seen_twice, self._overlaps = 0.5 * self._waits_seen_twice, 0.5 * self._overlaps
+        if self._waits_seen_twice[close] > MEMORY:
+            self._waits_seen_twice[close] *= 0.5
+            self._overlaps[close] *= 0.5
 
     def _find_ended(self, now: Connections) -> tuple[Array, Array]:
         """Ages at the last look of requests whose connection ended: of those that only that look saw, and others."""

@@ -136,6 +136,29 @@ def test_several_requests_in_flight_are_found_out() -> None:
     assert several.overlapping
 
 
+@pytest.mark.parametrize(("streams", "overlapping"), [(8, True), (1, False)])
+def test_close_looks_find_out_busy_streams(streams: int, overlapping: bool) -> None:
+    """200 replies a second on each connection: between two usual looks one always goes out."""
+    dice, tracker = np.random.default_rng(1), RequestTracker(20.0)
+    each = [[dice.exponential(0.04, (2, 1500)) for _ in range(streams)] for _ in range(4)]
+    ins, outs = [], []
+    for own in each:
+        ends = [np.cumsum(gaps + took) for gaps, took in own]
+        outs.append(np.sort(np.concatenate(ends)))
+        ins.append(np.sort(np.concatenate([end - took for end, (_, took) in zip(ends, own, strict=True)])))
+    for at in (second + within for second in range(50) for within in (0.5, 0.503, 0.55, 0.6)):
+        rows = []
+        for cookie, (begun, ended) in enumerate(zip(ins, outs, strict=True), start=1):
+            counts = [int(np.searchsorted(times, at)) for times in (begun, ended)]
+            last = [
+                float(times[count - 1]) if count else -9.0 for times, count in zip((begun, ended), counts, strict=True)
+            ]
+            jiffies = [int(at / JIFFY) - int(time / JIFFY) for time in last]
+            rows.append(connection(4 * jiffies[0], 4 * jiffies[1], *counts, cookie=cookie))
+        tracker.see(at, listing(*rows))
+    assert tracker.overlapping == overlapping
+
+
 def test_an_upload_in_pieces_is_no_overlap() -> None:
     upload, _ = looks(*(connection(4, 1000 + 20 * k, 50 + k, 1, bytes_in=1448 * k) for k in range(60)))
     assert not upload.overlapping
