@@ -32,8 +32,8 @@ LINK_SECONDS = 0.01
 
 OVERLAPS, OVERLAP_RATIOS, MEMORY = (20, 5), (0.05, 0.15), 2000
 """Requests that came while one was waiting on the same connection, by usual looks and by close ones, and their share of
-the waits that two such looks saw: a request in two segments may fall between two close ones. With as many there are
-several in flight. Counts are halved at `MEMORY`."""
+the waits that two such looks saw. With as many there are several in flight. Of two close looks one may see the first
+segment of a request, the other its second. Counts are halved at `MEMORY`."""
 
 CLOSE_SECONDS = 0.005
 """Two looks so close see an overlap on a busy connection too: between usual ones something nearly always goes out."""
