@@ -18,7 +18,7 @@ from rlctl.envs.errors import CgroupGone, ConfigError, HostError, in_one_line
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
-from rlctl.envs.host.cgroup.journal import JOURNAL, Journal
+from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Kernel, whereabouts
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import Layout
@@ -150,6 +150,7 @@ class _Originals:
         self.journal = Journal.open(state_directory)
         self.started: Callable[[], bool] = lambda: False
         self.inherited = bool(self.journal.entries)
+        self._freed: list[Entry] = []
         if self.inherited:
             log.info("an earlier controller did not end in order: BE's originals stay those of its journal")
 
@@ -181,6 +182,7 @@ class _Originals:
         if not entries:
             return
         report = put_back(entries, self.journal.state_dir, kernel)
+        self._freed = [entry for entry in entries if report.ok and not is_interface(entry.path)]
         for line in str(report).splitlines():
             log.log(logging.INFO if report.ok else logging.WARNING, "originals of groups that are BE no more: %s", line)
 
@@ -188,6 +190,9 @@ class _Originals:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         # Whoever took it away must not keep BE from having its originals back.
         self.journal.defend()
+        # What somebody has set since in a group that is BE no more is not ours to take back.
+        if self.started():
+            self.journal.drop(self._freed)
         held = self.journal.unstored
         # The journal is gone after a forced `rlctl restore`; what this run wrote since is restored too.
         if not (self.journal.state_dir / JOURNAL).exists():

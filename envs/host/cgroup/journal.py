@@ -391,6 +391,13 @@ class Journal(Closing):
             )
             sync_directory(self.state_dir)
 
+    def drop(self, entries: Collection[Entry]) -> None:
+        """Forget what was put back, and is nobody's but its own since; what cannot be stored stays."""
+        if entries and not self._damaged:
+            with contextlib.suppress(OSError, RlctlError):
+                self._rewrite([entry for entry in self.entries if entry not in entries])
+                sync_directory(self.state_dir)
+
     def close(self) -> None:
         """Give up file and lock; the journal itself stays until `restore` is done with it. Idempotent."""
         file, self._file = self._file, None

@@ -258,6 +258,24 @@ def test_successor_frees_group_that_is_be_no_more(serve_yaml, monkeypatch, tmp_p
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 
 
+def test_freed_group_is_its_own_from_then_on(serve_yaml, monkeypatch, tmp_path):
+    """Weeks later an operator has set it, and it may be the LC."""
+    kernel, state = FakeKernel(tmp_path, "v1", cpus=1), tmp_path / "state"
+    layout = Layout.detect(kernel.root, kernel.proc)
+    with Journal.open(state) as journal:
+        web, batch = (restricted(layout, Knobs(journal, kernel), name) for name in ("web", "batch"))
+    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
+    monkeypatch.setattr("rlctl.envs.host.cgroup.knobs.KernelFiles", lambda: kernel)
+    monkeypatch.setattr("rlctl.envs.host.cgroup.restore.KernelFiles", lambda: kernel)
+    config = load_config(serve_yaml(", max_load_rps: 480", "")).model_copy(update={"state_directory": state})
+    host = build_live(config)
+    host.applied = True
+    web.cpu.set_quota(Quota.of_cpus(0.25, 100_000))
+    host.close()
+    assert web.cpu.quota().cpus == 0.25
+    assert (batch.freezer.is_ordered(), batch.cpu.quota().quota_us) == (False, None)
+
+
 def test_nothing_of_be_nor_lc_protection_is_freed(serve_yaml, tmp_path):
     kernel = FakeKernel(tmp_path, "v2")
     layout, originals = Layout.detect(kernel.root, kernel.proc), _Originals(tmp_path / "state")
