@@ -1,8 +1,7 @@
-"""The table of the README's front: six live hosts, BE at the kernel's least weight, from docs/results/*.json.
+"""The table of the README's front: live hosts, BE at the kernel's least weight, from docs/results/*.json.
 
-Run it to write the table into README.md; a test compares the two. The scores are those of the table in which BE's level
-may move the link, where a host has one. What the first table of a host lacks is from the others, of other days; those
-cells have an asterisk.
+Run it to write the table into README.md; a test compares the two. What the first table of a host lacks is from the
+others, of other days; those cells have an asterisk.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def front_table() -> str:
 
 def scores_of(result: str, manager: str) -> tuple[Mapping[str, Any], str]:
     """A manager's scores on a host, from its first table or, with an asterisk, from another one."""
-    files = [file for end in ("-reins", "", "-others") if (file := STORED / f"{result}{end}.json").exists()]
+    files = [file for end in ("", "-others") if (file := STORED / f"{result}{end}.json").exists()]
     for file in files:
         managers = json.loads(file.read_text())["managers"]
         if manager in managers:
