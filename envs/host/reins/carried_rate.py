@@ -40,8 +40,7 @@ one window and late in the next, when the others want more: there each step must
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
 """Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
-more than ever. A disk's steps are small, and all as of what was carried once. Trials that fail double it, up to the
-last: a link that stays as it is costs a window an hour."""
+more than ever. Trials that fail double it, up to the last: a link that stays as it is costs a window an hour."""
 
 LASTING_SECONDS = 600.0
 """What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
@@ -145,7 +144,7 @@ def hold(rate: Any, calm: bool) -> None:
     rate["calm_seconds"] += rate["window_seconds"]
     rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
-    near = known or min(rate["failed_bytes"], rate["reach"]) < math.inf
+    near = known or rate["failed_bytes"] < math.inf
     due_seconds = NEW_SECONDS if rate["is_new"] else wait if near else max(wait, BEYOND_SECONDS)
     if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
         rate["rises"], rate["calm_seconds"] = False, 0.0

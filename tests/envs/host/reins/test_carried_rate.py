@@ -94,15 +94,6 @@ def test_link_that_stays_is_seldom_tried():
     assert link.carried.bound > 0.8 * SLOW
 
 
-def test_disk_that_carries_more_is_found():
-    """A writer that compresses fills no disk by itself: what passed first says little."""
-    disk = CarriedRate(0.85 * FAST, shares=DISK_SHARES)
-    for _ in range(90):
-        disk.see(disk.bound, 1.0)
-        disk.hold(calm=True)
-    assert disk.carried > FAST
-
-
 def test_failed_trial_is_taken_back_at_once():
     carried = Link(FAST).carried
     for _ in range(int(BEYOND_SECONDS)):
