@@ -239,36 +239,35 @@ def restricted(layout, knobs, name):
     return group
 
 
-def test_successor_frees_group_that_is_be_no_more(serve_yaml, monkeypatch, tmp_path):
-    """It stayed frozen for as long as the successor ran, be it the LC by now."""
+@pytest.fixture
+def successor(serve_yaml, monkeypatch, tmp_path):
+    """The host of a start after a crash, and the two groups that were BE then; only the second one is still."""
     kernel, state = FakeKernel(tmp_path, "v1", cpus=1), tmp_path / "state"
     layout = Layout.detect(kernel.root, kernel.proc)
     with Journal.open(state) as journal:
-        web, batch = (restricted(layout, Knobs(journal, kernel), name) for name in ("web", "batch"))
+        groups = [restricted(layout, Knobs(journal, kernel), name) for name in ("web", "batch")]
     monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
-    monkeypatch.setattr("rlctl.envs.host.cgroup.knobs.KernelFiles", lambda: kernel)
+    for user in ("knobs", "restore"):
+        monkeypatch.setattr(f"rlctl.envs.host.cgroup.{user}.KernelFiles", lambda: kernel)
     config = load_config(serve_yaml(", max_load_rps: 480", "")).model_copy(update={"state_directory": state})
-    host = build_live(config)
+    return build_live(config), *groups
+
+
+def test_successor_frees_group_that_is_be_no_more(successor, tmp_path):
+    """It stayed frozen for as long as the successor ran, be it the LC by now."""
+    host, web, batch = successor
     (learned,) = host.learned
     host.close()
     assert learned.lc_cpus == 1.0, "of its own quota, not of the one that held it"
     assert (web.freezer.is_ordered(), web.cpu.quota().quota_us) == (False, None)
     assert (batch.freezer.is_ordered(), batch.cpu.quota().cpus) == (True, 0.5)
-    kept = {entry.path.parent.name for entry in load(state).entries}
+    kept = {entry.path.parent.name for entry in load(tmp_path / "state").entries}
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 
 
-def test_freed_group_is_its_own_from_then_on(serve_yaml, monkeypatch, tmp_path):
+def test_freed_group_is_its_own_from_then_on(successor):
     """Weeks later an operator has set it, and it may be the LC."""
-    kernel, state = FakeKernel(tmp_path, "v1", cpus=1), tmp_path / "state"
-    layout = Layout.detect(kernel.root, kernel.proc)
-    with Journal.open(state) as journal:
-        web, batch = (restricted(layout, Knobs(journal, kernel), name) for name in ("web", "batch"))
-    monkeypatch.setattr("rlctl.serve.build.Layout.detect", lambda: layout)
-    monkeypatch.setattr("rlctl.envs.host.cgroup.knobs.KernelFiles", lambda: kernel)
-    monkeypatch.setattr("rlctl.envs.host.cgroup.restore.KernelFiles", lambda: kernel)
-    config = load_config(serve_yaml(", max_load_rps: 480", "")).model_copy(update={"state_directory": state})
-    host = build_live(config)
+    host, web, batch = successor
     host.applied = True
     web.cpu.set_quota(Quota.of_cpus(0.25, 100_000))
     host.close()
