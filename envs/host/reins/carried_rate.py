@@ -46,7 +46,8 @@ LASTING_SECONDS = 600.0
 """What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
 
 SURE_RATIO = 0.98
-"""Of what held in a trial, what is carried for sure: a link that has a little too much shows it only after seconds."""
+"""Of what held in a trial, what is carried for sure: a link that has a little too much shows it only after seconds. So
+much of what was carried is taken to be after each full window that was held, and not calm."""
 
 FLOODED_RATIO = 0.75
 """Of what was sent into a link that fell, what it may have carried. Until who sends has noticed, it drops much."""
@@ -140,6 +141,9 @@ def hold(rate: Any, calm: bool) -> None:
     if not calm:
         if rate["rises"]:  # as near to a miss as a trial may come
             fall(rate, float(rate["sent_bytes"]), False)
+        else:  # a queue that stays short: a little too much is sent
+            least = min(float(rate["carried_bytes"]), max(FULL_RATIO * rate["most_bytes"], LEAST_BYTES))
+            rate["carried_bytes"] = max(SURE_RATIO * rate["carried_bytes"], least)
         return
     rate["calm_seconds"] += rate["window_seconds"]
     rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
@@ -183,6 +187,7 @@ def judge_window(
         return 1.0 - float(rate["carried_bytes"]) / float(before)
     if not missed and not cut and level >= 1.0:
         hold(rate, calm)
+        return max(1.0 - float(rate["carried_bytes"]) / float(before), 0.0)
     return 0.0
 
 

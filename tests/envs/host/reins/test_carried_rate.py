@@ -123,6 +123,16 @@ def test_rate_a_little_too_high_is_lowered():
     assert link.carried.most < FAST
 
 
+def test_queue_that_stays_short_lowers_it_a_little():
+    """No window is missed, and none is calm: what is sent is what the link carries."""
+    carried = Link(FAST).carried
+    for _ in range(20):
+        carried.see(carried.bound, 1.0)
+        carried.hold(calm=False)
+    assert carried.carried == FULL_RATIO * FAST
+    assert carried.most == FAST, "a trial comes back to it"
+
+
 def test_flood_that_passed_for_more_is_corrected():
     """What was dropped and sent again counts twice: a later run must not begin with it."""
     link = Link(FAST)
