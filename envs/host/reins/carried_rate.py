@@ -108,6 +108,7 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
     if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
+        rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
         if carried > rate["most_bytes"] and rate["reach"] == math.inf:
             sure *= SURE_RATIO
             rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), carried
@@ -121,8 +122,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         passed = max(sent, CUT_RATIO * bound_of(rate)) if cut else (FLOODED_RATIO if flooded else 1.0) * sent
         rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
-    # The search of a new one goes on with a shorter step at once.
-    rate["is_new"] = rate["is_new"] and rate["failed_bytes"] < math.inf and rate["step"] > 2.0 * LEAST_STEP
+    if rate["reach"] == math.inf:  # the search of a new link goes on with a shorter step at once
+        rate["is_new"] = rate["is_new"] and rate["failed_bytes"] < math.inf and rate["step"] > 2.0 * LEAST_STEP
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
     rate["rises"] = False
@@ -146,10 +147,15 @@ def hold(rate: Any, calm: bool) -> None:
             rate["carried_bytes"] = max(SURE_RATIO * rate["carried_bytes"], least)
         return
     rate["calm_seconds"] += rate["window_seconds"]
-    rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
-    known, calm_seconds, wait = rate["carried_bytes"] < rate["most_bytes"], rate["calm_seconds"], rate["wait_seconds"]
-    near = known or rate["failed_bytes"] < math.inf
-    due_seconds = NEW_SECONDS if rate["is_new"] else wait if near else max(wait, BEYOND_SECONDS)
+    calm_seconds, wait = rate["calm_seconds"], rate["wait_seconds"]
+    if rate["sure_bytes"] == 0.0 or calm_seconds >= wait:
+        rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
+    known = rate["carried_bytes"] < rate["most_bytes"]
+    if rate["is_new"] and rate["reach"] == math.inf:
+        due_seconds = NEW_SECONDS
+    else:
+        near = known or rate["is_new"] or rate["failed_bytes"] < math.inf
+        due_seconds = wait if near else max(wait, BEYOND_SECONDS)
     if rate["rises"] and rate["carried_bytes"] >= rate["top_bytes"]:
         rate["rises"], rate["calm_seconds"] = False, 0.0
     elif rate["rises"]:

@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
-from rlctl.envs.host.reins.carried_rate import DISK_STEP, FULL_RATIO, NEW_SECONDS
+from rlctl.envs.host.reins.carried_rate import DISK_STEP, FULL_RATIO, RETRY_SECONDS
 from rlctl.envs.host.reins.disk import LEAST, USUAL, DiskRein
 from rlctl.envs.reins import DISK_CARRIED_RATIO, FELL, USE, Rein
 from rlctl.envs.testbed.disk.provisioned import loop_device
@@ -155,7 +155,7 @@ def test_failed_trial_on_a_disk_is_taken_back(bench):
     while may_write(bench) == CARRIED:
         second += 1
         write(bench, rein, second, written := written + may_write(bench))
-    assert second == NEW_SECONDS, "seconds of a disk that is used as far as it may be"
+    assert second == RETRY_SECONDS, "seconds of a disk that is used as far as it may be"
     assert may_write(bench) == pytest.approx((1.0 + DISK_STEP) * CARRIED, abs=1.0)
     write(bench, rein, second + 1, written + may_write(bench), missed=True)
     assert may_write(bench) == CARRIED
