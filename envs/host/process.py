@@ -6,8 +6,10 @@ The testbed's keeper (`rlctl.envs.testbed.leftovers`) reads /proc by itself: it 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,6 +79,13 @@ def start_time(pid: int, proc: Path = PROC) -> int | None:
     """
     task = read_task(pid, proc)
     return task.start if task is not None and task.alive else None
+
+
+def age_seconds(pid: int, proc: Path = PROC) -> float:
+    """For how long a process has run; NaN if it is not there or has ended."""
+    began = start_time(pid, proc)
+    now_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return math.nan if began is None else now_seconds - began / os.sysconf("SC_CLK_TCK")
 
 
 def leader(tid: int, proc: Path = PROC) -> int:

@@ -29,6 +29,7 @@ from rlctl.envs.host.cgroup.restore import put_back, restore
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.following import Follower, GroupRoles
 from rlctl.envs.host.latency.figures import JsonDigest
+from rlctl.envs.host.latency.lc_sockets import NotTcp
 from rlctl.envs.host.latency.line_formats import JsonRequests, LineFormat, PatternLines, PostgresLines, nginx_lines
 from rlctl.envs.host.latency.polled import Digest, PolledSource
 from rlctl.envs.host.latency.prometheus import PrometheusDigest
@@ -39,6 +40,7 @@ from rlctl.envs.host.live import Lc, LiveHost, LiveParts
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.poller import LcSources, Poller
+from rlctl.envs.host.process import age_seconds
 from rlctl.envs.host.reins.opening import LinkPlace, open_reins
 from rlctl.envs.host.reins.reins import Reins
 from rlctl.envs.host.sensors.cpu import HostCpus, LcAlive
@@ -55,6 +57,9 @@ log = logging.getLogger(__name__)
 
 # Ten files of each group stay open, and the usual soft limit is 1024. Nothing here uses select().
 MOST_FILES = 1 << 16
+
+YOUNG_SECONDS = 60.0
+"""An LC that has run for less may listen yet: a JVM takes a quarter of a minute until it does."""
 
 # They protect an LC, or are of use to other groups too.
 _NO_RESTRICTIONS = frozenset({"memory.min", "memory.low", "cgroup.subtree_control"})
@@ -290,15 +295,29 @@ def _latency(section: LcSection, of_groups: Iterable[Sensor], lc: Group) -> Sens
     """The source of an LC's latency, told of its processes by the sensor that lists them.
 
     Where none is configured it is `tcp`, and `waiting` where that does not fit.
+
+    Raises:
+        ConfigError: The source does not fit the target, or `waiting` a stated maximum load.
+        HostError: It does not fit the service; the LC has no process, or began to run a moment ago.
     """
     alive = next(one for one in of_groups if isinstance(one, LcAlive))
     alive.read(time.monotonic())
     try:
         return latency_source(section.latency, section.slo.slo, alive.pids, lc)
     except (ConfigError, HostError) as error:
-        # An LC without a process is not there yet: a later start may find its port.
-        if "latency" in section.model_fields_set or not alive.pids():
+        # An LC without a process is not there yet, and a new one may listen later: another start may find its port.
+        pids = alive.pids()
+        if "latency" in section.model_fields_set or isinstance(pids, Missing) or not pids:
             raise
+        if isinstance(error, NotTcp) and (age := max(map(age_seconds, pids))) < YOUNG_SECONDS:
+            raise NotTcp(
+                f"{error}; it began to run {age:.0f} s ago: start rlctl again in a minute, or set "
+                "`latency: {kind: waiting}` for it"
+            ) from error
+        if not isinstance(section.slo.max_load_rps, str):
+            raise ConfigError(
+                f"{error}; what an LC waits for tells no requests: set a `latency` for it, or remove slo.max_load_rps"
+            ) from error
         try:
             waiting = latency_source(WaitingLatency(kind="waiting"), section.slo.slo, alive.pids, lc)
         except HostError as other:
