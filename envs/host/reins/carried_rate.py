@@ -107,7 +107,7 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     """
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
     flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
-    if sure > 0.0 and (cut or sent >= rate["all_ratio"] * sure):  # a trial: what held before it still may
+    if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):  # a trial: what held before still may
         rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
         if carried > rate["most_bytes"] and rate["reach"] == math.inf:
             sure *= SURE_RATIO
@@ -120,6 +120,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
             rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
     else:
         passed = max(sent, CUT_RATIO * bound_of(rate)) if cut else (FLOODED_RATIO if flooded else 1.0) * sent
+        if not cut and rate["reach"] < math.inf and sent >= FULL_RATIO * bound_of(rate):
+            passed = FULL_RATIO * carried  # a disk did all that it was asked to, and it was a little too much
         rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
     if rate["reach"] == math.inf:  # the search of a new link goes on with a shorter step at once
@@ -148,7 +150,7 @@ def hold(rate: Any, calm: bool) -> None:
         return
     rate["calm_seconds"] += rate["window_seconds"]
     calm_seconds, wait = rate["calm_seconds"], rate["wait_seconds"]
-    if rate["sure_bytes"] == 0.0 or calm_seconds >= wait:
+    if rate["sure_bytes"] == 0.0 or (calm_seconds >= wait and not rate["rises"]):
         rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known = rate["carried_bytes"] < rate["most_bytes"]
     if rate["is_new"] and rate["reach"] == math.inf:
