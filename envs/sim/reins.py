@@ -97,7 +97,8 @@ def on_cpus(
         host["allowed_bytes"] = share_of_link(level, host["others_bytes"] / carried) * carried
         room = max(host["allowed_bytes"] - lc_bytes, 0.0)
     else:
-        host["allowed_bytes"], room = 0.0, disk_room(host, level)
+        room = disk_room(host, level)
+        host["allowed_bytes"] = lc_bytes + room
     # BE sleeps while its bytes wait, and comes back with the next ones: as if its quota were what these take.
     held = room / max(be_bytes, 1e-9)
     # The least level holds on the CPUs under each rein, as it does on a live host.

@@ -102,11 +102,10 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     """In the window that was seen last the LC missed its target beside a BE that sent.
 
     Args:
-        allowed: What all together might send in it; 0 where nothing is lost, and so all that was sent is carried.
+        allowed: What all together might send in it.
         cut: BE was taken down in the midst of it.
     """
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
-    flooded = sent < FULL_RATIO * allowed  # the link itself held back who sends
     if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):  # a trial: what held before still may
         rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
         if carried > rate["most_bytes"] and rate["reach"] == math.inf:
@@ -119,9 +118,14 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         if not rate["is_new"]:
             rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
     else:
-        passed = max(sent, CUT_RATIO * bound_of(rate)) if cut else (FLOODED_RATIO if flooded else 1.0) * sent
-        if not cut and rate["reach"] < math.inf and sent >= FULL_RATIO * bound_of(rate):
-            passed = FULL_RATIO * carried  # a disk did all that it was asked to, and it was a little too much
+        if cut:
+            passed = max(sent, CUT_RATIO * bound_of(rate))
+        elif sent < FULL_RATIO * allowed:  # the link or disk itself held back who sends; a link drops, too
+            passed = (FLOODED_RATIO if rate["reach"] == math.inf else 1.0) * sent
+        else:  # a little too much; less than that was allowed may be late behind what queued before
+            passed = max(sent, rate["all_ratio"] * carried)
+            if rate["reach"] < math.inf and carried >= FULL_RATIO * rate["most_bytes"]:
+                rate["most_bytes"] *= FULL_RATIO
         rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
     if rate["reach"] == math.inf:  # the search of a new link goes on with a shorter step at once

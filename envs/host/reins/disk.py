@@ -65,7 +65,8 @@ class DiskRein:
         self._all_before: dict[str, Four] = {}
         self._others: dict[str, Four] = {}
         self._carried: dict[str, list[CarriedRate]] = {}
-        self._busiest: list[tuple[CarriedRate, float]] = []  # bytes of a disk that BE used most of, and its own
+        # Bytes of a disk that BE used most of; what all might do, and what BE did.
+        self._busiest: list[tuple[CarriedRate, float, float]] = []
         self._ratio, self._fell_ratio = 1.0, 0.0
         self._own: dict[Path, dict[str, Four]] = {}
         self._written: dict[Path, dict[str, Four]] = {}
@@ -109,8 +110,8 @@ class DiskRein:
 
         Of those that BE had more of its part of: a window does not say which the LC waited behind.
         """
-        for carried, own in self._busiest:
-            fell = judge_window(carried.row, 0.0, own, self._ratio, missed, calm, ran_ratio)
+        for carried, allowed, own in self._busiest:
+            fell = judge_window(carried.row, allowed, own, self._ratio, missed, calm, ran_ratio)
             self._fell_ratio = max(self._fell_ratio, fell)
 
     def follow(self, be_groups: Sequence[Group]) -> None:
@@ -149,14 +150,15 @@ class DiskRein:
                 if not any(own):
                     continue
                 self._begin(disk, (None,) * len(own))
-            parts = _each(float.__truediv__, own, self._bound(disk, self._ratio))
+            bound = self._bound(disk, self._ratio)
+            parts = _each(float.__truediv__, own, bound)
             used, kind = max(used, *parts), int(parts[1] > parts[0])
             now, carried = self._all_before[disk], self._carried[disk]
             by_all = _each(max, rates(now, all_before.get(disk, now)), own)
             self._others[disk] = _each(float.__sub__, by_all, own)
             for one, did in zip(carried, by_all, strict=True):
                 one.see(did, passed)
-            self._busiest.append((carried[kind], own[kind]))
+            self._busiest.append((carried[kind], by_all[kind] - own[kind] + bound[kind], own[kind]))
         readings = {USE[Rein.DISK]: self._ratio * min(used, 1.0), FELL[Rein.DISK]: self._fell_ratio}
         self._fell_ratio = 0.0
         return readings

@@ -143,12 +143,21 @@ def test_late_answers_lower_what_the_disk_carries(bench):
     write(bench, rein, 1, written, missed=True)
     assert may_write(bench) == CARRIED, "BE wrote nothing"
     write(bench, rein, 2, written := written + CARRIED, missed=True)
-    assert may_write(bench) == pytest.approx(FULL_RATIO * CARRIED, abs=1.0), "it did all that it was asked to"
-    assert rein.most[DISK][1] == 40e6, "which a later run begins with"
+    assert may_write(bench) == pytest.approx(DISK_CARRIED_RATIO * CARRIED, abs=1.0), "all that it was asked to"
+    assert rein.most[DISK][1] == FULL_RATIO * 40e6, "which a later run begins with"
     fell = [write(bench, rein, second, written)[FELL[Rein.DISK]] for second in (3, 4)]
-    assert fell == [pytest.approx(1.0 - FULL_RATIO), 0.0], "told once"
-    write(bench, rein, 5, written + CARRIED / 2, missed=True)
-    assert may_write(bench) == pytest.approx(DISK_CARRIED_RATIO * CARRIED / 2, abs=1.0), "it did less"
+    assert fell == [pytest.approx(1.0 - DISK_CARRIED_RATIO), 0.0], "told once"
+    write(bench, rein, 5, written := written + CARRIED / 2, missed=True)
+    assert may_write(bench) == pytest.approx(DISK_CARRIED_RATIO * CARRIED / 2, abs=1.0), "less than it was asked to"
+
+
+def test_second_late_window_lowers_it_little(bench):
+    """A level was halved after the first: what is late then waited before."""
+    rein, written = busy(bench), 80_000_000.0
+    rein.hold(0.5)
+    write(bench, rein, 1, written + may_write(bench), missed=True)
+    rein.hold(1.0)
+    assert may_write(bench) == pytest.approx(DISK_CARRIED_RATIO * CARRIED, abs=1.0)
 
 
 def test_failed_trial_on_a_disk_is_taken_back(bench):

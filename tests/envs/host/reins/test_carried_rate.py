@@ -188,8 +188,7 @@ def test_never_above_what_passed_and_a_step(windows, seconds, shares):
         if what in ("fall", "cut"):
             carried.fall(sent if full else 2.0 * sent, cut=what == "cut")
             assert carried.carried <= seen
-            little = FULL_RATIO * seen if shares is DISK_SHARES and sent >= FULL_RATIO * all_ratio * seen else 0.0
-            assert what == "cut" or sure or carried.carried <= max(sent, LEAST_BYTES, little)
+            assert what == "cut" or sure or carried.carried <= max(sent, LEAST_BYTES, all_ratio * seen)
         elif what != "other":
             carried.hold(calm=what == "hold")
             assert what == "hold" or carried.carried <= seen
