@@ -89,9 +89,7 @@ class KernelSetting(Named):
 
 HEURISTICS: Mapping[str, ManagerEntry] = MappingProxyType(
     {
-        "none": ManagerEntry(
-            Unmanaged, "BE unmanaged: no quota, equal weight (on a live host the scenario's)", "reference"
-        ),
+        "none": ManagerEntry(Unmanaged, "BE unmanaged: no quota, equal weight", "reference"),
         "weights": ManagerEntry(Weights, "kernel weights only, BE at the minimum", "reference"),
         "cpu-idle": ManagerEntry(
             CpuIdle,
@@ -252,7 +250,7 @@ def answer_of(name: str) -> KernelSetting | None:
 OWN_WEIGHTS: Mapping[str, Weight] = MappingProxyType(
     {"weights": Weight.MINIMUM, "cpu-idle": Weight.IDLE, "none": Weight.EQUAL}
 )
-"""BE's CPU weight on simulated hosts under those managers whose point it is; under all others it is the scenario's."""
+"""BE's CPU weight under those managers whose point it is; under all others it is the scenario's."""
 
 
 def has_own_weight(name: str) -> bool:

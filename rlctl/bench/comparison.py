@@ -80,7 +80,10 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     left_out = (differences.sum() - differences) / (number - 1)
     bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
     error = float(differences.std(ddof=1)) / math.sqrt(number)
-    p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1) if error else float(estimate.mean == 0.0)
+    if error:
+        p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1)
+    else:  # the same each time, which says no more than its sign does
+        p = 2.0 ** (1 - number) if estimate.mean else 1.0
     return Difference(estimate.mean, estimate.ci95, bootstrap, number, max(p, 0.0))
 
 

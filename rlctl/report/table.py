@@ -242,6 +242,6 @@ def _signed(value: float, decimals: int) -> str:
 def _ends(interval: tuple[float, float], decimals: int) -> str:
     if not all(map(math.isfinite, interval)):
         return "one seed"
-    if interval == (0.0, 0.0):
-        return "none seen"  # equal on every seed; an interval of no width would claim more
+    if interval[0] == interval[1]:
+        return "no spread" if interval[0] else "none seen"  # an interval of no width would claim more
     return f"{_signed(interval[0], decimals)} to {_signed(interval[1], decimals)}"

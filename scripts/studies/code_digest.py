@@ -8,9 +8,12 @@ from pathlib import Path
 
 DECIDING = ("envs", "envs/sim", "safety", "agents", "agents/managers", "agents/served")
 SIMULATED = tuple(f"{folder}/*.py" for folder in (*DECIDING, "agents/bounds", "rlctl/bench"))
-LIVE = (*SIMULATED, "envs/host/**/*.py", "envs/testbed/**/*.py", "envs/testbed/*.c", "rlctl/loop/**/*.py")
+LIVE = (
+    *SIMULATED, "envs/host/**/*.py", "envs/testbed/**/*.py", "envs/testbed/*.c", "rlctl/loop/**/*.py",
+    "rlctl/config/sections.py", "agents/training/fit_prm.py", "configs/scenarios/live-*.yaml",
+)  # fmt: skip
 CONFIGURED = ("configs/bundles/*/weights.npz", "configs/managers/*.yaml", "configs/safety/*.yaml")
-"""Networks and constants that decide with it. Scenarios and profiles have digests of their own in each result."""
+"""Networks and constants that decide with it. Simulated scenarios and profiles have digests of their own in each result."""
 
 
 def code_digest(root: Path, *, live: bool) -> str:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rlctl.report.table import percent
+
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "docs/results"
 HOSTS = {
@@ -34,10 +36,13 @@ def front_table() -> str:
         cells, qualities = [], []
         for name in HOSTS.values():
             scores, mark = scores_of(name, manager)
+            if manager == "none" and scores["be_weight"] != "equal":
+                cells.append("-")  # the kernel's least weight is `weights`
+                continue
             quality, work = scores["qos_guarantee_percent"]["mean"], scores["be_throughput_percent"]["mean"]
             qualities.append(quality)
-            cells.append(f"{quality:.0f} / {work:.0f}{mark}")
-        rows.append((f"`{manager}`", *cells, f"{min(qualities):.0f}"))
+            cells.append(f"{percent(quality, 0)} / {work:.0f}{mark}")
+        rows.append((f"`{manager}`", *cells, percent(min(qualities), 0)))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     rule = "| --- |" + " ---: |" * (len(rows[0]) - 1)
     return f"{BEGIN}\n" + "\n".join([lines[0], rule, *lines[1:]]) + f"\n\n{END}"

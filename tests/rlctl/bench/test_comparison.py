@@ -82,6 +82,12 @@ def test_the_same_numbers_every_time():
     assert ratio_of_means(one, other) == ratio_of_means(one, other)
 
 
+def test_equal_differences_are_no_proof():
+    """One missed window in each of two rounds: the same twice by chance."""
+    found = paired_difference(np.array([100.0, 100.0]), np.array([98.0, 98.0]))
+    assert (found.p, found.is_clear) == (0.5, False)
+
+
 def test_values_of_different_seeds_cannot_be_paired():
     with pytest.raises(ValueError, match="one length"):
         paired_difference(np.zeros(3), np.zeros(4))
