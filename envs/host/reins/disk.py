@@ -130,7 +130,8 @@ class DiskRein:
         counted = {folder: self._counts(folder) for folder in self._folders()}
         before, self._before = self._before, counted
         all_before = self._all_before
-        self._all_before = {disk: self._count_all(disk) for disks in counted.values() for disk in disks}
+        looked_at = {*self._carried, *(disk for disks in counted.values() for disk in disks)}
+        self._all_before = {disk: self._count_all(disk) for disk in looked_at}
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         if not passed > 0.0:
             return {}
@@ -138,7 +139,8 @@ class DiskRein:
         def rates(now: Four, then: Four) -> Four:
             return _each(lambda total, old: max(total - old, 0.0) / passed, now, then)
 
-        done: dict[str, Four] = {}
+        # What the others do on a disk that is known is seen before BE is there.
+        done: dict[str, Four] = dict.fromkeys(self._carried, _NONE)
         for folder, disks in counted.items():
             for disk, now in disks.items():
                 # A group that was made anew counts from 0 again.
