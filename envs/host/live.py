@@ -219,6 +219,10 @@ class LiveHost:
         if self.watch:
             self.watch.lcs[lc].set_target(target_seconds)
 
+    def note_cut(self) -> None:
+        """An alarm takes BE down now, in the midst of a period: what it shows is of the time before."""
+        self._cut_seconds = min(self._cut_seconds, time.monotonic())
+
     def apply(self, allocation: Allocation) -> Allocation:
         """As `Plant.apply` has it; after a CgroupError `current` holds what was read back, as far as it could be.
 
@@ -229,8 +233,6 @@ class LiveHost:
         self._between = self.applied = True
         if not between:
             self._begun_seconds, self._cut_seconds = time.monotonic(), math.inf
-        elif allocation.at_most(self.limits.safe) and not self._current.at_most(self.limits.safe):
-            self._cut_seconds = min(self._cut_seconds, time.monotonic())
         try:
             self._current = self.reins.apply(allocation, new_tick=not between)
             self._be_vanished = False

@@ -80,10 +80,9 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     left_out = (differences.sum() - differences) / (number - 1)
     bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
     error = float(differences.std(ddof=1)) / math.sqrt(number)
-    if error:
-        p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1)
-    else:  # the same each time, which says no more than its sign does
-        p = 2.0 ** (1 - number) if estimate.mean else 1.0
+    # The same difference each time says no more than its sign does.
+    sign = 2.0 ** (1 - number) if estimate.mean else 1.0
+    p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1) if error else sign
     return Difference(estimate.mean, estimate.ci95, bootstrap, number, max(p, 0.0))
 
 

@@ -358,7 +358,7 @@ def fast_guard(scenario: LiveScenario, bed: Testbed, shield: Shield | None) -> I
     if watch is None:
         yield None
         return
-    guard = FastGuard(bed.plant, {"lc": bed.slo}, InnerGuardSection().most_false_alarms)
+    guard = FastGuard(bed.plant, {"lc": bed.slo}, InnerGuardSection().most_false_alarms, note_cut=bed.plant.note_cut)
     watch.look = guard.look
     try:
         yield guard

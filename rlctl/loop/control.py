@@ -152,8 +152,7 @@ class Controller:
         except Exception as error:  # noqa: BLE001 - the next tick reads, rules and writes as ever
             log.error("the new policy or its first write failed: %s", in_one_line(error))
         # What the host has taught goes on, whatever the disk has of it.
-        if before.limits == self.plant.limits:
-            self.runner.observer.go_on(before.observer)
+        self.runner.observer.go_on(before.observer)
 
     def begin(self) -> None:
         """Reset policy and shield and put BE where the policy begins; under a shield that is the safe allocation."""

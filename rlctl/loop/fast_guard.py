@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,6 +55,7 @@ class FastGuard:
         lease: Of the watchdog, if there is one: where it keeps a tick from writing, or from writing more than the safe
             allocation, it does so here.
         people: Whoever pauses or limits BE; None where nobody can.
+        note_cut: Told of each alarm, just before its write.
 
     Attributes:
         unheeded: Signs of an LC that are not answered now, as they were wrong too often.
@@ -67,8 +68,9 @@ class FastGuard:
         most_false_alarms: int,
         lease: Lease | None = None,
         people: People | None = None,
+        note_cut: Callable[[], None] = lambda: None,
     ) -> None:
-        self._plant, self._lease, self._people = plant, lease, people
+        self._plant, self._lease, self._people, self._note_cut = plant, lease, people, note_cut
         self._slos = dict(slos)
         self._signs = {name: Symptoms(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
@@ -153,6 +155,7 @@ class FastGuard:
     def _hold(self, lc: str, sign: Sign, detail: str, seen_seconds: float) -> None:
         # What BE had before the cut is where the next tick goes on from.
         self._held = self._held or self._plant.current
+        self._note_cut()
         error = self._write(self._plant.limits.safe)
         after = seen_seconds - self._begun_seconds
         self._alarm = Alarm(sign, detail, after, time.monotonic() - seen_seconds, error, lc)

@@ -19,8 +19,8 @@ from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal
-from rlctl.envs.host.cgroup.kernel import Kernel, whereabouts
-from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.cgroup.kernel import Identity, Kernel, whereabouts
+from rlctl.envs.host.cgroup.knobs import Knobs, kind_of
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.members import RESTRICTING
@@ -173,21 +173,22 @@ class _Originals:
     def free_others(self, found: Workloads, kernel: Kernel) -> None:
         """Put back what a crashed predecessor restricted and this configuration leaves alone, and its interfaces.
 
-        Nothing in, below or above a group that is BE's or is selected to be. The journal keeps the originals: should
+        Of a group that is BE's, or selected to be, or below or above one: weights, memory and disks, which this run may
+        never write. Its quota, CPUs and freezer hold BE until the first tick. The journal keeps the originals: should
         this start fail, the predecessor's watchdog holds its groups as before.
         """
-        selects, at = found.be_selects(), {(entry.path.parent, entry.identity) for entry in self.journal.entries}
+        selects, at = found.be_selects(), set(map(_place, self.journal.entries))
         free = {one for one in at if _is_free(whereabouts(kernel, *one), found, selects)}
         entries = [
             entry
             for entry in self.journal.entries
             if is_interface(entry.path)  # BE is at the least now, and whoever holds its packets sets up anew
-            or ((entry.path.parent, entry.identity) in free and entry.path.name not in _NO_RESTRICTIONS)
+            or (entry.path.name not in _NO_RESTRICTIONS and (_place(entry) in free or _is_left(entry.path)))
         ]
         if not entries:
             return
         report = put_back(entries, self.journal.state_dir, kernel)
-        self._freed = [entry for entry in entries if report.ok and not is_interface(entry.path)]
+        self._freed = [entry for entry in entries if report.ok and _place(entry) in free]
         for line in str(report).splitlines():
             log.log(logging.INFO if report.ok else logging.WARNING, "originals of groups that are BE no more: %s", line)
 
@@ -209,6 +210,15 @@ class _Originals:
             raise HostError(
                 f"{len(report.failed)} originals were not put back, first {report.failed[0].path}: `rlctl restore`"
             )
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file has weights, memory or disks: all but quota, CPUs and freezer, and an LC's cache."""
+    return path.name != "schemata" and kind_of(path).rank in (0, 4)
+
+
+def _place(entry: Entry) -> tuple[Path, Identity]:
+    return entry.path.parent, entry.identity
 
 
 def _is_free(place: Path | None, found: Workloads, selects: Sequence[Callable[[str], bool]]) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from rlctl.agents.policy import Policy
 from rlctl.config.sections import MetricsSection
 from rlctl.config.serve import LogSection
-from rlctl.envs.allocation import Limits
+from rlctl.envs.allocation import Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, RlctlError
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.latency.waiting import WaitingSource
@@ -210,7 +210,9 @@ class Service:
         if watch is None or not section.enabled:
             return
         slos = {name: lc.slo for name, lc in watch.lcs.items()}
-        guard = FastGuard(controller.plant, slos, section.most_false_alarms, self._lease, people=self._holds)
+        guard = FastGuard(
+            controller.plant, slos, section.most_false_alarms, self._lease, self._holds, self._host.note_cut
+        )
         # The guard runs in the loop's own wait, so that it never writes beside a tick.
         controller.fast_guard, watch.look = guard, guard.look
         controller.recorder = Tee(guard, controller.recorder)
@@ -250,7 +252,10 @@ class Service:
 
     def _bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The most that operators, the schedule and spent error budgets allow BE."""
-        return (*self._holds.bounds(limits), *self._budgets.bounds(limits), *self._targets.bounds(limits))
+        holds = self._holds.bounds(limits)
+        # People mean CPUs, whatever carries the level.
+        self._host.reins.most_cpus = most_restrictive(limits.full, *(one.most for one in holds))
+        return (*holds, *self._budgets.bounds(limits), *self._targets.bounds(limits))
 
     def _take_target(self, lc: str, proposal: TargetProposal, stays: bool) -> None:
         """Hold an LC to a proposed target from the next tick on: what was learned under another one is forgotten."""

@@ -209,10 +209,15 @@ class Sharing:
         group, seen = member.group, see(member.group, weighed=False, ceilings={})
         now = seen.settings
         if placement is None:
-            return [WriteStep(Turn.FREEZE, group, "frozen", True)] if group.freezer and not now.frozen else []
+            if not group.freezer or now.frozen:
+                return []
+            member.deferred = True
+            return [WriteStep(Turn.FREEZE, group, "frozen", True)]
+        member.deferred = member.deferred and bool(now.frozen)
         steps = []
         if now.quota is not None:
-            quota = Quota.of_cpus(placement.cpus, self._rules.quota_period_us)
+            own = group.cpu.originally().cpus if group.cpu else placement.cpus
+            quota = Quota.of_cpus(min(placement.cpus, own), self._rules.quota_period_us)
             self._regrouped |= not member.limited
             member.limited = True
             if now.quota != quota:
@@ -222,7 +227,7 @@ class Sharing:
             cpus = self._clusters[placement.cluster].cpus & group.cpuset.available()
             if cpus and seen.effective != cpus:
                 steps.append(WriteStep(Turn.TIGHTEN_CPUS, group, "cpus", cpus))
-        if now.frozen:
+        if member.deferred:  # not where its owner froze it
             steps.append(WriteStep(Turn.THAW, group, "frozen", False))
         return steps
 

@@ -13,7 +13,7 @@ LIVE = (
     "rlctl/config/sections.py", "agents/training/fit_prm.py", "configs/scenarios/live-*.yaml",
 )  # fmt: skip
 CONFIGURED = ("configs/bundles/*/weights.npz", "configs/managers/*.yaml", "configs/safety/*.yaml")
-"""Networks and constants that decide with it. Simulated scenarios and profiles have digests of their own in each result."""
+"""Networks and constants that decide with it. A simulated result has digests of its scenario and profile."""
 
 
 def code_digest(root: Path, *, live: bool) -> str:

@@ -52,6 +52,7 @@ class Member:
         identity: Of its group, which may be another one of that name at the next look.
         memory_bytes: Written last as its memory limit; None before the first, when a predecessor's may be in force.
         limited: It has had a quota of ours.
+        deferred: We froze it, or a predecessor that was killed; not its owner.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Member:
     registration: Registration | None = None
     memory_bytes: int | None = None
     limited: bool = False
+    deferred: bool = False
 
 
 class Population:
@@ -210,7 +212,9 @@ class Population:
             self._refuse(name, str(error))
             return False
         modes, priority = (registration.working_modes, registration.priority) if registration else _UNKNOWN
-        self.members[name] = Member(name, modes, priority, group, cluster, identity, registration)
+        self.members[name] = member = Member(name, modes, priority, group, cluster, identity, registration)
+        # Frozen by a predecessor that was killed, where the journal has it thawed; else by its owner.
+        member.deferred = bool(group.freezer and group.freezer.is_ordered() and not group.freezer.was_ordered())
         self._by_path[path] = name
         self._events.tell(
             "application-came", name if registration else f"{name}, which nobody registered", logging.INFO

@@ -244,6 +244,10 @@ class FreezerDriver:
         """Whether this group itself, not just an ancestor, has the order to freeze."""
         return number(self._knobs.read(self._order), self._order) == 1
 
+    def was_ordered(self) -> bool:
+        """Whether it had the order before our first write."""
+        return (self._knobs.original(self._order) or "").strip() == self.orders[True]
+
     def frozen(self) -> bool:
         """Whether all its tasks are stopped, by whosever order."""
         events = table(self._knobs.read(self.state_path), self.state_path)

@@ -202,7 +202,8 @@ class DiskRein:
                 try:
                     self._limit(folder, disk, _each(lambda each, least: max(each / len(folders), least), whole, LEAST))
                 except CgroupGone:  # the group, or the disk
-                    self._own.pop(folder, None)
+                    if not folder.exists():
+                        self._own.pop(folder, None)
                 except CgroupError as error:
                     errors.append(error)
             if ratio is None and not errors:

@@ -80,6 +80,7 @@ class Reins:
         in_hand: What carries BE's level.
         moves: Whether another rein than the CPUs' may be taken, for the policy of now.
         cpus: What BE has of the CPUs, as last read.
+        most_cpus: The most that it may have of them, whatever carries the level.
     """
 
     name = "reins"
@@ -96,7 +97,7 @@ class Reins:
         self._failures = Counter[Rein]()
         self.absent: dict[Rein, RlctlError] = {}
         self.in_hand, self.moves = Rein.CPU, False
-        self.cpus = cpu.limits.full
+        self.cpus = self.most_cpus = cpu.limits.full
 
     @property
     def all(self) -> tuple[Rein, ...]:
@@ -120,7 +121,7 @@ class Reins:
         wanted = self._cpu.limits.clip(allocation)
         if new_tick:
             self._take(self._law.in_hand if self.moves else Rein.CPU)
-        on = on_cpus(wanted, self.in_hand, self._cpu.limits)
+        on = most_restrictive(on_cpus(wanted, self.in_hand, self._cpu.limits), self.most_cpus)
         if on.frozen or on.at_most(self.cpus):
             # The CPUs are held, or BE is stopped. Should that fail the rein in hand may be held more, and no less.
             try:
@@ -218,7 +219,8 @@ class Reins:
 
     def _write(self, rein: Rein, ratio: float | None) -> None:
         try:
-            self._follow(rein)
+            if ratio is not None:  # to free needs no groups
+                self._follow(rein)
             self._others[rein].hold(ratio)
         except RlctlError as error:
             self._failures[rein] += 1

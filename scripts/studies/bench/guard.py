@@ -163,7 +163,7 @@ def controller(
 
 def inner_guard(bed: Testbed) -> FastGuard:
     """As `rlctl serve` has it by default."""
-    return FastGuard(bed.plant, {"lc": bed.slo}, InnerGuardSection().most_false_alarms)
+    return FastGuard(bed.plant, {"lc": bed.slo}, InnerGuardSection().most_false_alarms, note_cut=bed.plant.note_cut)
 
 
 ROWS = ("alone", "off", "on")

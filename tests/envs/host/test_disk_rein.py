@@ -267,6 +267,29 @@ def test_others_limit_is_kept(bench):
     assert f"{CARRIED / 20:.0f}" in bench.limits()[name]
 
 
+def test_disk_that_is_gone_costs_nobodys_limit(bench):
+    rein = busy(bench)
+    rein.restore_state({"253:9": [20e6, 20e6, 100.0, 100.0]})
+    bench.kernel.detached = {"253:9"}
+    rein.hold(0.5)
+    folder = bench.group.paths[CgroupController.IO]
+    name = "io.max" if (folder / "io.max").exists() else "blkio.throttle.write_bps_device"
+    bench.kernel.write(folder / name, f"{DISK} {'wbps=' if name == 'io.max' else ''}1000000")
+    for level in (0.6, 0.9, None):
+        rein.hold(level)
+        assert "1000000" in bench.limits()[name]
+
+
+def test_others_are_seen_before_be(bench):
+    """BE had all of the disk in the window in which it came, beside an LC that used half."""
+    rein = bench.rein()
+    rein.restore_state({DISK: (40e6, 40e6, 400.0, 400.0)})
+    for second in range(3):
+        bench.done_by_all(0, 20_480_000 * second, 0, 100 * second)
+        rein.read_use(float(second))
+    assert rein._bound(DISK, 1.0)[1] == pytest.approx(CARRIED - 20_480_000)
+
+
 def test_groups_have_equal_parts_of_it(bench):
     rein, other = busy(bench), bench.make("other")
     rein.follow([bench.group, other])

@@ -3,7 +3,6 @@
 import math
 import time
 import warnings
-from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -331,33 +330,20 @@ def test_cut_between_ticks_freezes_under_any_rein(be):
     plant.close()
 
 
-def test_only_a_stop_is_a_cut(be, monkeypatch):
-    """What a person allows less in the midst of a period says nothing of the link."""
+def test_only_an_alarm_is_a_cut(be, monkeypatch):
+    """A limit or a pause in the midst of a period says nothing of the link."""
     plant, _, _ = on_disk(be)
     ran = []
     monkeypatch.setattr(plant.reins, "look", lambda telemetry, level, ran_ratio: ran.append(ran_ratio))
-    for between in (Allocation(0.5, 2), LIMITS.safe):
+    for alarm, between in ((False, Allocation(0.5, 2)), (False, LIMITS.safe), (True, LIMITS.safe)):
         plant.apply(Allocation(1.0, 2))
+        if alarm:
+            plant.note_cut()
         plant.apply(between)
         time.sleep(0.01)
         plant.read()
     plant.close()
-    assert ran[0] == 1.0 > 0.5 > ran[1]
-
-
-def test_cut_to_a_quota_is_one(be, monkeypatch):
-    group, knobs, _ = be
-    limits = replace(LIMITS, can_freeze=False)
-    lcs = [Lc("web", SLO(0.01, max_load_rps=100.0), (Fixed(),))]
-    plant = LiveHost(lcs, BeActuator([group], (1, 0), limits, knobs), 0.001, lambda: None)
-    ran = []
-    monkeypatch.setattr(plant.reins, "look", lambda telemetry, level, ran_ratio: ran.append(ran_ratio))
-    plant.apply(limits.full)
-    plant.apply(limits.safe)
-    time.sleep(0.01)
-    plant.read()
-    plant.close()
-    assert ran[0] < 0.5
+    assert ran[0] == ran[1] == 1.0 > 0.5 > ran[2]
 
 
 def test_proposed_target_reaches_the_looks(be):

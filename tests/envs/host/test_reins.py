@@ -218,6 +218,34 @@ def test_lost_rein_is_freed_later():
     assert host.holds == {Rein.LINK: 1.0, Rein.DISK: 0.25}
 
 
+def test_lost_rein_is_freed_without_its_groups():
+    """A group came whose packets cannot be told: BE kept a tenth of the link for as long as the service ran."""
+    host, tells = Host(), True
+
+    def follow(groups):
+        if not tells:
+            raise HostError("no group of its own")
+
+    host.reins._others[Rein.LINK].follow = follow
+    host.take(Rein.LINK)
+    host.reins.apply(SOME)
+    tells, host.groups = False, ("new",)
+    for _ in range(FAILURES_IN_A_ROW):
+        with pytest.raises(HostError):
+            host.reins.apply(SOME)
+    host.reins.apply(LIMITS.full)
+    assert (host.reins.in_hand, host.holds[Rein.LINK]) == (Rein.CPU, 1.0)
+
+
+def test_people_limit_cpus_under_any_rein():
+    """`rlctl limit 0.5` said half a CPU, and BE had all of them and an eighth of the link."""
+    host = Host()
+    host.take(Rein.LINK)
+    host.reins.most_cpus = Allocation(0.5, 4)
+    host.reins.apply(Allocation(0.5, 4))
+    assert (host.cpus, host.holds[Rein.LINK]) == (Allocation(0.5, 4), 0.125)
+
+
 def test_windows_that_were_seen_choose_the_rein():
     host = Host()
     waits = {"lc_io_pressure_ratio": Value(0.6), USE[Rein.DISK]: Value(0.5), USE[Rein.LINK]: Value(0.0)}

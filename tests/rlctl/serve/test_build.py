@@ -21,6 +21,7 @@ from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors import of_groups
 from rlctl.envs.host.sensors.of_groups import NO_CPUACCT, absent_readings, group_sensors
+from rlctl.envs.workload import Weight
 from rlctl.serve import workloads
 from rlctl.serve.announce import lacking, tell_absent
 from rlctl.serve.build import _Originals, build_live, unwritable
@@ -236,6 +237,7 @@ def restricted(layout, knobs, name):
     group = Group.create(layout, name, Knobs(None, knobs.kernel), also=(CgroupController.MEMORY,)).using(knobs)
     group.cpu.set_quota(Quota.of_cpus(0.5))
     group.freezer.order(True)
+    group.cpu.set_weight(Weight.MINIMUM)
     return group
 
 
@@ -261,6 +263,7 @@ def test_successor_frees_group_that_is_be_no_more(successor, tmp_path):
     assert learned.lc_cpus == 1.0, "of its own quota, not of the one that held it"
     assert (web.freezer.is_ordered(), web.cpu.quota().quota_us) == (False, None)
     assert (batch.freezer.is_ordered(), batch.cpu.quota().cpus) == (True, 0.5)
+    assert batch.cpu.weight() == web.cpu.weight() > 2, "which a run without a weight of its own never writes"
     kept = {entry.path.parent.name for entry in load(tmp_path / "state").entries}
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 

@@ -22,6 +22,7 @@ from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
+from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.process import start_time
 from rlctl.serve.sharing import Sharing
 from tests.doubles.cgroup_kernel import FakeKernel
@@ -114,6 +115,28 @@ def test_budget_is_divided_by_priority_rest_is_frozen(scene):
     assert not scene.group("first").freezer.is_ordered()
     assert scene.quota("first") == pytest.approx(0.3), "what is left goes to those that are placed"
     assert scene.tick(1.2).keys() == {first, second}
+    assert not scene.group("second").freezer.is_ordered()
+
+
+def test_what_the_owner_set_is_kept(scene):
+    """`docker pause`, `systemctl freeze` and a quota of its own lasted until the next tick."""
+    scene.come("box", registered=False)
+    scene.group("box").cpu.set_quota(Quota.of_cpus(0.5))
+    scene.tick(2.0)
+    assert scene.quota("box") == 0.5
+    scene.group("box").freezer.order(True)
+    scene.tick(2.0)
+    assert scene.group("box").freezer.is_ordered()
+
+
+def test_deferred_by_a_killed_predecessor_comes_back(scene):
+    scene.come("first")
+    scene.come("second", priority=1)
+    scene.tick(0.3)
+    assert scene.group("second").freezer.is_ordered()
+    scene.sharing = Sharing(scene.clusters, scene.parent, scene.knobs, registry=scene.registry, clock=lambda: scene.now)
+    for _ in range(2):
+        scene.tick(1.2)
     assert not scene.group("second").freezer.is_ordered()
 
 
