@@ -56,7 +56,7 @@ LEARN_LOAD_EXAMPLES = """examples:
   rlctl learn-load /var/log/rlctl
   rlctl learn-load --config /etc/rlctl/serve.yaml --json
 
-Estimated at: extrapolated from the CPU time of requests, at .8 of the CPUs that it can use; no load has confirmed it
+Estimated at: extrapolated from the CPU time of requests, at .9 of the CPUs that it can use; no load has confirmed it
 yet (`borne_out`). At least: the LC met its target there, or nearly. At most: the LC missed its target there with BE at
 its minimum, or all its CPUs would be busy. In a log of several LCs each is judged as if it had all their CPUs.
 """

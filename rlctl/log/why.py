@@ -13,7 +13,7 @@ from typing import Any
 
 from rlctl.envs.errors import printable
 from rlctl.envs.replay import Damage
-from rlctl.envs.telemetry import OF_EACH_LC, READINGS, Missing, Quantile, Reading, Telemetry
+from rlctl.envs.telemetry import LC_WAITING, OF_EACH_LC, READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, on_rein
@@ -34,7 +34,8 @@ def in_plain_words(nearest: Nearest, moment: TickPlace) -> Iterator[str]:
     yield from _row("missing", *_missing_lines(tick.telemetry))
     yield from _row("before", str(tick.before) + on_rein(tick.telemetry))
     yield from _row("between", *_between_lines(tick))
-    yield from _row("asked", str(tick.proposed) + (f" ({printable(tick.note)})" if tick.note else ""))
+    note = f" ({printable(tick.note)})" if tick.note else ""
+    yield from _row("asked", f"{tick.proposed}{on_rein(tick.telemetry)}{note}")
     yield from _row("verdict", *_verdict_lines(tick))
     yield from _row("written", *_write_lines(tick))
     yield from _row("shares", *shares_in_words(tick))
@@ -125,7 +126,7 @@ def _reading_lines(telemetry: Telemetry) -> Iterator[str]:
         f"slack {slack * 100.0:.1f} % of the target of {target}" if slack is not None else f"no slack to {target}"
     )
     for name, reading in _readings(telemetry):
-        if isinstance(reading, Missing):
+        if isinstance(reading, Missing) or (name == "tail_latency_seconds" and LC_WAITING in telemetry.counters):
             continue
         basis = ""
         if isinstance(reading, Quantile):
@@ -168,7 +169,7 @@ def _between_lines(tick: Tick) -> Iterator[str]:
 
 
 def _verdict_lines(tick: Tick) -> Iterator[str]:
-    yield f"{tick.verdict.allocation}: {decision_sentence(tick)}"
+    yield f"{tick.verdict.allocation}{on_rein(tick.telemetry)}: {decision_sentence(tick)}"
     for bound in tick.verdict.binding:
         detail = f": {printable(bound.detail)}" if bound.detail else ""
         yield f"  guard {printable(bound.guard)} ({bound.reason}) allows {bound.most}{detail}"
@@ -183,7 +184,7 @@ def _write_lines(tick: Tick) -> Iterator[str]:
     if tick.be_vanished:
         yield f"nothing: no BE group is left; the next one begins with {applied}"
     elif str(applied) == str(wanted):
-        yield f"{wanted}, read back the same"
+        yield f"{wanted}{on_rein(tick.telemetry)}, read back the same"
     else:
         yield f"read back {applied}, {'tighter' if applied.at_most(wanted) else 'freer'} than the verdict"
 

@@ -56,6 +56,7 @@ class FastGuard:
             allocation, it does so here.
         people: Whoever pauses or limits BE; None where nobody can.
         note_cut: Told of each alarm, just before its write.
+        tighten_cpus: Told what people allow of the CPUs, whatever carries BE's level, just before it is written.
 
     Attributes:
         unheeded: Signs of an LC that are not answered now, as they were wrong too often.
@@ -69,8 +70,10 @@ class FastGuard:
         lease: Lease | None = None,
         people: People | None = None,
         note_cut: Callable[[], None] = lambda: None,
+        tighten_cpus: Callable[[Allocation], None] = lambda _: None,
     ) -> None:
-        self._plant, self._lease, self._people, self._note_cut = plant, lease, people, note_cut
+        self._plant, self._lease, self._people = plant, lease, people
+        self._note_cut, self._tighten_cpus = note_cut, tighten_cpus
         self._slos = dict(slos)
         self._signs = {name: Symptoms(slo) for name, slo in slos.items()}
         self._most_false = most_false_alarms
@@ -145,7 +148,8 @@ class FastGuard:
             return
         # The next tick has the same bound, and goes on from what BE has then: nothing is learned of what it had before.
         self._verdict = most_restrictive(self._verdict, most)
-        if plant.current.at_most(most) or not self._write(most_restrictive(plant.current, self._verdict)):
+        self._tighten_cpus(most)
+        if not self._write(most_restrictive(plant.current, self._verdict)):
             self._people.note_written(plant.current)
 
     def _is_held(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, cpus_in_words
 from rlctl.envs.reins import waits_of
-from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number, offered_rps
+from rlctl.envs.telemetry import LC_WAITING, Missing, Telemetry, Value, Why, number, offered_rps
 from rlctl.log.record import Tick, allocation_as_json
 from rlctl.log.sentences import (
     change_sentence,
@@ -70,7 +70,7 @@ class _Minute:
     # An empty Counter would keep its first counts as bools.
     counts: Counter[str] = field(default_factory=lambda: Counter(ticks=0))
     reasons: Counter[str] = field(default_factory=Counter)
-    worst_milliseconds: float = 0.0
+    worst_milliseconds: float | None = None
     be_cpus: list[float] = field(default_factory=list)
 
     def add(self, tick: Tick, changed: bool) -> None:
@@ -81,8 +81,8 @@ class _Minute:
         )  # fmt: skip
         if tick.verdict.overridden and (cause := tick.verdict.cause()):
             self.reasons[reason_sentence(cause)] += 1
-        if not isinstance(latency, Missing):
-            self.worst_milliseconds = max(self.worst_milliseconds, latency.value * 1e3)
+        if not isinstance(latency, Missing) and LC_WAITING not in tick.telemetry.counters:
+            self.worst_milliseconds = max(self.worst_milliseconds or 0.0, latency.value * 1e3)
         if not isinstance(tick.telemetry.be_cpus, Missing):
             self.be_cpus.append(tick.telemetry.be_cpus.value)
 
@@ -239,7 +239,7 @@ def _summary(tick: Tick, minute: _Minute, cpus: int) -> Event:
     used = "an unknown number of CPUs" if mean_be is None else f"{mean_be:.2f} CPUs on average"
     parts = [
         _latency_summary(minute),
-        f"BE used {used} of the {cpus_in_words(cpus)} it may be given, now {tick.applied}",
+        f"BE used {used} of the {cpus_in_words(cpus)} it may be given, now {tick.applied}{on_rein(tick.telemetry)}",
     ]
     if counts["overrides"]:
         mostly = "".join(f", mostly: {reason}" for reason, _ in minute.reasons.most_common(1))
@@ -257,7 +257,7 @@ def _latency_summary(minute: _Minute) -> str:
     """Number of ticks, and what their latency was; zeros are left out."""
     counts = minute.counts
     parts = [f"{counts['ticks']} ticks"]
-    if counts["unknown"] < counts["ticks"]:
+    if minute.worst_milliseconds is not None:
         parts.append(f"worst latency {minute.worst_milliseconds:.2f} ms")
     if counts["over_target"]:
         parts.append(f"{counts['over_target']} over the target")

@@ -23,6 +23,7 @@ from rlctl.envs.errors import ConfigError, HostError, on_one_line
 from rlctl.envs.host.cgroup.journal import read_own
 from rlctl.envs.whole_file import write_json
 from rlctl.log.record import Tick
+from rlctl.log.sentences import on_rein
 from rlctl.safety.verdict import Bound, Reason
 
 log = logging.getLogger("rlctl.serve")
@@ -174,10 +175,10 @@ class OperatorHolds:
             raise ConfigError(f"unknown request {what!r}; known are pause, resume, limit, release, status")
         with self._news:
             holds = [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
-            tick, applied = self._tick, self._applied
+            tick, applied = self._tick, self._has()
         now = None
         if tick is not None and applied is not None:
-            now = {"tick": tick.index, "policy": tick.policy, "be": str(applied)}
+            now = {"tick": tick.index, "policy": tick.policy, "be": applied}
         return {"ok": True, "said": said, "now": now, "holds": holds}
 
     def _hold(self, hold: Hold) -> str:
@@ -218,10 +219,14 @@ class OperatorHolds:
             done = self._news.wait_for(
                 lambda: max(self._in_force, self._held if urgent else 0) >= said_now, self._patience_seconds
             )
-            applied = self._applied and str(self._applied)
+            applied = self._has()
         if not done:
             raise HostError(f"{said}; NOT in force yet, the loop is late or cannot write; BE has {applied}{trouble}")
         return f"{said}; BE has {applied}{trouble}"
+
+    def _has(self) -> str | None:
+        """What BE has now; None before the first write."""
+        return self._applied and f"{self._applied}{on_rein(self._tick.telemetry) if self._tick else ''}"
 
     def _keep(self) -> str:
         """Write what is said to its file; what a restart will not know of it, and why, empty where all is well."""

@@ -26,7 +26,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import printable
 from rlctl.envs.host.events import KINDS
 from rlctl.envs.reins import Rein
-from rlctl.envs.telemetry import BE_SHARE, READINGS, Missing, Value
+from rlctl.envs.telemetry import BE_SHARE, LC_WAITING, READINGS, Missing, Value
 from rlctl.log.record import Shares, Tick
 from rlctl.safety.symptoms import Sign
 from rlctl.safety.verdict import Reason
@@ -243,7 +243,11 @@ class Metrics(Collector):
     def _of(self, tick: Tick) -> Iterator[Metric]:
         telemetry = tick.telemetry
         target = telemetry.target_seconds
-        if telemetry.has_target:
+        waiting = telemetry.counters.get(LC_WAITING)
+        if isinstance(waiting, Value):
+            text = "Share of the time for which a task of the LC waited, held in place of a latency."
+            yield _gauge("rlctl_lc_waiting_ratio", text, waiting.value)
+        elif telemetry.has_target:
             text = "The SLO: the LC's tail latency stays below it."
             yield _gauge("rlctl_tail_latency_target_seconds", text, target)
         slack = telemetry.slack_ratio if telemetry.has_target else None
@@ -255,7 +259,7 @@ class Metrics(Collector):
         ages = GaugeMetricFamily("rlctl_reading_age_seconds", "Age of a reading's last good value.", labels=["reading"])
         for reading, (name, text) in _OF_READINGS.items():
             found = getattr(telemetry, reading)
-            if isinstance(found, Value):
+            if isinstance(found, Value) and (reading != "tail_latency_seconds" or waiting is None):
                 yield _gauge(f"rlctl_{name}", text, found.value)
             if math.isfinite(found.age_seconds):
                 ages.add_metric([reading], found.age_seconds)
@@ -272,17 +276,22 @@ class Metrics(Collector):
     def _allocation(self, prefix: str, which: str, allocation: Allocation) -> Iterator[Metric]:
         # A lifted quota is infinite, which no graph can show.
         quota = min(allocation.quota_cpus, float(self._limits.cpus))
-        yield _gauge(f"rlctl_{prefix}_quota_cpus", f"Quota of BE {which}; all CPUs when there is none.", quota)
+        yield _gauge(
+            f"rlctl_{prefix}_quota_cpus",
+            f"Level of BE {which}, in CPUs: its quota unless link or disk is held; all CPUs where nothing is.",
+            quota,
+        )
         yield _gauge(f"rlctl_{prefix}_cpuset_cpus", f"Size of the cpuset of BE {which}.", allocation.cpuset_cpus)
         yield _gauge(f"rlctl_{prefix}_frozen", f"1 with BE suspended, {which}.", allocation.frozen)
 
 
 def _shares(shares: Shares) -> Iterator[Metric]:
-    """Applications by their names without pids, or each restart would be a series of its own; the least as `other`."""
+    """Registered applications by their names without pids, or each restart would be a series; the least as `other`."""
     by_name: dict[str, float] = {}
     for key, placement in shares.items():
         # A group's name may hold any byte but a slash.
-        name = printable(key.rpartition(":")[2])
+        pid, _, registered = key.partition(":")
+        name = printable(registered) if pid.isdecimal() and registered else "unregistered"
         by_name[name] = by_name.get(name, 0.0) + (placement.cpus if placement else 0.0)
     # Each name is a time series that Prometheus keeps: their number is bounded.
     ranked = sorted(by_name.items(), key=lambda item: (-item[1], item[0]))

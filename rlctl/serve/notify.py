@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 
 from rlctl.log.record import Tick
+from rlctl.log.sentences import on_rein
 
 
 def notify(state: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -42,4 +43,4 @@ class Heartbeat:
         # READY only after a whole tick: `systemctl start` then returns when BE is under control.
         state = "WATCHDOG=1" if self._ready else "READY=1\nWATCHDOG=1"
         self._ready = True
-        notify(f"{state}\nSTATUS=BE {tick.applied}")
+        notify(f"{state}\nSTATUS=BE {tick.applied}{on_rein(tick.telemetry)}")

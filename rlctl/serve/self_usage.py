@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlctl.config.sections import LimitsSection
 from rlctl.envs.errors import printable
-from rlctl.envs.telemetry import FEW_SAMPLES, Quantile
+from rlctl.envs.telemetry import FEW_SAMPLES, LC_WAITING, Quantile
 from rlctl.log.record import Tick
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class TailCheck:
         now = tick.telemetry.time_seconds
         for name, lc in tick.telemetry.lcs.items():
             tail = lc.tail_latency_seconds
-            if not isinstance(tail, Quantile) or tail.samples < FEW_SAMPLES:
+            if not isinstance(tail, Quantile) or tail.samples < FEW_SAMPLES or LC_WAITING in lc.counters:
                 continue
             if tail.value >= LOW_TAIL_RATIO * lc.target_seconds or not lc.has_target:
                 self._low_since.pop(name, None)

@@ -211,8 +211,9 @@ class Service:
             return
         slos = {name: lc.slo for name, lc in watch.lcs.items()}
         guard = FastGuard(
-            controller.plant, slos, section.most_false_alarms, self._lease, self._holds, self._host.note_cut
-        )
+            controller.plant, slos, section.most_false_alarms, self._lease, self._holds,
+            self._host.note_cut, self._host.reins.tighten_cpus,
+        )  # fmt: skip
         # The guard runs in the loop's own wait, so that it never writes beside a tick.
         controller.fast_guard, watch.look = guard, guard.look
         controller.recorder = Tee(guard, controller.recorder)

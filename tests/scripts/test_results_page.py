@@ -57,7 +57,7 @@ def test_live_result_is_shown_as_written(script: dict[str, Any], tmp_path: Path)
     result["managers"]["ppo"]["be_throughput_percent"]["mean"] = 12.3
     written = tmp_path / "out.json"
     written.write_text(json.dumps(result, indent=1))
-    script["store"]("live-nginx", written, 1234.0, "2030-01-02")
+    script["store"]("live-nginx", written, 1234.0, "2030-01-02", "abc")
     pages = script["pages"](json.loads((tmp_path / "results/runs.json").read_text()))
     page = pages[tmp_path / "results/live-nginx.md"]
     assert "| ppo              | 95.0 (89.5-97.7) |  12.3 (5.1-10.5) |" in page

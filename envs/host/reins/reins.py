@@ -109,6 +109,10 @@ class Reins:
         self.cpus = self._cpu.read()
         return self._level()
 
+    def tighten_cpus(self, most: Allocation) -> None:
+        """People allow no more of the CPUs, from the next write on."""
+        self.most_cpus = most_restrictive(self.most_cpus, most)
+
     def apply(self, allocation: Allocation, *, new_tick: bool = True) -> Allocation:
         """Write a level and read it back; what is in force.
 

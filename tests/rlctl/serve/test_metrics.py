@@ -213,12 +213,14 @@ def test_promtool_has_nothing_to_say(metrics):
 def test_applications_are_named_without_pids_and_bounded():
     placed = {f"{pid}:app{pid:03}": Placement(0, "all", 0.01 * pid) for pid in range(1, 61)}
     twice = {"900:app060": Placement(0, "all", 0.4), "901:app001": None}
-    families = {family.name: family for family in _shares(placed | twice)}
+    jobs = {f"run-u{number}.service": Placement(0, "all", 0.9) for number in range(9)}
+    families = {family.name: family for family in _shares(placed | twice | jobs)}
     cpus = {sample.labels["application"]: sample.value for sample in families["rlctl_application_cpus"].samples}
     assert len(cpus) == 51
     assert cpus["app060"] == pytest.approx(1.0)
-    assert cpus["other"] == pytest.approx(sum(0.01 * pid for pid in range(1, 11)))
-    assert families["rlctl_applications_running"].samples[0].value == 61
+    assert cpus["unregistered"] == pytest.approx(8.1), "each job of a timer would be a series for ever"
+    assert cpus["other"] == pytest.approx(sum(0.01 * pid for pid in range(1, 12)))
+    assert families["rlctl_applications_running"].samples[0].value == 70
     assert families["rlctl_applications_deferred"].samples[0].value == 1
 
 
