@@ -178,7 +178,7 @@ class Observer:
         """Forget what was learned, on every rein."""
         self._rein: str = Rein.CPU
         self._experiences: dict[str, SafeLevelMemory] = {}
-        self._left_seconds: dict[str, float] = {}
+        self._seen_seconds = math.nan
 
     @property
     def experience(self) -> SafeLevelMemory:
@@ -201,16 +201,29 @@ class Observer:
 
     def go_on(self, before: Observer, gap_seconds: float = 0.0) -> None:
         """Go on with what another one has learned of this host, so long ago."""
-        self._rein, self._experiences, self._left_seconds = before._rein, before._experiences, before._left_seconds
+        self.limits, self._rein, self._experiences = before.limits, before._rein, before._experiences
         for experience in self.experiences:
             if gap_seconds:
                 experience.age(gap_seconds)
 
+    def _age_others(self, telemetry: Telemetry) -> None:
+        """What is known of reins that are not in hand grows older, also in the file that keeps it."""
+        passed_seconds = telemetry.time_seconds - self._seen_seconds
+        self._seen_seconds = telemetry.time_seconds
+        for rein, other in self._experiences.items():
+            if rein != telemetry.rein and passed_seconds > 0.0:
+                other.age(passed_seconds)
+
     def _take_rein(self, rein: str, now_seconds: float) -> None:
-        """Go by what is known of another rein, which is older by the time in which it was not in hand."""
-        self._left_seconds[self._rein], self._rein = now_seconds, rein
-        self.experience.age(max(now_seconds - self._left_seconds.pop(rein, now_seconds), 0.0))
+        """Go by what is known of another rein."""
+        self._rein = rein
         self.experience.expect_backlog(now_seconds)
+
+    def follow_weight(self, *, least: bool) -> None:
+        """Go by whether BE's least weight counts now: what held beside another one says nothing."""
+        if least != self.limits.least_weight:
+            self.limits = replace(self.limits, least_weight=least)
+            self._experiences.pop(Rein.CPU, None)
 
     def observe(
         self, telemetry: Telemetry, current: Allocation, mask: NDArray[np.bool_] | None = None, *, cut: bool = False
@@ -221,6 +234,7 @@ class Observer:
             current: What was in force in the period before.
             cut: BE was taken down in the midst of it.
         """
+        self._age_others(telemetry)
         if telemetry.rein != self._rein:
             self._take_rein(telemetry.rein, telemetry.time_seconds)
         elif is_mended(telemetry):
@@ -264,7 +278,8 @@ class Observer:
                 known = self._rated.setdefault(name, most.value)
                 if not 1.0 / RATED_APART < most.value / known < RATED_APART:
                     self._rated[name] = most.value
-                    self.experience.forget(np.array([True]))
+                    for experience in self.experiences:
+                        experience.forget(np.array([True]))
 
 
 def checked_lags(lags: Sequence[int]) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ from typing import Any
 from rlctl.envs.sim.loads_training import training_load
 from rlctl.envs.sim.plant import LoadModel
 from rlctl.envs.sim.profile import HostProfile
-from rlctl.envs.sim.sim_env import as_profile
+from rlctl.envs.sim.sim_env import as_profile, as_weight
 from rlctl.envs.sim.vector_env import SimHostVectorEnv
+from rlctl.envs.workload import Weight
 from rlctl.safety.batch_shield import BatchShield
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
@@ -39,4 +40,6 @@ class ShieldedVectorEnv(SimHostVectorEnv):
     ) -> None:
         host = as_profile(profile)
         guards = load_profile(safety) if isinstance(safety, str) else safety
-        super().__init__(num_envs, host, load, shield=BatchShield(guards, host.limits(), num_envs), **options)
+        # As on a served host: at the least weight guards waive what BE is not seen to harm.
+        limits = host.limits(as_weight(options.get("weight", Weight.EQUAL)))
+        super().__init__(num_envs, host, load, shield=BatchShield(guards, limits, num_envs), **options)

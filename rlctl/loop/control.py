@@ -183,6 +183,7 @@ class Controller:
             self.runner.shield.hold(self._said(self.plant.limits))
             # Other groups come and go, and with them what a weight is worth.
             self.runner.shield.follow_weight(least=self.plant.limits.least_weight)
+        self.runner.observer.follow_weight(least=self.plant.limits.least_weight)
         decision, decision_fault = self._failsafe.decide(self.runner, telemetry, before, cut=alarm is not None)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a

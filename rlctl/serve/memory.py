@@ -74,6 +74,10 @@ class HostMemory:
         self._host, self._clock = json.loads(json.dumps(host, default=str)), clock
         self._due_seconds = clock() + KEEP_SECONDS
 
+    def set_target(self, lc: str, target_seconds: float) -> None:
+        """An LC's target is this proposal from now on: what is kept of another one says nothing."""
+        self._host.setdefault("proposed targets", {})[lc] = target_seconds
+
     def restore_state(self, learner: Learner) -> None:
         """Have one that has just been started go on with what it knew; without that it learns anew."""
         if self._path is None:
@@ -185,6 +189,7 @@ def host_of(config: ServeConfig, plant: Plant, waiting: Collection[str] = ()) ->
         "latency source": sources,
         "quota period": config.quota_period_milliseconds,
         "BE's weight": config.be.weight,
+        "link": config.be.link,
         "control period": plant.tick_seconds,
     }
 

@@ -165,6 +165,7 @@ class Service:
         for name, watch in self._targets.watches.items():
             if watch.proposal is not None:
                 host.set_target(name, watch.proposal.target_seconds)
+                self._memory.set_target(name, watch.proposal.target_seconds)
         self._budgets = Budgets(config.lcs, config.tick_seconds)
         self._learners: tuple[Learner, ...] = (*host.learned, host.reins, *self._budgets.each)
         # Before the first tick: what is known of a load can only lower its maximum, so it frees nobody.
@@ -261,6 +262,7 @@ class Service:
     def _take_target(self, lc: str, proposal: TargetProposal, stays: bool) -> None:
         """Hold an LC to a proposed target from the next tick on: what was learned under another one is forgotten."""
         self._host.set_target(lc, proposal.target_seconds)
+        self._memory.set_target(lc, proposal.target_seconds)
         if self._controller.fast_guard is not None:
             self._controller.fast_guard.set_target(lc, proposal.target_seconds)
         self._controller.runner.observer.forget()

@@ -249,5 +249,18 @@ def test_another_maximum_load_of_one_begins_all_anew():
     assert [see(0.0, 100.0), see(1.0, 110.0), see(2.0, 400.0)] == [1.0, pytest.approx(2.0, abs=1e-3), 1.0]
 
 
+def test_weight_that_became_void_lets_nobody_have_everything():
+    """A container came beside BE, and what held at the least weight still pushed to the highest level."""
+    observer = Observer(Limits(cpus=2, least_weight=True), 1.0)
+    calm = Telemetry(0.0, 0.01, tail_latency_seconds=Quantile(0.001, samples=99), load_ratio=Value(0.5))
+    observer.observe(calm, LIMITS.full)
+    known = observer.experience
+    observer.follow_weight(least=True)
+    assert observer.experience is known
+    observer.follow_weight(least=False)
+    assert not observer.limits.least_weight
+    assert observer.experience is not known
+
+
 def test_a_source_that_stands_still_says_nothing_new():
     assert booked(*[(Value(0.002, float(age)), HALF) for age in range(5)]) == (2.0, 0.0)

@@ -10,6 +10,7 @@ from rlctl.envs.actions import MOVES
 from rlctl.envs.allocations import Allocations
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.sim.sim_env import SimHost
+from rlctl.envs.workload import Weight
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.vector_wrapper import ShieldedVectorEnv
@@ -20,14 +21,13 @@ HOSTS, STEPS, EPISODE, SEED = 3, 40, 25, 11
 THAW = [move.name for move in MOVES].index("thaw")
 
 
-@pytest.mark.parametrize("safety", SAFETY_PROFILES)
-def test_it_is_so_many_shielded_environments_across_episodes(safety):
+@pytest.mark.parametrize(("safety", "weight"), [*((one, "equal") for one in SAFETY_PROFILES), ("measured", "minimum")])
+def test_it_is_so_many_shielded_environments_across_episodes(safety, weight):
+    """At the least weight guards waive what BE is not seen to harm, in training as in service."""
     host = load_host("thesis-host").but(missing_ratio=0.05, delay_ticks=1.0)
-    together = ShieldedVectorEnv(HOSTS, host, safety=safety, max_episode_steps=EPISODE)
-    alone = [
-        ShieldedEnv(gym.wrappers.TimeLimit(SimHost(host), EPISODE), Shield(load_profile(safety), host.limits()))
-        for _ in range(HOSTS)
-    ]
+    together = ShieldedVectorEnv(HOSTS, host, safety=safety, weight=weight, max_episode_steps=EPISODE)
+    shields = [Shield(load_profile(safety), host.limits(Weight(weight))) for _ in range(HOSTS)]
+    alone = [ShieldedEnv(gym.wrappers.TimeLimit(SimHost(host, weight=weight), EPISODE), shield) for shield in shields]
     observations, _ = together.reset(seed=SEED)
     for index, env in enumerate(alone):
         np.testing.assert_array_equal(observations[index], env.reset(seed=SEED + index)[0])

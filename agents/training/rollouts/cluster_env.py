@@ -193,12 +193,13 @@ class ClusterEnv(SampledHosts):
                     one.count, one.tick_seconds = came
                     self.say(f"testbed {one.name}: {one.count} {one.kind}")
             ready = [one for one in self.runners if one.count]
-            if ready and (self._has_begun or len(ready) == len(self.runners)):
+            late = time.monotonic() - begun > self.wait_seconds
+            if ready and (self._has_begun or late or len(ready) == len(self.runners)):
                 self._has_begun = True
                 return ready
             if not going_on():
                 return None
-            if time.monotonic() - begun > self.wait_seconds:
+            if late:
                 raise HostError(
                     f"no testbed has delivered anything for {self.wait_seconds:.0f} s; see that nodes with "
                     f"`{TESTBED}` run" + (f" ({self._why})" if self._why else "")

@@ -106,7 +106,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         cut: BE was taken down in the midst of it.
     """
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
-    if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):  # a trial: what held before still may
+    tried = sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure)
+    if tried:  # what held before a trial still may
         rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
         if carried > rate["most_bytes"] and rate["reach"] == math.inf:
             sure *= SURE_RATIO
@@ -133,7 +134,9 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
     rate["rises"] = False
-    rate["sent_bytes"] = rate["sure_bytes"] = rate["calm_seconds"] = 0.0
+    rate["sent_bytes"] = rate["sure_bytes"] = 0.0
+    # A cut tells little: whatever failed before, what it took is tried again soon.
+    rate["calm_seconds"] = max(rate["wait_seconds"] - RETRY_SECONDS, 0.0) if cut and not tried else 0.0
 
 
 @law
@@ -194,13 +197,14 @@ def judge_window(
         ran_ratio: Share of the window in which BE ran.
     """
     cut, before = ran_ratio < 1.0, rate["carried_bytes"]
-    if (missed or cut) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
-        fall(rate, allowed, cut)
-        return 1.0 - float(rate["carried_bytes"]) / float(before)
     if not missed and not cut and level >= 1.0:
         hold(rate, calm)
-        return max(1.0 - float(rate["carried_bytes"]) / float(before), 0.0)
-    return 0.0
+    elif (missed or cut) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
+        fall(rate, allowed, cut)
+    elif (missed or cut) and be >= LITTLE_RATIO * rate["sent_bytes"]:
+        # Little of what was carried once may be all that is now: a virtual machine's burst credits are a hundredfold.
+        rate["carried_bytes"] = max(CUT_RATIO * rate["carried_bytes"], min(float(before), LEAST_BYTES))
+    return max(1.0 - float(rate["carried_bytes"]) / float(before), 0.0)
 
 
 class CarriedRate:

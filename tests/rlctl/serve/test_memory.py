@@ -110,6 +110,18 @@ def test_what_was_learned_ages_while_service_is_down(tmp_path, hours, missed):
     assert bool(again.counts()[1].max() > 0.5) is missed
 
 
+def test_another_proposed_target_is_learned_anew(tmp_path):
+    """The configuration says `auto` of each of them."""
+    before = HostMemory(tmp_path, HOST)
+    before.set_target("lc", 0.05)
+    before.keep([taught()])
+    for target_seconds, known in ((0.05, True), (0.01, False)):
+        memory, experience = HostMemory(tmp_path, HOST), SafeLevelMemory(LIMITS)
+        memory.set_target("lc", target_seconds)
+        memory.restore_state(experience)
+        assert bool(experience.state_dict()) is known
+
+
 def test_another_host_is_learned_anew(tmp_path, caplog):
     served(tmp_path, 60)
     assert len(served(tmp_path, 2, HOST | {"slo": {"lc": 0.02}})["cells"]) <= 2
