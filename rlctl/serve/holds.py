@@ -226,7 +226,8 @@ class OperatorHolds:
 
     def _has(self) -> str | None:
         """What BE has now; None before the first write."""
-        return self._applied and f"{self._applied}{on_rein(self._tick.telemetry) if self._tick else ''}"
+        on = on_rein(self._tick.telemetry) if self._tick else ""
+        return None if self._applied is None else f"{self._applied}{on}"
 
     def _keep(self) -> str:
         """Write what is said to its file; what a restart will not know of it, and why, empty where all is well."""
