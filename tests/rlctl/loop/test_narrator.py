@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.envs.allocation import Allocation, Limits
-from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
+from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Telemetry, Value, Why
 from rlctl.log.reader import LoggedTick
 from rlctl.log.record import Tick
 from rlctl.log.why import Nearest, TickPlace, in_plain_words
@@ -101,6 +101,15 @@ def test_summary_does_not_take_unknown_use_for_none(told):
     Narrator(told.append, 2, summary_seconds=0.0).write(tick(0, Quantile(0.001, samples=50)))
     assert "BE used an unknown number of CPUs of the 2 CPUs it may" in told[-1].text
     assert told[-1].fields["be_cpus"] is None
+
+
+def test_waits_are_no_latency_in_a_summary(told):
+    """`worst latency 33000000.00 ms` stood there of an LC that waited 3 % of the time."""
+    one = tick(0, Quantile(33000.0, samples=1000))
+    one = replace(one, telemetry=one.telemetry.but(counters={LC_WAITING: Value(0.033)}))
+    Narrator(told.append, 2, summary_seconds=0.0).write(one)
+    assert "latency" not in told[-1].text
+    assert told[-1].fields["worst_milliseconds"] is None
 
 
 @pytest.mark.parametrize(("cpus", "words"), [(1, "1 CPU it may"), (2, "2 CPUs it may")])

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
-from rlctl.envs.telemetry import READINGS, Missing, Quantile, Telemetry, Value, Why, worst_of
+from rlctl.envs.telemetry import LC_WAITING, READINGS, Missing, Quantile, Telemetry, Value, Why, worst_of
 from rlctl.log.record import Tick
 from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import Bound, Reason, Verdict
@@ -93,6 +93,11 @@ def test_missing_has_neither_sample_nor_zero(metrics):
     assert "rlctl_slack_ratio" not in seen
     assert "rlctl_tail_latency_seconds" not in seen
     assert seen["rlctl_ticks_total{slo=unknown}"] == 1
+    waits = {"tail_latency_seconds": Quantile(33000.0, samples=1000), "counters": {LC_WAITING: Value(0.033)}}
+    metrics.write(a_tick(1, telemetry=Telemetry(2.0, 1e5, **waits)))
+    seen = samples(metrics)
+    assert seen["rlctl_lc_waiting_ratio"] == 0.033
+    assert "rlctl_tail_latency_seconds" not in seen, "nobody measured one"
 
 
 def test_before_first_tick_counters_are_zero(metrics):

@@ -5,12 +5,13 @@ import mmap
 import os
 import subprocess
 import sys
+from types import MappingProxyType
 
 import pytest
 
 from rlctl.config.sections import LimitsSection
 from rlctl.envs.allocation import Limits
-from rlctl.envs.telemetry import Quantile, Telemetry
+from rlctl.envs.telemetry import LC_WAITING, Quantile, Telemetry, Value
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import Verdict
 from rlctl.serve.self_usage import SelfCheck, SelfUsage, TailCheck, ahead_of_others, self_usage, waited_seconds
@@ -19,9 +20,10 @@ SAFE = Limits(2).safe
 MOST = LimitsSection(warn_resident_bytes=100 << 20, warn_cpu_ratio=0.1)
 
 
-def tick(second, tail_seconds=None, **also):
+def tick(second, tail_seconds=None, counters=MappingProxyType({}), **also):
     tail = {} if tail_seconds is None else {"tail_latency_seconds": Quantile(tail_seconds, samples=50)}
-    return Tick(0, 1e9, Telemetry(float(second), 0.01, **tail), SAFE, SAFE, Verdict(SAFE, SAFE), SAFE, "ppo", **also)
+    telemetry = Telemetry(float(second), 0.01, counters=counters, **tail)
+    return Tick(0, 1e9, telemetry, SAFE, SAFE, Verdict(SAFE, SAFE), SAFE, "ppo", **also)
 
 
 @pytest.fixture
@@ -161,4 +163,6 @@ def test_tail_low_for_seconds_is_not_told(caplog):
     check = TailCheck()
     for second in range(200):
         check.write(tick(second, tail_seconds=0.0001 if second % 50 else 0.005))
+    for second in range(200, 400):  # of its waits the least is a hundredth of the bound
+        check.write(tick(second, tail_seconds=0.0001, counters={LC_WAITING: Value(0.001)}))
     assert not caplog.records
