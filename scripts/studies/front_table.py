@@ -36,8 +36,9 @@ def front_table() -> str:
         cells, qualities = [], []
         for name in HOSTS.values():
             scores, mark = scores_of(name, manager)
-            if manager == "none" and scores["be_weight"] != "equal":
-                cells.append("-")  # the kernel's least weight is `weights`
+            # BE at the kernel's least weight is `weights`.
+            if scores is None or (manager == "none" and scores["be_weight"] != "equal"):
+                cells.append("-")
                 continue
             quality, work = scores["qos_guarantee_percent"]["mean"], scores["be_throughput_percent"]["mean"]
             qualities.append(quality)
@@ -48,14 +49,14 @@ def front_table() -> str:
     return f"{BEGIN}\n" + "\n".join([lines[0], rule, *lines[1:]]) + f"\n\n{END}"
 
 
-def scores_of(result: str, manager: str) -> tuple[Mapping[str, Any], str]:
-    """A manager's scores on a host, from its first table or, with an asterisk, from another one."""
+def scores_of(result: str, manager: str) -> tuple[Mapping[str, Any] | None, str]:
+    """A manager's scores on a host, from its first table or, with an asterisk, from another one; None: not measured."""
     files = [file for end in ("", "-others") if (file := STORED / f"{result}{end}.json").exists()]
     for file in files:
         managers = json.loads(file.read_text())["managers"]
         if manager in managers:
             return managers[manager], "" if file is files[0] else "*"
-    raise KeyError(f"{manager} was never measured on {result}")
+    return None, ""
 
 
 def with_table(text: str) -> str:
