@@ -21,6 +21,9 @@ from rlctl.envs.telemetry import (
 IDLE_CPUS = 0.01
 """CPU use of an LC that serves nothing: housekeeping."""
 
+SERVING_CPUS = 0.1
+"""An LC that uses more serves somebody whom its source does not see: over a UNIX socket, or QUIC."""
+
 WAITS = ("lc_pressure_ratio", "lc_io_pressure_ratio", "lc_memory_pressure_ratio", "lc_run_delay_ratio")
 """What an LC waits for that hangs on BE: it shows neither use nor requests, and is not idle."""
 
@@ -50,7 +53,9 @@ class QuietTimes:
         """
         tail = readings.get("tail_latency_seconds")
         idle = _idle(readings)
-        readings.setdefault(LC_IDLE, idle)
+        told, used = readings.setdefault(LC_IDLE, idle), readings.get("lc_cpus")
+        if isinstance(told, Value) and isinstance(used, Value) and used.value > SERVING_CPUS:
+            readings[LC_IDLE] = replace(told, value=0.0)
         before, self._last_seconds = self._last_seconds, now_seconds
         if isinstance(tail, Quantile):
             self._add(_Window(now_seconds - tail.age_seconds, tail.window_seconds, tail.samples))

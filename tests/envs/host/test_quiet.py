@@ -59,8 +59,10 @@ def test_silence_alone_is_not_idle(busy: dict[str, Reading]) -> None:
     assert telemetry(readings).slack_ratio is None
 
 
-def test_a_source_that_tells_has_the_last_word() -> None:
-    assert explained(SILENT | {LC_IDLE: Value(0.0)})[LC_IDLE] == Value(0.0)
+@pytest.mark.parametrize(("told", "used", "idle"), [(0.0, 0.0, 0.0), (1.0, 0.02, 1.0), (1.0, 0.5, 0.0)])
+def test_source_that_tells_is_heard_beside_little_use(told: float, used: float, idle: float) -> None:
+    """An LC that is called over a UNIX socket alone looked idle to `tcp`, and BE was free."""
+    assert explained(SILENT | {LC_IDLE: Value(told), "lc_cpus": Value(used)})[LC_IDLE] == Value(idle)
 
 
 def test_few_requests_count_with_those_before() -> None:
