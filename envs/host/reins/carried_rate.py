@@ -201,7 +201,7 @@ def judge_window(
         hold(rate, calm)
     elif (missed or cut) and be >= LITTLE_RATIO * ran_ratio * bound_of(rate):
         fall(rate, allowed, cut)
-    elif (missed or cut) and be >= LITTLE_RATIO * rate["sent_bytes"]:
+    elif (missed or cut) and be > LITTLE_RATIO * rate["sent_bytes"]:
         # Little of what was carried once may be all that is now: a virtual machine's burst credits are a hundredfold.
         rate["carried_bytes"] = max(CUT_RATIO * rate["carried_bytes"], min(float(before), LEAST_BYTES))
     return max(1.0 - float(rate["carried_bytes"]) / float(before), 0.0)
