@@ -76,8 +76,7 @@ class Nginx(LcProgram):
         folder = self._make_folder(launcher)
         (folder / PAGE).write_text(_text(TEXT_BYTES))
         (folder / "nginx.conf").write_text(self._configuration(folder))
-        # -e: or else it complains of the packaged log's folder before it has read the configuration
-        return [program, "-p", str(folder), "-c", "nginx.conf", "-e", "error.log"]
+        return [program, "-p", str(folder), "-c", "nginx.conf"]
 
     def _configuration(self, folder: Path) -> str:
         return CONFIGURATION.format(
