@@ -162,6 +162,7 @@ class Follower:
             elif name not in controlled or self._inodes.get(f"{root}{path}") != inode:
                 fresh.append(name)
         self._see_lc(lc_names)
+        self._actuator.weigh_above()  # another's group may have come beside BE's, or the LC's elsewhere
         self._found = fresh
         self._forget_gone()
 

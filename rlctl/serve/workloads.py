@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from rlctl.config import sources as source
 from rlctl.config.sections import ApplicationsSection
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.applications import CpuCluster
-from rlctl.envs.errors import CgroupGone, ConfigError, HostError, RlctlError
+from rlctl.envs.errors import CgroupError, CgroupGone, ConfigError, HostError, RlctlError
 from rlctl.envs.host.apps.registry import Registry
 from rlctl.envs.host.cgroup.group import KNOBS, Group
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -93,7 +95,11 @@ class Workloads:
             return tuple(configured)
         # Services of systemd have no cpuset unless their units say AllowedCPUs=.
         group = self.lcs[lc]
-        return tuple(sorted(group.cpuset.effective() if group.cpuset else group.affinity()))
+        # A cpuset holds the threads too, which may be pinned to less than it (CPUAffinity=, taskset).
+        with contextlib.suppress(CgroupError):  # a threaded group
+            if pinned := group.affinity():
+                return tuple(sorted(pinned))
+        return tuple(sorted(group.cpuset.effective() if group.cpuset else ()))
 
     def be_cpus(self, lc_cpus: Iterable[int]) -> tuple[int, ...]:
         """CPUs that BE may get, the safest for the LCs first."""
@@ -116,8 +122,8 @@ class Workloads:
         return [one for one in found if one is not None]
 
 
-def raise_if_overlapping(lcs: Iterable[Group], be: Sequence[Group]) -> None:
-    """Refuse a BE that holds an LC or lies within one; ConfigError: it does."""
+def raise_if_overlapping(lcs: Collection[Group], be: Sequence[Group]) -> None:
+    """Refuse a BE that holds an LC or rlctl itself, or lies within an LC; ConfigError: it does."""
     for lc, group in itertools.product(lcs, be):
         # The kernel's limits of a group count for everything below it (Documentation/admin-guide/cgroup-v2.rst).
         both = group.overlap(lc)
@@ -125,6 +131,20 @@ def raise_if_overlapping(lcs: Iterable[Group], be: Sequence[Group]) -> None:
             raise ConfigError(
                 f"BE group {both[0]} and LC group {both[1]} overlap: what limits one limits both; name others"
             )
+    lc_pids = frozenset[int]().union(*map(_pids, lcs)) - {0}  # of another namespace
+    for group, pids in zip(be, map(_pids, be), strict=True):
+        if os.getpid() in pids:
+            raise ConfigError(f"BE group {group.name} holds rlctl itself, which it would freeze: start BE as a unit")
+        # In v1 a process may be in its slice's group, where its service has none of its own.
+        if shared := lc_pids & pids:
+            raise ConfigError(f"BE group {group.name} holds process {min(shared)} of an LC: name another group")
+
+
+def _pids(group: Group) -> frozenset[int]:
+    """A group's processes; none where it does not tell, for it is threaded or gone."""
+    with contextlib.suppress(CgroupError):
+        return group.pids()
+    return frozenset()
 
 
 def groups_of(workload: source.Workload, layout: Layout, knobs: Knobs) -> list[Group]:

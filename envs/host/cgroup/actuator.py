@@ -172,7 +172,7 @@ class BeActuator:
         outcome = carry_out(steps)
         self._read_back(seen, wanted, steps, outcome)
         _raise_first(outcome, self._weigh([group for group in self.groups if group.name in names]))
-        self._weigh_above()
+        self.weigh_above()
 
     def set_weight(self, weight: Weight) -> None:
         """Set the CPU weight of every BE group against the LC's, and keep it so from now on.
@@ -186,7 +186,7 @@ class BeActuator:
         self._weight = weight
         _raise_first(PlanOutcome(), self._weigh(self.groups))
         self._members.require_any()
-        self._weigh_above()
+        self.weigh_above()
 
     @property
     def least_weight(self) -> bool:
@@ -229,7 +229,7 @@ class BeActuator:
         """
         return emergency_plan(self.groups, self._division.order, self.limits, self._knobs, self._period_us)
 
-    def _weigh_above(self) -> None:
+    def weigh_above(self) -> None:
         """Have BE's weight count against the LC's, as far as that can be; told once where it cannot."""
         if self.lc is None or self._weight is None:
             return

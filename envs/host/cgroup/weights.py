@@ -76,7 +76,8 @@ def set_above(groups: Sequence[Group], lc: Group, weight: Weight, knobs: Knobs) 
         Why BE's own weight is void, and what to set; empty where it counts.
     """
     ours, why = _directories(groups), ""
-    for rivals in filter(None, (find_rivals(group, lc) for group in groups)):
+    found = filter(None, (find_rivals(group, lc) for group in groups))
+    for rivals in {one.be.group: one for one in found}.values():
         if rivals.own:
             continue
         top, native = rivals.be, rivals.be.weights[weight]

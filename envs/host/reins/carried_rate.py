@@ -106,8 +106,8 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         cut: BE was taken down in the midst of it.
     """
     sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
-    tried = sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure)
-    if tried:  # what held before a trial still may
+    # A trial: what held before it still may.
+    if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):
         rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
         if carried > rate["most_bytes"] and rate["reach"] == math.inf:
             sure *= SURE_RATIO
@@ -134,9 +134,7 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
     rate["rises"] = False
-    rate["sent_bytes"] = rate["sure_bytes"] = 0.0
-    # A cut tells little: whatever failed before, what it took is tried again soon.
-    rate["calm_seconds"] = max(rate["wait_seconds"] - RETRY_SECONDS, 0.0) if cut and not tried else 0.0
+    rate["sent_bytes"] = rate["sure_bytes"] = rate["calm_seconds"] = 0.0
 
 
 @law
@@ -156,11 +154,11 @@ def hold(rate: Any, calm: bool) -> None:
             rate["carried_bytes"] = max(SURE_RATIO * rate["carried_bytes"], least)
         return
     rate["calm_seconds"] += rate["window_seconds"]
-    calm_seconds, wait = rate["calm_seconds"], rate["wait_seconds"]
-    if rate["sure_bytes"] == 0.0 or (calm_seconds >= wait and not rate["rises"]):
+    calm_seconds, wait, link = rate["calm_seconds"], rate["wait_seconds"], rate["reach"] == math.inf
+    if link or rate["sure_bytes"] == 0.0 or (calm_seconds >= wait and not rate["rises"]):
         rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known = rate["carried_bytes"] < rate["most_bytes"]
-    if rate["is_new"] and rate["reach"] == math.inf:
+    if rate["is_new"] and link:
         due_seconds = NEW_SECONDS
     else:
         near = known or rate["is_new"] or rate["failed_bytes"] < math.inf

@@ -101,7 +101,12 @@ class LinkRein(Closing):
             found.take()
             rein.follow(be_groups, write=False)
             rein._take_over()
-            rein._set_up()
+            try:
+                rein._set_up()
+            except BaseException:
+                with contextlib.suppress(RlctlError):  # what was put there holds nobody
+                    found.clear()
+                raise
         except BaseException:
             found.close()
             raise

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rlctl.cli import main
 from rlctl.config.serve import OwnershipSection, load_config
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Journal, load
 from rlctl.envs.host.cgroup.knobs import Knobs
@@ -26,7 +27,7 @@ from rlctl.serve import workloads
 from rlctl.serve.announce import lacking, tell_absent
 from rlctl.serve.build import _Originals, build_live, unwritable
 from rlctl.serve.dry_run import DryRun
-from rlctl.serve.workloads import Workloads, why_uncontrolled
+from rlctl.serve.workloads import Workloads, raise_if_overlapping, why_uncontrolled
 from tests.doubles.cgroup_kernel import FakeKernel
 from tests.doubles.host import FakeHost
 from tests.waiting import until
@@ -68,6 +69,21 @@ def test_config_check_refuses_be_that_holds_lc(v1, be, code, serve_yaml, monkeyp
     path.write_text(path.read_text().replace("path: /web", "path: /walk/web"))
     assert main(["config", "check", str(path)]) == code
     assert ("overlap: what limits one limits both" in capsys.readouterr().err) is (code == 78)
+
+
+def test_be_that_holds_rlctl_itself_is_refused(v1):
+    """Over one ssh connection `make &` and rlctl share a group: rlctl froze itself, its watchdog and the shell."""
+    layout, knobs = v1
+    web, batch = (Group.create(layout, name, knobs) for name in ("web", "batch"))
+    procs = batch.directories[0] / "cgroup.procs"
+    procs.write_text(f"{os.getpid()}\n")
+    with pytest.raises(ConfigError, match="holds rlctl itself"):
+        raise_if_overlapping([web], [batch])
+    procs.write_text("4242\n")
+    raise_if_overlapping([web], [batch])
+    (web.directories[0] / "cgroup.procs").write_text("4242\n")
+    with pytest.raises(ConfigError, match="process 4242 of an LC"):
+        raise_if_overlapping([web], [batch])
 
 
 def test_be_group_that_has_everything_is_not_mentioned(v1):

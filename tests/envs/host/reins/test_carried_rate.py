@@ -157,16 +157,6 @@ def test_cut_window_tells_little():
     assert carried.carried == pytest.approx(CUT_RATIO * CARRIED_RATIO * FAST)
 
 
-def test_what_a_cut_took_is_tried_again_soon():
-    """After some failed trials an alarm for one slow request cost BE half of a link for minutes."""
-    link = Link(FAST)
-    link.carried.row["wait_seconds"] = 240.0
-    link.carried.see(1e6, 1.0)
-    link.carried.fall(FAST, cut=True)
-    assert link.pass_windows(25) == 0
-    assert link.carried.carried == FAST
-
-
 def test_hundredth_of_a_link_is_noticed():
     """Burst credits that run out: BE fills what is left, which is next to nothing of what it was."""
     link = Link(FAST)
