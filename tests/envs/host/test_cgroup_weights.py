@@ -74,7 +74,7 @@ def test_comers_into_bes_slice_get_weight_back(fake: Bench) -> None:
     be = weighed(fake, "machine/be", "system/lc")
     assert be.least_weight
     newcomer = fake.group("machine/other")
-    be.set_weight(Weight.MINIMUM)
+    be.weigh_above()  # as whoever follows the groups does at each look
     assert weight_of(fake, "machine") == weight_of(fake, "system")
     assert not be.least_weight
     be.adopt([newcomer])

@@ -19,7 +19,7 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout
 from rlctl.envs.host.cgroup.restore import restore
 from rlctl.envs.host.network.interface import journal_path
-from rlctl.envs.host.network.packet_rules import table_name
+from rlctl.envs.host.network.packet_rules import PacketRules, table_name
 from rlctl.envs.host.network.shaper import BURST_BYTES
 from rlctl.envs.host.probe import probe_link
 from rlctl.envs.host.reins import link
@@ -163,6 +163,18 @@ def test_somebodys_queues_are_refused_unchanged(side, be, tmp_path):
         LinkRein.open(NAME, (), [be], journal, side.here.pid)
     assert side.run(f"tc qdisc show dev {NAME}") == before
     assert not journal.entries
+
+
+def test_refused_rules_leave_interface_plain(side, be, monkeypatch):
+    """A kernel before 5.13 knows no `socket cgroupv2`: the LC's traffic passed one class that held nobody."""
+
+    def refuse(rules, senders):
+        raise HostError("nftables: Operation not supported")
+
+    monkeypatch.setattr(PacketRules, "replace", refuse)
+    with pytest.raises(HostError, match="not supported"):
+        LinkRein.open(NAME, (), [be], None, side.here.pid)
+    assert PLAIN in side.run(f"tc qdisc show dev {NAME}")
 
 
 def test_ingress_filter_is_nobodys_queue(side, be):
