@@ -190,7 +190,7 @@ class _Originals:
         report = put_back(entries, self.journal.state_dir, kernel)
         self._freed = [entry for entry in entries if report.ok and _place(entry) in free]
         for line in str(report).splitlines():
-            log.log(logging.INFO if report.ok else logging.WARNING, "originals of groups that are BE no more: %s", line)
+            log.log(logging.INFO if report.ok else logging.WARNING, "left by the earlier controller: %s", line)
 
     def _put_back(self) -> None:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""

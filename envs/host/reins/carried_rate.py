@@ -39,8 +39,9 @@ DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
 one window and late in the next, when the others want more: there each step must hold for long."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
-"""Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once, and of
-more than ever. Trials that fail double it, up to the last: a link that stays as it is costs a window an hour."""
+"""Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once or of a
+new disk, and of more than ever. Trials that fail double it, up to the last: a link that stays as it is costs a window
+an hour."""
 
 LASTING_SECONDS = 600.0
 """What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
@@ -105,11 +106,11 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         allowed: What all together might send in it.
         cut: BE was taken down in the midst of it.
     """
-    sent, sure, carried = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"]
+    sent, sure, carried, link = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"], rate["reach"] == math.inf
     # A trial: what held before it still may.
     if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):
-        rate["is_new"] = rate["is_new"] and rate["reach"] == math.inf
-        if carried > rate["most_bytes"] and rate["reach"] == math.inf:
+        rate["is_new"] = rate["is_new"] and link
+        if carried > rate["most_bytes"] and link:
             sure *= SURE_RATIO
             rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), carried
             rate["most_bytes"] = min(rate["most_bytes"], sure)
@@ -122,14 +123,14 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
         if cut:
             passed = max(sent, CUT_RATIO * bound_of(rate))
         elif sent < FULL_RATIO * allowed:  # the link or disk itself held back who sends; a link drops, too
-            passed = (FLOODED_RATIO if rate["reach"] == math.inf else 1.0) * sent
+            passed = (FLOODED_RATIO if link else 1.0) * sent
         else:  # a little too much; less than that was allowed may be late behind what queued before
             passed = max(sent, rate["all_ratio"] * carried)
-            if rate["reach"] < math.inf and carried >= FULL_RATIO * rate["most_bytes"]:
+            if not link and carried >= FULL_RATIO * rate["most_bytes"]:
                 rate["most_bytes"] *= FULL_RATIO
         rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
-    if rate["reach"] == math.inf:  # the search of a new link goes on with a shorter step at once
+    if link:  # the search of a new one goes on with a shorter step at once
         rate["is_new"] = rate["is_new"] and rate["failed_bytes"] < math.inf and rate["step"] > 2.0 * LEAST_STEP
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
