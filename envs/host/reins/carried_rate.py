@@ -39,9 +39,9 @@ DISK_SHARES = DISK_CARRIED_RATIO, DISK_STEP, 1.0 + DISK_STEP
 one window and late in the next, when the others want more: there each step must hold for long."""
 
 NEW_SECONDS, RETRY_SECONDS, BEYOND_SECONDS, LONGEST_SECONDS = 3.0, 15.0, 120.0, 3600.0
-"""Of a full link beside a calm LC, before a trial: of a link that never was too full, of what was carried once or of a
-new disk, and of more than ever. Trials that fail double it, up to the last: a link that stays as it is costs a window
-an hour."""
+"""Of a full link beside a calm LC, before a trial. The first is of a link that never was too full, the second of a new
+disk and up to what was carried once, the third of more than ever. Trials that fail double it, up to the last: a link
+that stays as it is costs a window an hour."""
 
 LASTING_SECONDS = 600.0
 """What was tried again in vain for so long is another link, and no more is known of it than of a new one."""
