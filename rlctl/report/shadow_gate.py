@@ -7,11 +7,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from rlctl.agents.catalogue import label
+from rlctl.bench.intervals import mean_interval
+from rlctl.bench.rounds import LiveRounds
 from rlctl.envs.errors import ConfigError, printable, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.report.shadow_report import Report
@@ -19,8 +21,8 @@ from rlctl.report.shadow_report import Report
 SIMULATE = "compare policies on a profile of this host with `rlctl bench`"
 """What says how a shadow's moves would change the LC's latency: the log does not."""
 
-Qos = Mapping[str, Mapping[str, float]]
-"""By scenario, and in it by manager: the share of windows that met the target, in percent."""
+Qos = Mapping[str, Sequence[Mapping[str, float]]]
+"""By scenario, of each seed or live round: the share of windows that met the target, in percent, by manager."""
 
 
 class LoadSection(Strict):
@@ -87,7 +89,7 @@ def load_gate(path: Path | None = None) -> Gate:
 
 
 def read_qos(path: Path) -> Qos:
-    """QoS by scenario and manager from what `rlctl bench --json` wrote.
+    """QoS from what `rlctl bench --json` wrote, by the names that it was given.
 
     Raises:
         ConfigError: The file is not such a result.
@@ -97,18 +99,20 @@ def read_qos(path: Path) -> Qos:
         with reading(path):
             found = json.loads(path.read_text())
         scenarios = found.get("scenarios") or {found["scenario"]: found}
-        return {
-            scenario: {name: _percent(row["qos_guarantee_percent"]["mean"]) for name, row in one["managers"].items()}
-            for scenario, one in scenarios.items()
-        }
+        return {scenario: _runs(one) for scenario, one in scenarios.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError("is not a result of `rlctl bench --json`", path) from error
 
 
-def _percent(value: float) -> float:
-    if not 0.0 <= float(value) <= 100.0:  # NaN and infinity among them
-        raise ValueError(f"{value} is not a share of windows in percent")
-    return float(value)
+def _runs(told: Mapping[str, Any]) -> Sequence[Mapping[str, float]]:
+    if told["plant"] == "host":
+        runs = [one.qos_percent for one in LiveRounds.model_validate(told).rounds if not one.is_marked]
+    else:
+        by_name = {name: row["per_seed"]["qos_guarantee_percent"] for name, row in told["managers"].items()}
+        runs = [dict(zip(by_name, seed, strict=True)) for seed in zip(*by_name.values(), strict=True)]
+    if not all(0.0 <= percent <= 100.0 for run in runs for percent in run.values()):  # NaN and infinity among them
+        raise ValueError("not a share of windows in percent")
+    return runs
 
 
 def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tuple[Check, ...]:
@@ -140,14 +144,16 @@ def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tup
     # A gain or a loss that is not known is none that passes.
     gained = math.nan if gain is None else gain.points.ci95[0]
     checks.append(_least("BE's gain by the log, lower bound", gained, gate.least_be_gain_points, "points"))
-    bound = gate.most_qos_loss_points
-    if not qos:
-        make = f"rlctl bench --managers {label(report.acting)},{label(name)} --json FILE"
-        why = f"the LC's latency is not known: give --bench FILE of `{make}`"
-        checks.append(Check(False, why, math.nan, bound))
-    for scenario, managers in (qos or {}).items():
-        before, after = (managers.get(by, managers.get(label(by), math.nan)) for by in (report.acting, name))
-        checks.append(_most(f"QoS lost in {scenario}, by the benchmark", before - after, bound, "points"))
+    # By the very names: what another policy is called in a table may be the same.
+    bound, both = gate.most_qos_loss_points, (report.acting, name)
+    make = f"rlctl bench --managers {printable(','.join(both))} --json FILE"
+    for scenario, runs in (qos or {"use": ()}).items():
+        if lost := [one[report.acting] - one[name] for one in runs if one.keys() >= set(both)]:
+            upper = mean_interval(lost).ci95[1]
+            checks.append(_most(f"QoS lost in {scenario} by the benchmark, upper bound", upper, bound, "points"))
+        else:
+            why = f"the LC's latency in {scenario} is not known: give --bench FILE of `{make}`"
+            checks.append(Check(False, why, math.nan, bound))
     return tuple(checks)
 
 

@@ -19,14 +19,16 @@ from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.ticklog import encode_line
+from rlctl.envs.yaml_edge import configs_folder
 from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
-from rlctl.report.shadow_gate import load_gate
+from rlctl.report.shadow_gate import load_gate, read_qos
 from rlctl.report.shadow_report import be_gain, mean_over_blocks, share_over_blocks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 
 TICKS = 1500
+BUNDLE = str(configs_folder("bundles") / "ppo")
 
 GATE = """\
 least_hours: 0.4
@@ -83,19 +85,25 @@ def reasons(out):
     return found
 
 
+def benched(path, **qos):
+    """What `rlctl bench --json` writes, with the QoS of each seed by manager."""
+    rows = {name: {"per_seed": {"qos_guarantee_percent": seeds}} for name, seeds in qos.items()}
+    path.write_text(json.dumps({"plant": "sim", "scenario": "two-core", "managers": rows}))
+    return path
+
+
 @pytest.mark.slow
 def test_good_shadow_is_promoted_bad_ones_refused(capsys, simulated_log, gate, tmp_path):
-    qos = {"koord-suppress": 99.0, "prm-hybrid-tuned": 98.8, "none": 45.0, "frozen": 100.0}
-    rows = {name: {"qos_guarantee_percent": {"mean": mean}} for name, mean in qos.items()}
-    (tmp_path / "bench.json").write_text(json.dumps({"scenario": "two-core", "managers": rows}))
-    words = ("--policy", "prm-hybrid-tuned,none,frozen", "--gate", gate, "--bench", tmp_path / "bench.json")
+    qos = {"koord-suppress": [99.0, 99.2], "prm-hybrid-tuned": [98.8, 99.0], "none": [45.0, 46.0], "frozen": [100, 100]}
+    words = ("--policy", "prm-hybrid-tuned,none,frozen", "--gate", gate)
+    words += ("--bench", benched(tmp_path / "bench.json", **qos))
     code, out, err = report(capsys, simulated_log, *words, "--json", tmp_path / "all.json")
     assert code == 0, out + err
     found = reasons(out)
     assert found["prm-hybrid-tuned"] == ("yes", [])
     assert "section policy:   name: prm-hybrid-tuned\n  then: systemctl reload rlctl\n" in out
     assert found["frozen"] == ("no", ["BE's gain by the log, lower bound"])
-    assert found["none"] == ("no", ["QoS lost in two-core, by the benchmark"])
+    assert found["none"] == ("no", ["QoS lost in two-core by the benchmark, upper bound"])
     said = json.loads((tmp_path / "all.json").read_text())
     assert (said["ticks"], said["acting"]) == (TICKS, "koord-suppress")
     assert said["gate"]["frozen"]["promote"] is False
@@ -106,13 +114,39 @@ def test_without_a_benchmark_nobody_is_promoted(capsys, simulated_log, gate, tmp
     words = (simulated_log, "--policy", "greedy-shield", "--gate", gate)
     code, out, _ = report(capsys, *words)
     assert code == 1
-    assert "the LC's latency is not known: give --bench FILE of `rlctl bench --managers koord-suppress,greedy" in out
-    infinite = '{"scenario": "x", "managers": {"none": {"qos_guarantee_percent": {"mean": Infinity}}}}'
+    assert "the LC's latency in use is not known: give --bench FILE of `rlctl bench --managers koord-suppress,gr" in out
+    infinite = benched(tmp_path / "bench.json", none=[math.inf]).read_text()
     for text in ("[]", infinite, infinite.replace("Infinity", "null")):
         (tmp_path / "bench.json").write_text(text)
         code, _, err = report(capsys, *words, "--bench", tmp_path / "bench.json")
         assert (code, err.count("\n")) == (78, 1)
         assert "is not a result of `rlctl bench --json`" in err
+
+
+@pytest.mark.parametrize(
+    ("qos", "said"),
+    [
+        ({"always": [99.0, 99.0], "ppo": [99.0, 99.0]}, "is not known: give --bench FILE of `rlctl bench --managers"),
+        ({"always": [99.0, 99.0], BUNDLE: [98.6, 98.6]}, "ok  QoS lost in two-core by the benchmark, upper bound: 0.4"),
+        ({"always": [99.0, 99.0], BUNDLE: [98.3, 98.9]}, "NO  QoS lost in two-core by the benchmark, upper bound: 4.2"),
+        ({"always": [99.0], BUNDLE: [98.6]}, "NO  QoS lost in two-core by the benchmark, upper bound: unknown"),
+    ],
+    ids=["another of that label", "as good", "too wide", "one seed"],
+)
+def test_a_benchmark_clears_whom_it_measured(capsys, recorded_run, tmp_path, qos, said):
+    """One with another policy's weights, or too short to tell, would put the LC under whatever was trained last."""
+    words = ("--policy", BUNDLE, "--gate", "--bench", benched(tmp_path / "bench.json", **qos))
+    code, out, _ = report(capsys, recorded_run().go(3), *words)
+    assert code == 1
+    assert said in out
+    assert f"--managers always,{BUNDLE} --json FILE`" in out or "is not known" not in out
+
+
+def test_live_rounds_pair_the_two(tmp_path):
+    rounds = [{"qos_percent": {"a": 99.0, "b": 98.0}, "be_percent": {}}, {"qos_percent": {"a": 98.0}, "be_percent": {}}]
+    live = {"plant": "host", "scenario": "live-nginx", "managers": {"a": {}, "b": {}}, "rounds": rounds}
+    (tmp_path / "bench.json").write_text(json.dumps({"scenarios": {"live-nginx": live}}))
+    assert read_qos(tmp_path / "bench.json") == {"live-nginx": [{"a": 99.0, "b": 98.0}, {"a": 98.0}]}
 
 
 def test_who_fails_is_refused(capsys, simulated_log, gate, monkeypatch):
