@@ -1,8 +1,8 @@
 """What is controlled: vocabulary, the live host with its cgroup drivers and sensors, simulated hosts, and the testbed.
 
-Importing this package makes environments over them known to Gymnasium, `rlctl/LiveHost-v0`, `rlctl/SimHost-v0`,
-`rlctl/ReplayHost-v0`, and one for each simulated scenario that ships, such as `rlctl/FlashCrowd-v0`. They are loaded on
-first use. Gymnasium is not imported here: the daemon needs none of it.
+Importing this package makes environments over them known to Gymnasium, `rlctl/LiveHost-v0`, `rlctl/SimHost-v0`, and
+one for each simulated scenario that ships, such as `rlctl/FlashCrowd-v0`. They are loaded on first use. Gymnasium is
+not imported here: the daemon needs none of it.
 """
 
 import sys
@@ -34,7 +34,6 @@ def _register(gymnasium: ModuleType) -> None:
         vector_entry_point="rlctl.envs.sim.vector_env:SimHostVectorEnv",
         max_episode_steps=300,
     )
-    gymnasium.register("rlctl/ReplayHost-v0", entry_point="rlctl.envs.replay:ReplayHost")
     for name, steps in SCENARIO_STEPS.items():
         gymnasium.register(
             f"rlctl/{name.title().replace('-', '')}-v0",

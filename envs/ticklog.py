@@ -33,8 +33,8 @@ def encode_line(plain: Mapping[str, object]) -> bytes:
     return b'%s%s"crc":"%08x"}\n' % (body, b"," if plain else b"", zlib.crc32(body))
 
 
-def decode_line(raw: bytes) -> tuple[dict[str, Any], bool]:
-    """A line's object, and whether it has a checksum; ValueError: how the line is damaged."""
+def decode_line(raw: bytes, has_checksums: bool = False) -> tuple[dict[str, Any], bool]:
+    """A line's object, and whether it has a checksum, as all have after one; ValueError: how the line is damaged."""
     raw = raw.strip()
     checksum = _CHECKSUM.search(raw)
     if checksum and zlib.crc32(raw[: checksum.start()]) != int(checksum[1], 16):
@@ -45,6 +45,8 @@ def decode_line(raw: bytes) -> tuple[dict[str, Any], bool]:
         raise ValueError("not a whole JSON object: torn or changed") from None
     if not isinstance(content, dict):
         raise ValueError("not a JSON object")
+    if has_checksums and not checksum:
+        raise ValueError("has no checksum, unlike the lines before it")
     content.pop("crc", None)
     content.pop("prev", None)
     return content, checksum is not None

@@ -22,7 +22,7 @@ import numpy as np
 from rlctl.agents.managers.prm_model import Method, PrmModel, ThresholdBin
 from rlctl.envs.arrays import Array
 from rlctl.envs.errors import ConfigError, reading, require_installed
-from rlctl.envs.replay import Damage, log_files, read_lines
+from rlctl.envs.log_lines import Damage, log_files, read_lines
 
 log = logging.getLogger(__name__)
 

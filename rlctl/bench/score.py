@@ -11,10 +11,10 @@ import numpy as np
 
 from rlctl.bench.intervals import Estimate, mean_interval, share_interval, share_over_seeds
 from rlctl.envs.arrays import Array
-from rlctl.envs.replay import usual_gap
 from rlctl.envs.run_metrics import METRICS, SAMPLE_SECONDS, Windows, per_run
 from rlctl.envs.telemetry import Missing, Telemetry, Value, number_or_nan, offered_rps
 from rlctl.envs.testbed.generator_source import as_client_saw
+from rlctl.log.reader import usual_gap
 from rlctl.log.record import Tick
 
 

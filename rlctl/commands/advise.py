@@ -27,7 +27,7 @@ from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first
 from rlctl.config.serve import LcSection, ServeConfig, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, in_one_line, on_one_line
 from rlctl.envs.host.topology import exclusive_cpus
-from rlctl.envs.replay import log_files
+from rlctl.envs.log_lines import log_files
 from rlctl.envs.whole_file import write_whole
 from rlctl.log.progress import progress
 from rlctl.report.advice import Advice, AdviceData, Unanswered, advise, watched

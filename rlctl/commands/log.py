@@ -19,7 +19,7 @@ from rlctl.commands.arguments import positive
 from rlctl.commands.outputs import Damages, print_json
 from rlctl.config.serve import LogSection, load_config
 from rlctl.envs.errors import CheckFailed, ConfigError, printable
-from rlctl.envs.replay import log_files
+from rlctl.envs.log_lines import log_files
 from rlctl.log import top, why
 from rlctl.log.reader import ONLY, LoggedLoad, read_log
 from rlctl.log.record import allocation_as_json

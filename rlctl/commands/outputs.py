@@ -13,7 +13,7 @@ from pathlib import Path
 from rlctl.envs import whole_file
 from rlctl.envs.closing import Closing
 from rlctl.envs.errors import ConfigError, HostError, PermissionMissing, require_installed
-from rlctl.envs.replay import Damage
+from rlctl.envs.log_lines import Damage
 from rlctl.envs.ticklog import LOG_NAME
 from rlctl.log.progress import say
 

@@ -17,7 +17,7 @@ from rlctl.commands.arguments import positive
 from rlctl.commands.options import distinct_policies, positive_int, split_names
 from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, print_json, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
-from rlctl.envs.replay import log_files
+from rlctl.envs.log_lines import log_files
 from rlctl.envs.ticklog import LOG_NAME
 from rlctl.log.reader import read_log
 from rlctl.log.stderr import log_to_stderr

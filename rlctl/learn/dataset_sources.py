@@ -16,12 +16,12 @@ from rlctl.agents.training.offline.writer import Recording
 from rlctl.envs.actions import MOVES
 from rlctl.envs.allocation import Limits
 from rlctl.envs.errors import ConfigError, reading
+from rlctl.envs.log_lines import Damage, log_files
 from rlctl.envs.observation import Observer
-from rlctl.envs.replay import Damage, allocation_of, limits_of, log_files, usual_gap
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.learn.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
-from rlctl.log.reader import LoggedTick, limits_in, profile_in, read_log
-from rlctl.log.replay import begins_anew, digest_in, period_in, prepare_shield
+from rlctl.log.reader import LoggedTick, allocation_of, limits_in, profile_in, read_log, usual_gap
+from rlctl.log.replay import begins_anew, digest_in, limits_of, period_in, prepare_shield
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 

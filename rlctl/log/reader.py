@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +13,26 @@ from typing import Any
 from pydantic import Field
 
 from rlctl.envs.actions import ALL_CPUS
-from rlctl.envs.allocation import Limits
+from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.applications import Placement
 from rlctl.envs.errors import RlctlError, printable
 from rlctl.envs.host.max_load import MaxLoad, window_of
+from rlctl.envs.log_lines import Damage, Line, read_lines
 from rlctl.envs.observation import MOST_PRICE
-from rlctl.envs.replay import Damage, Line, allocation_of, read_lines, telemetry_of
-from rlctl.envs.telemetry import BUSIEST_THREAD, Missing, Why, offered_rps
+from rlctl.envs.reins import Rein
+from rlctl.envs.telemetry import (
+    BUSIEST_THREAD,
+    LOGGED_OF_EACH_LC,
+    OF_EACH_LC,
+    Missing,
+    Quantile,
+    Reading,
+    Telemetry,
+    Value,
+    Why,
+    offered_rps,
+    worst_of,
+)
 from rlctl.envs.yaml_edge import Strict
 from rlctl.log.record import Tick
 from rlctl.safety.profile import Profile
@@ -94,6 +109,12 @@ def read_log(paths: Iterable[Path], damaged: Callable[[Damage], None]) -> Iterat
             yield logged
 
 
+def usual_gap(times: Sequence[float]) -> float:
+    """The usual time between two ticks, by when each was, in seconds; 1 where there is only one."""
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times) if later > earlier]
+    return statistics.median(gaps) if gaps else 1.0
+
+
 def finite(value: object) -> float:
     """A number of a log; ValueError or TypeError if it is none, not finite, or larger than what is recorded."""
     number = float(value)  # type: ignore[arg-type]
@@ -127,6 +148,49 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
         alarm=_alarm(plain["alarm"]) if "alarm" in plain else None,
         price=_price(plain.get("price", 1.0)),
     )
+
+
+def telemetry_of(data: Mapping[str, Any]) -> Telemetry:
+    """The telemetry of a tick in a log; ValueError, TypeError, KeyError, AttributeError, OverflowError: it is none."""
+    telemetry = Telemetry(
+        time_seconds=float(data["time_seconds"]),
+        target_seconds=float(data["target_seconds"]),
+        **{name: _reading(one) for name, one in data["readings"].items()},
+        counters={name: _reading(one) for name, one in data["counters"].items()},
+        rein=Rein(data.get("rein", Rein.CPU)),
+    )
+    if not data.get("lcs"):
+        return telemetry
+    shared = {name: one for name, one in telemetry.counters.items() if name not in LOGGED_OF_EACH_LC}
+    others = telemetry.but(counters=shared)
+    return worst_of({
+        str(name): _of_lc(telemetry if name == data.get("lc") else others, one) for name, one in data["lcs"].items()
+    })  # fmt: skip
+
+
+def _of_lc(shared: Telemetry, data: Mapping[str, Any]) -> Telemetry:
+    readings = {name: _reading(data["readings"][name]) for name in OF_EACH_LC}
+    counters = {**shared.counters, **{name: _reading(one) for name, one in data.get("counters", {}).items()}}
+    return shared.but(target_seconds=float(data["target_seconds"]), counters=counters, **readings)
+
+
+def allocation_of(data: Mapping[str, Any]) -> Allocation:
+    """An allocation as it stands in a log; ValueError, TypeError, KeyError, OverflowError: it is none."""
+    quota, cpuset_cpus = data["quota_cpus"], int(data["cpuset_cpus"])
+    if cpuset_cpus > ALL_CPUS:
+        raise ValueError(f"no host has {cpuset_cpus:.3g} CPUs")
+    return Allocation(UNLIMITED if quota is None else float(quota), cpuset_cpus, bool(data["frozen"]))
+
+
+def _reading(data: Mapping[str, Any]) -> Reading:
+    age = data.get("age")
+    age_seconds = math.inf if age is None else float(age)
+    if "missing" in data:
+        return Missing(Why(data["missing"]), str(data.get("detail", "")), age_seconds)
+    value = float(data["value"])
+    if "samples" in data:
+        return Quantile(value, age_seconds, int(data["samples"]), float(data["window"]))
+    return Value(value, age_seconds)
 
 
 def _price(value: object) -> float:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import limits_of
 from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
@@ -66,6 +65,11 @@ def replay(ticks: Iterable[LoggedTick], profile: Profile | None) -> Recheck:
         shown = (one for logged in run for one in (logged.tick.before, logged.tick.applied))
         _replay_run(run, Shield(constants, limits_in(header) or limits_of(shown)), recheck)
     return recheck
+
+
+def limits_of(allocations: Iterable[Allocation]) -> Limits:
+    """What a log without a header shows of its host: the largest cpuset is taken for all CPUs."""
+    return Limits(cpus=max(one.cpuset_cpus for one in allocations))
 
 
 def _replay_run(run: Sequence[LoggedTick], shield: Shield, recheck: Recheck) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from rlctl.envs.errors import ConfigError, reading
-from rlctl.envs.replay import Line
+from rlctl.envs.log_lines import Line
 from rlctl.envs.ticklog import LOG_NAME, MOST_LINE_BYTES, decode_line
 from rlctl.log.reader import LoggedTick, TickReader
 from rlctl.log.record import Tick
@@ -37,7 +37,7 @@ class LogTail:
         self._new: list[LoggedTick] = []
         self._reader = TickReader()
         self._reader.pass_damage()  # of the lines before the tail nothing is known
-        self._part = b""
+        self._part, self._has_checksums = b"", False
         file = self._open(self.path)
         if file is None:
             raise ConfigError("there is no tick log: does `rlctl serve` run with this log directory?", self.path)
@@ -93,6 +93,7 @@ class LogTail:
             return newer[::-1]
         for file in newer:
             file.close()
+        self._reader.pass_damage()
         return []
 
     def _look_back(self) -> None:
@@ -140,7 +141,7 @@ class LogTail:
 
     def _take_line(self, raw: bytes) -> None:
         try:
-            content, _ = decode_line(raw)
+            content, self._has_checksums = decode_line(raw, self._has_checksums)
             logged = self._reader.read(Line(self.path, 0, content))
         except ValueError:
             self.damaged += 1

@@ -11,8 +11,8 @@ from typing import Any
 
 from rlctl.envs.errors import printable
 from rlctl.envs.reins import waits_of
-from rlctl.envs.replay import usual_gap
 from rlctl.envs.telemetry import LC_WAITING, Missing, Quantile, Value, number
+from rlctl.log.reader import usual_gap
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.log.sentences import decision_sentence, on_rein, reason_code, waiting_sentence
 from rlctl.log.why import acting_policy, clock, reading_in_words, ruling, shares_in_words

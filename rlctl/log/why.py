@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.envs.errors import printable
-from rlctl.envs.replay import Damage
+from rlctl.envs.log_lines import Damage
 from rlctl.envs.telemetry import LC_WAITING, OF_EACH_LC, READINGS, Missing, Quantile, Reading, Telemetry
 from rlctl.log.reader import LoggedTick, read_log
 from rlctl.log.record import Tick, tick_as_json

@@ -23,7 +23,7 @@ from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
-from rlctl.envs.replay import Damage
+from rlctl.envs.log_lines import Damage
 from rlctl.envs.sim.identify import HostRecord, identify_hosts, spread
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants

@@ -28,12 +28,12 @@ from rlctl.agents.served.circuit_breaker import FailureBudget
 from rlctl.agents.served.worker import AnswerThread, CallFailed
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.log_lines import Damage, read_lines
 from rlctl.envs.observation import Observation
-from rlctl.envs.replay import Damage, allocation_of, read_lines
 from rlctl.envs.telemetry import number
 from rlctl.envs.ticklog import LOG_NAME, numbered_files
 from rlctl.envs.workload import Weight
-from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
+from rlctl.log.reader import LoggedTick, allocation_of, limits_in, profile_in, run_in
 from rlctl.log.record import allocation_as_json
 from rlctl.log.replay import begins_anew, period_in, prepare_shield
 from rlctl.log.writer import LogWriter

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.agents.policy import Policy
+from rlctl.envs.log_lines import Damage, read_lines
 from rlctl.envs.plant import Plant
-from rlctl.envs.replay import Damage, read_lines
 from rlctl.envs.ticklog import LOG_NAME
 from rlctl.log.record import Recorder, Tee, TickLog, header_of
 from rlctl.loop.control import Controller

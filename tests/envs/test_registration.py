@@ -20,6 +20,6 @@ KNOWN = "import gymnasium; print(*sorted(name for name in gymnasium.registry if 
 )
 def test_whichever_comes_first(first):
     done = subprocess.run([sys.executable, "-c", f"{first}\n{KNOWN}"], capture_output=True, text=True, check=True)
-    hosts = ["rlctl/LiveHost-v0", "rlctl/ReplayHost-v0", "rlctl/SimHost-v0"]
+    hosts = ["rlctl/LiveHost-v0", "rlctl/SimHost-v0"]
     scenarios = [f"rlctl/{name.title().replace('-', '')}-v0" for name in SCENARIO_STEPS]
     assert done.stdout.split() == sorted(hosts + scenarios)

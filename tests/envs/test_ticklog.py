@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rlctl.envs import ticklog
 from rlctl.envs.errors import ConfigError
-from rlctl.envs.replay import log_files, read_lines
+from rlctl.envs.log_lines import log_files, read_lines
 from rlctl.envs.ticklog import decode_line, encode_line
 from tests.examples import examples
 

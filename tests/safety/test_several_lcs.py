@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
-from rlctl.envs.replay import telemetry_of
 from rlctl.envs.telemetry import Missing, Quantile, SeveralTelemetry, Telemetry, Value, Why, worst_of
+from rlctl.log.reader import telemetry_of
 from rlctl.log.record import Tick, tick_as_json
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield

@@ -9,12 +9,13 @@ import pytest
 
 from rlctl.agents import catalogue
 from rlctl.envs.allocation import Allocation
+from rlctl.envs.log_lines import log_files
 from rlctl.envs.observation import Frame
-from rlctl.envs.replay import limits_of, log_files
 from rlctl.envs.rows import LIMIT, row_of
 from rlctl.envs.telemetry import Missing, Why
 from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
+from rlctl.log.replay import limits_of
 from rlctl.log.tail import LogTail
 from rlctl.report import shadow_watch as module
 from rlctl.report.shadow_report import gather_ticks
