@@ -257,22 +257,24 @@ def replay_log(args: argparse.Namespace) -> int:
         print_json(_recheck_as_json(args.log, found, profile, damaged.count))
     else:
         print("\n".join(_recheck_lines(args.log, found)))
-    if found.same_shield and found.differences:
-        first = found.differences[0].logged
+    if wrong := [one for one in found.differences if one.same_shield]:
+        first = wrong[0].logged
         raise CheckFailed(
-            f"{len(found.differences)} of {found.ticks} verdicts are not the shield's, the first at tick "
+            f"{len(wrong)} of {found.ticks} verdicts are not the shield's, the first at tick "
             f"{first.tick.index} ({first.where})"
         )
     return 0
 
 
 def _recheck_lines(log: Path, found: Recheck) -> Iterator[str]:
-    shield = "the shield that ruled then" if found.same_shield else "another shield than the one that ruled then"
-    yield f"{log}: {found.ticks} ticks of {found.runs} run{'s' if found.runs > 1 else ''} under {shield}"
+    others = f", {found.other_runs} of them under another shield than the one that ruled then"
+    shield = others if found.other_runs else " under the shield that ruled then"
+    yield f"{log}: {found.ticks} ticks of {found.runs} run{'s' if found.runs > 1 else ''}{shield}"
     yield f"{found.ticks - found.unknown} verdicts judged again, {len(found.differences)} differ"
     if found.unknown:
         yield f"{found.unknown} not judged: after damage, or without a beginning, what the guards remembered is unknown"
-    yield from map(_difference_in_words, found.differences[:MOST_SHOWN])
+    findings_first = sorted(found.differences, key=lambda one: not one.same_shield)
+    yield from map(_difference_in_words, findings_first[:MOST_SHOWN])
     if len(found.differences) > MOST_SHOWN:
         yield f"... and {len(found.differences) - MOST_SHOWN} more; --json has all"
 
@@ -297,7 +299,7 @@ def _recheck_as_json(log: Path, found: Recheck, profile: Profile | None, damaged
         "log": str(log),
         "open_loop": True,
         "shield": profile and {"name": profile.name, "digest": profile.digest},
-        "same_shield": found.same_shield,
+        "same_shield": not found.other_runs,
         "runs": found.runs,
         "ticks": found.ticks,
         "damaged": damaged,
@@ -313,6 +315,7 @@ def _difference_as_json(difference: VerdictDifference) -> dict[str, Any]:
         "tick": tick.index,
         "file": str(decision.path),
         "line": decision.number,
+        "same_shield": difference.same_shield,
         "proposed": allocation_as_json(tick.proposed),
         "then": allocation_as_json(tick.verdict.allocation),
         "now": allocation_as_json(now.allocation),

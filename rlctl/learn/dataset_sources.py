@@ -21,7 +21,7 @@ from rlctl.envs.observation import Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.learn.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
 from rlctl.log.reader import LoggedTick, allocation_of, limits_in, profile_in, read_log, usual_gap
-from rlctl.log.replay import begins_anew, digest_in, limits_of, period_in, prepare_shield
+from rlctl.log.replay import begins_anew, digest_in, limits_of, period_in, take_conditions
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
@@ -142,8 +142,8 @@ class _LogReader:
         return not passed <= LATE_RATIO * self._tick_seconds
 
     def _add(self, decision: LoggedTick) -> None:
-        tick, limits, self._observer.price = decision.tick, self._limits, decision.tick.price
-        prepare_shield(self._shield, decision)
+        tick, limits = decision.tick, self._limits
+        take_conditions(decision, self._shield, self._observer)
         proposed = nearest_move(limits.clip(tick.proposed), tick.before, limits)
         self._weavers[-1].add(
             TransitionStep(

@@ -147,6 +147,7 @@ def _tick(plain: Mapping[str, Any]) -> Tick:
         shares={str(name): _placement(one) for name, one in plain.get("shares", {}).items()},
         alarm=_alarm(plain["alarm"]) if "alarm" in plain else None,
         price=_price(plain.get("price", 1.0)),
+        least_weight=None if (least := plain.get("least_weight")) is None else bool(least),
     )
 
 

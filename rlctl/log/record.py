@@ -64,6 +64,7 @@ class Tick:
         shares: How BE's applications divide what is applied; None for one that is deferred.
         alarm: Why BE was held before the period was over; `before` was in force only until then. None if it was not.
         price: What a violation cost a learned policy; 1 unless an error budget says otherwise.
+        least_weight: `Limits.least_weight` in this tick: it changes where other groups come and go; None is not known.
     """
 
     index: int
@@ -86,6 +87,7 @@ class Tick:
     shares: Shares = field(default_factory=dict)
     alarm: Alarm | None = None
     price: float = 1.0
+    least_weight: bool | None = None
 
     @property
     def cut(self) -> bool:
@@ -172,6 +174,7 @@ def tick_as_json(tick: Tick) -> dict[str, Any]:
         "acting": tick.acting,
         "fallback": tick.fallback,
         "events": list(tick.events),
+        "least_weight": tick.least_weight,
     } | _further(tick)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
+from rlctl.envs.observation import Observer
 from rlctl.log.reader import LoggedTick, limits_in, profile_in, run_in
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
@@ -24,10 +25,15 @@ TOLERANCE_CPUS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class VerdictDifference:
-    """A verdict of the shield on a recorded proposal that is not the recorded one."""
+    """A verdict of the shield on a recorded proposal that is not the recorded one.
+
+    Attributes:
+        same_shield: The shield is the one that ruled in this run: there should be no difference.
+    """
 
     logged: LoggedTick
     verdict: Verdict
+    same_shield: bool
 
 
 @dataclass(slots=True)
@@ -36,14 +42,14 @@ class Recheck:
 
     Attributes:
         runs, ticks: Number of runs of the service and of ticks that were replayed.
-        same_shield: In every run the shield is the one that ruled then: then there should be no difference.
+        other_runs: Number of the runs in which another shield ruled.
         unknown: Ticks not judged, because what the guards remembered is not known: after damage, and where the log's
             beginning is missing.
     """
 
     runs: int = 0
     ticks: int = 0
-    same_shield: bool = True
+    other_runs: int = 0
     unknown: int = 0
     differences: list[VerdictDifference] = field(default_factory=list)
 
@@ -75,7 +81,7 @@ def limits_of(allocations: Iterable[Allocation]) -> Limits:
 def _replay_run(run: Sequence[LoggedTick], shield: Shield, recheck: Recheck) -> None:
     same = digest_in(run[0].header) == shield.digest
     recheck.runs += 1
-    recheck.same_shield &= same
+    recheck.other_runs += not same
     # Guards remember: a verdict can be judged where all ticks since the run's beginning are here, or since a header
     # that says what they remembered.
     known, expected = True, 0
@@ -83,23 +89,28 @@ def _replay_run(run: Sequence[LoggedTick], shield: Shield, recheck: Recheck) -> 
         tick = logged.tick
         known = known and logged.unbroken and tick.index == expected
         expected = tick.index + 1
-        known |= prepare_shield(shield, logged)
+        known |= take_conditions(logged, shield)
         verdict = shield.rule(tick.telemetry, tick.before, tick.proposed)
         recheck.ticks += 1
         if same and not known:
             recheck.unknown += 1
         elif differing(verdict, tick.verdict):
-            recheck.differences.append(VerdictDifference(logged, verdict))
+            recheck.differences.append(VerdictDifference(logged, verdict, same))
 
 
-def prepare_shield(shield: Shield, logged: LoggedTick) -> bool:
-    """Before a tick is decided anew: the shield holds what the service held BE to in it, as pause and schedule do.
+def take_conditions(logged: LoggedTick, shield: Shield, *observers: Observer) -> bool:
+    """Before a tick is decided anew: what the service held BE to, as pause and schedule do, BE's weight, the price.
 
     Returns:
         What the guards remember is known from here on: a header says it, and is of this shield.
     """
     tick, header = logged.tick, logged.header
     shield.hold(tuple(bound for bound in tick.verdict.bounds if bound.reason in OF_SERVICE))
+    if tick.least_weight is not None:
+        shield.follow_weight(least=tick.least_weight)
+    for observer in observers:
+        observer.price = tick.price
+        observer.follow_weight(least=shield.limits.least_weight)
     return (
         logged.first and digest_in(header) == shield.digest and shield.resume(header.get("guards", {}), tick.telemetry)
     )

@@ -174,6 +174,7 @@ class Controller:
         begun = time.perf_counter()
         # 0. What was in force in the period that ends; with an alarm, what was in force before the fast guard cut it.
         alarm, before = self.fast_guard.end() if self.fast_guard else (None, self.plant.current)
+        least_weight = self.plant.limits.least_weight
         # 1. Read all sensors.
         telemetry, read_fault = self._failsafe.read()
         read = time.perf_counter()
@@ -182,8 +183,8 @@ class Controller:
         if self.runner.shield:
             self.runner.shield.hold(self._said(self.plant.limits))
             # Other groups come and go, and with them what a weight is worth.
-            self.runner.shield.follow_weight(least=self.plant.limits.least_weight)
-        self.runner.observer.follow_weight(least=self.plant.limits.least_weight)
+            self.runner.shield.follow_weight(least=least_weight)
+        self.runner.observer.follow_weight(least=least_weight)
         decision, decision_fault = self._failsafe.decide(self.runner, telemetry, before, cut=alarm is not None)
         decided = time.perf_counter()
         # 3. Write. Not at all where somebody else has restored the originals; no more than the safe allocation where a
@@ -220,6 +221,7 @@ class Controller:
             shares=self.shares(),
             alarm=alarm,
             price=self.runner.observer.price,
+            least_weight=least_weight,
         )
         self._finish(tick, fault, policy_failed=decision.failed)
         return tick

@@ -35,7 +35,7 @@ from rlctl.envs.ticklog import LOG_NAME, numbered_files
 from rlctl.envs.workload import Weight
 from rlctl.log.reader import LoggedTick, allocation_of, limits_in, profile_in, run_in
 from rlctl.log.record import allocation_as_json
-from rlctl.log.replay import begins_anew, period_in, prepare_shield
+from rlctl.log.replay import begins_anew, period_in, take_conditions
 from rlctl.log.writer import LogWriter
 from rlctl.safety.growth import GrowthRate, SlackHold
 from rlctl.safety.shield import Shield
@@ -138,10 +138,9 @@ class Shadows:
             self.unruled += 1
             return None
         tick, telemetry, before = logged.tick, logged.tick.telemetry, logged.tick.before
-        prepare_shield(self._shield, logged)
+        take_conditions(logged, self._shield, *(runner.observer for runner in self._runners))
         answers = {}
         for shadow, runner in zip(self.shadows, self._runners, strict=True):
-            runner.observer.price = tick.price
             answers[shadow.name] = shadow.answer(runner.decide(telemetry, before, cut=tick.cut))
         missed = telemetry.missed
         return Watched(

@@ -1,11 +1,18 @@
 """`rlctl replay`: the same log under the same shield gives the same verdicts, and any other is found."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from rlctl.agents import catalogue
 from rlctl.cli import main
+from rlctl.envs.allocation import Limits
 from rlctl.envs.ticklog import encode_line
+from rlctl.safety.profile import load_profile
+from rlctl.safety.shield import Shield
+from tests.doubles.plant import FakePlant
+from tests.doubles.tick_logs import record_run
 
 
 def replay(capsys, log, *words):
@@ -33,6 +40,23 @@ def test_shield_rules_as_over_all_files(capsys, recorded_run):
     assert "100 verdicts judged again, 0 differ" in out
 
 
+class CrowdedPlant(FakePlant):
+    """A container comes at the 20th tick and goes at the 40th: beside it BE's least weight is void."""
+
+    def wait(self):
+        self.limits = replace(self.limits, least_weight=not 20 <= self.ticks < 40)
+        return super().wait()
+
+
+def test_weight_that_changed_meanwhile_is_no_difference(capsys, tmp_path):
+    plant = CrowdedPlant(Limits(cpus=2, least_weight=True), loads=(0.9,))
+    folder = record_run(
+        tmp_path, plant, catalogue.build("static"), Shield(load_profile("measured"), plant.limits), ticks=60
+    )
+    code, out, _ = replay(capsys, folder)
+    assert (code, "60 verdicts judged again, 0 differ" in out) == (0, True), out
+
+
 def test_log_with_rotated_beginning_is_judged_whole(capsys, recorded_run):
     folder = recorded_run(rotate_bytes=30_000).go(80)
     oldest = max(folder.iterdir(), key=lambda path: int(path.suffix[1:]) if path.suffix[1:].isdigit() else 0)
@@ -42,13 +66,13 @@ def test_log_with_rotated_beginning_is_judged_whole(capsys, recorded_run):
     assert "not judged" not in out
 
 
+def freer(said):
+    if said.get("tick") == 7:
+        said["verdict"] = {"quota_cpus": None, "cpuset_cpus": 2, "frozen": False}
+
+
 def test_verdict_that_is_not_shield_s_is_finding(capsys, recorded_run):
     folder = recorded_run().go(20)
-
-    def freer(said):
-        if said.get("tick") == 7:
-            said["verdict"] = {"quota_cpus": None, "cpuset_cpus": 2, "frozen": False}
-
     rewritten(folder / "ticks.jsonl", freer)
     code, out, err = replay(capsys, folder)
     assert code == 1
@@ -69,6 +93,18 @@ def test_after_damage_nothing_unknown_is_judged(capsys, recorded_run):
     judged = [int(line.split()[0]) for line in out.splitlines()[1:3]]
     assert judged[0] > judged[1] > 5
     assert sum(judged) == 29
+
+
+def test_finding_stands_beside_other_shields_runs(capsys, recorded_run):
+    """After an upgrade a log holds runs under the shield of before: they excuse nothing."""
+    log = recorded_run().go(20) / "ticks.jsonl"
+    rewritten(log, lambda said: said["shield"].update(digest="0" * 12) if "log" in said else freer(said))
+    assert replay(capsys, log)[0] == 0
+    recorded_run().go(20)
+    rewritten(log, freer)
+    code, out, err = replay(capsys, log)
+    assert (code, err.partition(" verdicts")[0]) == (1, "rlctl: error: 1 of 40")
+    assert "40 ticks of 2 runs, 1 of them under another shield than the one that ruled then" in out
 
 
 def test_another_shield_differs_and_that_is_no_finding(capsys, recorded_run):
