@@ -315,7 +315,7 @@ def _ranked(
         for room in ledger.rooms(shares)
         for application in waiting
         for index, mode in enumerate(application.modes)
-        if ledger.fits(mode, room.cluster)
+        if application.may_run_on(room.cluster) and ledger.fits(mode, room.cluster)
     )
 
 
@@ -349,14 +349,15 @@ def squeeze(
     """Nothing fits at all: place the application of a level in turn, in its least mode with what there is.
 
     It is the one that runs, or has waited for a turn; then one with a goal gap. Memory cannot be squeezed: one that no
-    cluster has the memory for is passed over.
+    cluster it may run on has the memory for is passed over.
     """
     turn_of = turns(level)
     in_turn = sorted(level, key=lambda one: (turn_of[one.name], one.current is None, -one.gap_percent, one.name))
     for application in in_turn:
         least = application.modes[0]
         stay = application.current.cluster if application.current else ""
-        held = [cluster.name for cluster in clusters if ledger.holds(least, cluster.name)]
+        allowed = [cluster.name for cluster in clusters if application.may_run_on(cluster.name)]
+        held = [name for name in allowed if ledger.holds(least, name)]
         if held:
             where = min(held, key=lambda name: (-ledger.available_cpus(name), name != stay, name))
             placed[application.name] = Placement(0, where, ledger.take(least, where))

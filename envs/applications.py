@@ -49,6 +49,7 @@ class Application:
         gap_percent: How far it says it is from its goal, in percent of the goal; 0 if it says nothing.
         current: Where it runs now; None when it is new or deferred.
         since_seconds: How long it has run, or has been deferred, without a break; at 0 it takes no part in turns.
+        bound_to: The only cluster that it may run on, by name; empty for any.
 
     Raises:
         ConfigError: No mode, modes out of order, or a current mode that it does not have.
@@ -60,6 +61,7 @@ class Application:
     gap_percent: float = 0.0
     current: Placement | None = None
     since_seconds: float = 0.0
+    bound_to: str = ""
 
     def __post_init__(self) -> None:
         if not self.modes or self.priority < 0:
@@ -68,6 +70,10 @@ class Application:
             raise ConfigError(f"application {self.name!r}: working modes go from the least CPU time to the most")
         if self.current is not None and not 0 <= self.current.mode < len(self.modes):
             raise ConfigError(f"application {self.name!r} has no working mode {self.current.mode}")
+
+    def may_run_on(self, cluster: str) -> bool:
+        """Whether nothing binds it to another cluster."""
+        return self.bound_to in ("", cluster)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 WORTH_WRITING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
 
+LEAST_CPUS = 1e-3
+"""The least that the kernel takes as a quota, for a deferred application that no hierarchy can freeze."""
+
 
 @dataclass(frozen=True, slots=True)
 class SharingRules:
@@ -103,7 +106,7 @@ class Sharing:
         """Who is there, as last seen, each with the placement in force."""
         now = self._clock()
         return tuple(
-            Application(name, one.modes, one.priority, 0.0, self._placed.get(name), now - since)
+            Application(name, one.modes, one.priority, 0.0, self._placed.get(name), now - since, one.bound_to)
             for name, one in self._population.members.items()
             for since in (self._since.get(name, now),)
         )
@@ -200,32 +203,33 @@ class Sharing:
             member = self._population.members[name]
             if not member.cluster or member.cluster == placement.cluster:
                 continue
-            self._regrouped = True
-            if not self._population.move(member, placement.cluster):
+            if self._population.move(member, placement.cluster):
+                self._regrouped = True
+            else:
                 self._placed[name] = replace(placement, cluster=member.cluster)
 
     def _steps(self, member: Member, placement: Placement | None) -> list[WriteStep]:
-        """Writes to an application's group that take it to its placement; to none: it is frozen."""
+        """Writes to an application's group that take it to its placement; to none: it is frozen, or hardly runs."""
         group, seen = member.group, see(member.group, weighed=False, ceilings={})
         now = seen.settings
-        if placement is None:
-            if not group.freezer or now.frozen:
+        if placement is None and group.freezer:
+            if now.frozen:
                 return []
             member.deferred = True
             return [WriteStep(Turn.FREEZE, group, "frozen", True)]
         member.deferred = member.deferred and bool(now.frozen)
         steps = []
-        if now.quota is not None:
-            own = group.cpu.originally().cpus if group.cpu else placement.cpus
-            quota = Quota.of_cpus(min(placement.cpus, own), self._rules.quota_period_us)
+        if group.cpu and now.quota is not None:
+            most = min(placement.cpus if placement else LEAST_CPUS, group.cpu.originally().cpus)
+            quota = Quota.of_cpus(most, self._rules.quota_period_us)
             self._regrouped |= not member.limited
             member.limited = True
             if now.quota != quota:
                 turn = Turn.WIDEN_QUOTA if quota.cpus > now.quota.cpus else Turn.TIGHTEN_QUOTA
                 steps.append(WriteStep(turn, group, "quota", quota))
-        if group.cpuset is not None:
-            cpus = self._clusters[placement.cluster].cpus & group.cpuset.available()
-            if cpus and seen.effective != cpus:
+        if placement and group.cpuset:
+            cluster = self._clusters[placement.cluster].cpus & group.cpuset.available()
+            if cluster and seen.effective != (cpus := (cluster & group.cpuset.originally()) or cluster):
                 steps.append(WriteStep(Turn.TIGHTEN_CPUS, group, "cpus", cpus))
         if member.deferred:  # not where its owner froze it
             steps.append(WriteStep(Turn.THAW, group, "frozen", False))

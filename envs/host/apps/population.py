@@ -66,6 +66,11 @@ class Member:
     limited: bool = False
     deferred: bool = False
 
+    @property
+    def bound_to(self) -> str:
+        """The cluster of a group that nobody registered: whoever made it would look for it elsewhere in vain."""
+        return "" if self.registration else self.cluster
+
 
 class Population:
     """Keeps account of the groups below BE's.
@@ -137,10 +142,7 @@ class Population:
             return False
 
     def move(self, member: Member, cluster: str) -> bool:
-        """Move an application into another cluster's group: all its threads, until none is left; whether they are.
-
-        A group that nobody registered stays: whoever made it would look for it in vain.
-        """
+        """Move a registered application into another cluster's group: all its threads; whether none is left."""
         registration = member.registration
         if registration is None:
             return False

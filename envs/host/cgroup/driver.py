@@ -188,6 +188,11 @@ class CpusetDriver:
         """CPUs as configured; empty means the parent's (v2), or that no task may join (v1)."""
         return self._read(self._cpus)
 
+    def originally(self) -> frozenset[int]:
+        """The CPUs as configured before our first write."""
+        original = self._knobs.original(self._cpus)
+        return self.cpus() if original is None else cpu_set(original, self._cpus)
+
     def effective(self) -> frozenset[int]:
         """CPUs that the group's tasks may really run on; in v2 the parent's, where the two have none in common."""
         return self._read(self.effective_path)

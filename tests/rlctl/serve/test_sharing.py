@@ -119,14 +119,29 @@ def test_budget_is_divided_by_priority_rest_is_frozen(scene):
 
 
 def test_what_the_owner_set_is_kept(scene):
-    """`docker pause`, `systemctl freeze` and a quota of its own lasted until the next tick."""
+    """`docker pause`, `systemctl freeze`, a quota and CPUs (`--cpuset-cpus`) of its own lasted until the next tick."""
     scene.come("box", registered=False)
     scene.group("box").cpu.set_quota(Quota.of_cpus(0.5))
-    scene.tick(2.0)
+    scene.group("box").cpuset.set_cpus({1})
+    for _ in range(2):
+        scene.tick(2.0)
     assert scene.quota("box") == 0.5
+    assert scene.group("box").cpuset.effective() == {1}
     scene.group("box").freezer.order(True)
     scene.tick(2.0)
     assert scene.group("box").freezer.is_ordered()
+
+
+def test_deferred_without_a_freezer_hardly_runs(scene):
+    """Once it ran beside those that were placed, without a quota, on a v1 host without that hierarchy."""
+    scene.come("first")
+    second = scene.come("second", priority=1)
+    scene.sharing.look()
+    scene.sharing._population.members[second].group.freezer = None
+    scene.tick(0.3)
+    assert scene.quota("second") == pytest.approx(0.001)
+    scene.tick(1.2)
+    assert scene.quota("second") == pytest.approx(0.6)
 
 
 def test_deferred_by_a_killed_predecessor_comes_back(scene):
@@ -368,11 +383,17 @@ def test_move_one_hierarchy_refuses_leaves_all(two, monkeypatch):
 
 
 def test_a_group_of_somebody_else_is_not_moved(two):
+    """Nor promised another cluster's CPU time: shares once added up to 2 CPUs of one."""
     keys = [two.come(name, below="be/c0", registered=False) for name in ("first", "second")]
-    two.tick(2.0)
-    assert two.sharing.shares.keys() == {f"c0/{key}" for key in keys}
+    own = two.come("own", below="be/c0", modes=(AppMode(cpus=0.8, threads=1),))
+    for _ in range(2):
+        two.sharing.pop_regrouped()
+        two.tick(2.0)
+    assert two.sharing.shares.keys() == {own, *(f"c0/{key}" for key in keys)}
     assert all(one is None or one.cluster == "c0" for one in two.sharing.shares.values())
+    assert sum(one.cpus for one in two.sharing.shares.values() if one) <= 1.0 + 1e-9
     assert all(group.exists() for group in two.groups.values())
+    assert not two.sharing.pop_regrouped(), "the watchdog's plan is the same"
 
 
 @pytest.mark.slow
