@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,10 +23,12 @@ from rlctl.loop.failsafe import Seldom
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Between two looks for an LC that was made anew, and for tasks outside their class; a fork is born into its own."""
+"""Between two looks for what was refused or made anew, and tasks outside their class; a fork is born into its own."""
 
 Lack = tuple[str, CgroupError | PermissionMissing]
 """A key of the section that is not in effect, with the reason."""
+
+_LACK = "resources.%s is not in effect: %s"
 
 Put = Callable[[Group, Knobs, Any], object]
 """Puts the value of a key into effect for one group."""
@@ -64,7 +65,8 @@ class Caretaker:
     ) -> None:
         self._section, self._lcs, self._be_groups, self._knobs = section, lcs, be_groups, knobs
         self._served: tuple[Group, ...] = ()
-        self._identities: dict[Group, tuple[Identity, ...]] = {}
+        # Why a key is not in effect for a group, as last told; empty where it is.
+        self._told: dict[tuple[str, tuple[Identity, ...]], str] = {}
         self._classes: Classes | None = None
         self._next_seconds = float("-inf")
         self._trouble = Seldom(logging.WARNING)
@@ -72,60 +74,48 @@ class Caretaker:
     def begin(self) -> None:
         """Write everything, once; what this host lacks is a warning each, or with `strict` raised as an error."""
         self._served = tuple(self._be_groups())
-        # The LC's protection first, then BE's bounds, then cache and bandwidth.
-        lacking = [*self._put(self._made_anew(), OF_LC), *self._put(self._served, OF_BE), *self._divide()]
-        for key, error in lacking:
+        for key, error in (*self._put(), *self._divide()):
             if self._section.strict:
                 raise type(error)(f"resources.{key}: {error} (and resources.strict is set)") from error
-            log.warning("resources.%s is not in effect: %s", key, error)
+            log.warning(_LACK, key, error)
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Look after groups and tasks that are new; there are no readings."""
-        groups, lacking = tuple(self._be_groups()), list[Lack]()
-        # A new BE group is bounded at once; tasks that were moved can wait for the next look.
-        if groups != self._served:
-            fresh = [group for group in groups if group not in self._served]
-            self._served = groups
-            self._next_seconds = now_seconds
-            lacking += self._put(fresh, OF_BE)
-        if now_seconds >= self._next_seconds:
-            self._next_seconds = now_seconds + LOOK_SECONDS
-            lacking += self._put(self._made_anew(), OF_LC)
+        groups = tuple(self._be_groups())
+        # A new BE group is bounded at once; the others can wait for the next look.
+        if groups != self._served or now_seconds >= self._next_seconds:
+            self._served, self._next_seconds = groups, now_seconds + LOOK_SECONDS
+            for key, error in self._put():
+                log.warning(_LACK, key, error)
             if self._classes is not None:
                 self._gather(self._classes)
-        for key, error in lacking:
-            log.warning("resources.%s: %s", key, error)
         return {}
 
     def close(self) -> None:
         """Nothing: originals come back from the journal."""
 
-    def _put(self, groups: Iterable[Group], settings: Mapping[str, Put]) -> Iterator[Lack]:
-        """Put the section's keys into effect; yields those that this host lacks, with the error."""
-        for group, (key, put) in itertools.product(groups, settings.items()):
-            value = getattr(self._section, key)
-            if value is None:
+    def _put(self) -> Iterator[Lack]:
+        """Put the section's keys into effect where they are not yet; yields those that are refused, once a reason."""
+        told, self._told = self._told, {}
+        # The LC's protection first, then BE's bounds.
+        both = itertools.product(self._lcs(), OF_LC.items()), itertools.product(self._served, OF_BE.items())
+        for group, (key, put) in itertools.chain(*both):
+            at = key, tuple[Identity, ...]()
+            if (value := getattr(self._section, key)) is None:
                 continue
             try:
-                put(group, self._knobs, value)
+                at = key, group.identity()
+                # Written once: what another program writes later stays.
+                if told.get(at) != "":
+                    put(group, self._knobs, value)
+                self._told[at] = ""
             except CgroupGone:
-                # With the group everything that could be bounded has gone.
+                # With the group everything that could be bounded has gone; an LC may be restarted.
                 continue
             except (CgroupError, PermissionMissing) as error:
-                yield key, error
-
-    def _made_anew(self) -> list[Group]:
-        """LCs whose groups are others than at the last look, as after a restart of their service."""
-        found, groups = [], self._lcs()
-        self._identities = {group: one for group, one in self._identities.items() if group in groups}
-        for group in groups:
-            # The LC's group is gone and not yet back.
-            with contextlib.suppress(CgroupError):
-                identity = group.identity()
-                if self._identities.get(group) != identity:
-                    self._identities[group] = identity
-                    found.append(group)
-        return found
+                self._told[at] = str(error)
+                if told.get(at) != str(error):
+                    yield key, error
 
     def _divide(self) -> Iterator[Lack]:
         """Make the classes of cache and memory bandwidth, if there are to be any."""

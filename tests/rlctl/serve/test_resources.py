@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,6 +160,31 @@ def test_be_group_that_comes_later_is_bounded_too(host: Host) -> None:
     caretaker.read(1.0)
     assert host.text("batch-2", "memory.max") == str(4 * MIB)
     assert host.text("batch", "memory.max") == str(4 * MIB)
+
+
+def test_a_limit_that_was_refused_is_tried_again(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A v1 limit below the present use is EBUSY: BE's memory once had none for the whole run, nor an LC protection."""
+    write, reasons = host.kernel.write, [errno.EBUSY, errno.EBUSY, errno.EINVAL]
+
+    def refusing(path: Path, text: str) -> None:
+        if reasons and path.name.startswith("memory."):
+            raise OSError(reasons[0], os.strerror(reasons[0]))
+        write(path, text)
+
+    monkeypatch.setattr(host.kernel, "write", refusing)
+    caretaker = host.caretaker(be_memory_max_bytes=4 * MIB, lc_memory_low_bytes=MIB)
+    caretaker.begin()
+    for look in range(4):
+        caretaker.read(look * LOOK_SECONDS)
+        del reasons[:1]
+    assert (host.text("batch", "memory.max"), host.text("web", "memory.low")) == (str(4 * MIB), str(MIB))
+    told = [one for one in caplog.messages if "be_memory_max_bytes is not in effect" in one]
+    assert len(told) == 2, "once a reason"
+    host.kernel.write(host.kernel.root / "batch/memory.max", "max")
+    caretaker.read(9 * LOOK_SECONDS)
+    assert host.text("batch", "memory.max") == "max", "what another program writes stays"
 
 
 def test_what_host_lacks_is_one_warning_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
