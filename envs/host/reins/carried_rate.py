@@ -61,11 +61,13 @@ CARRIED = [
     ("most_bytes", "f8"), ("carried_bytes", "f8"), ("is_new", "?"), ("sent_bytes", "f8"), ("window_seconds", "f8"),
     ("wait_seconds", "f8"), ("calm_seconds", "f8"), ("sure_bytes", "f8"), ("rises", "?"), ("top_bytes", "f8"),
     ("all_ratio", "f8"), ("first_step", "f8"), ("reach", "f8"), ("step", "f8"), ("failed_bytes", "f8"),
+    ("tried_bytes", "f8"),
 ]  # fmt: skip
 """Of a link or disk, bytes per second: most that was seen to be carried, and what it is taken to carry now. Whether it
 was never too full. What was sent in the last window, and its length. Seconds before the next trial, and of calm until
 now. What held before the last step of a trial, until that has held for long. Whether a trial goes on, and where it
-ends. What `LINK_SHARES` has, the step of the next trial, and what was too much in the last one of more than ever."""
+ends. What `LINK_SHARES` has, the step of the next trial, and what was too much in the last one of more than ever. What
+a trial was at when it was missed, until a full window tells whether the trial failed or the link fell; else 0."""
 
 
 @law
@@ -76,6 +78,7 @@ def begin_rate(rate: Any, most: float, is_new: bool, all_ratio: Any, first_step:
     rate["all_ratio"], rate["reach"] = all_ratio, reach
     rate["first_step"], rate["step"], rate["failed_bytes"] = first_step, first_step, math.inf
     rate["sent_bytes"] = rate["window_seconds"] = rate["calm_seconds"] = rate["sure_bytes"] = 0.0
+    rate["tried_bytes"] = 0.0
     rate["wait_seconds"] = RETRY_SECONDS
 
 
@@ -109,16 +112,12 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
     sent, sure, carried, link = rate["sent_bytes"], rate["sure_bytes"], rate["carried_bytes"], rate["reach"] == math.inf
     # A trial: what held before it still may.
     if sure > 0.0 and (cut or sent >= FULL_RATIO * rate["all_ratio"] * sure):
-        rate["is_new"] = rate["is_new"] and link
+        rate["tried_bytes"] = carried
         if carried > rate["most_bytes"] and link:
             sure *= SURE_RATIO
-            rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), carried
-            rate["most_bytes"] = min(rate["most_bytes"], sure)
         passed = sure if cut else max(sure, FULL_RATIO * sent)
-        if not cut and carried >= FULL_RATIO * rate["top_bytes"]:  # what was carried once was a little less
-            rate["most_bytes"] = min(rate["most_bytes"], max(sure, FULL_RATIO * carried))
-        if not rate["is_new"]:
-            rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
+        if cut:  # it says nothing of where the trial was to end
+            rate["top_bytes"] = math.inf
     else:
         if cut:
             passed = max(sent, CUT_RATIO * bound_of(rate))
@@ -128,10 +127,10 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
             passed = max(sent, rate["all_ratio"] * carried)
             if not link and carried >= FULL_RATIO * rate["most_bytes"]:
                 rate["most_bytes"] *= FULL_RATIO
-        rate["step"], rate["failed_bytes"] = rate["first_step"], math.inf  # it is another link
+        # It is another link: a trial before this window says nothing of it, but that a search was under way.
+        rate["is_new"] = rate["is_new"] and link and rate["tried_bytes"] > 0.0
+        rate["step"], rate["failed_bytes"], rate["tried_bytes"] = rate["first_step"], math.inf, 0.0
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)
-    if link:  # the search of a new one goes on with a shorter step at once
-        rate["is_new"] = rate["is_new"] and rate["failed_bytes"] < math.inf and rate["step"] > 2.0 * LEAST_STEP
     if rate["wait_seconds"] > LASTING_SECONDS:
         rate["most_bytes"] = rate["carried_bytes"]
     rate["rises"] = False
@@ -147,6 +146,8 @@ def hold(rate: Any, calm: bool) -> None:
     """
     if rate["sent_bytes"] < FULL_RATIO * bound_of(rate):
         return
+    if rate["tried_bytes"] > 0.0:
+        _fail(rate)
     if not calm:
         if rate["rises"]:  # as near to a miss as a trial may come
             fall(rate, float(rate["sent_bytes"]), False)
@@ -159,7 +160,7 @@ def hold(rate: Any, calm: bool) -> None:
     if link or rate["sure_bytes"] == 0.0 or (calm_seconds >= wait and not rate["rises"]):
         rate["most_bytes"] = max(rate["most_bytes"], rate["carried_bytes"])
     known = rate["carried_bytes"] < rate["most_bytes"]
-    if rate["is_new"] and link:
+    if rate["is_new"] and link and rate["carried_bytes"] >= FULL_RATIO * rate["most_bytes"]:
         due_seconds = NEW_SECONDS
     else:
         near = known or rate["is_new"] or rate["failed_bytes"] < math.inf
@@ -173,6 +174,21 @@ def hold(rate: Any, calm: bool) -> None:
         _rise(rate)
     elif rate["sure_bytes"] > 0.0 and calm_seconds >= wait:
         rate["sure_bytes"], rate["wait_seconds"] = 0.0, RETRY_SECONDS
+
+
+@law
+def _fail(rate: Any) -> None:
+    """What held before a trial holds after it: the trial failed, and the link did not fall."""
+    beyond, link, new = rate["tried_bytes"] > rate["most_bytes"], rate["reach"] == math.inf, rate["is_new"]
+    if beyond and link:
+        rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), rate["tried_bytes"]
+        rate["most_bytes"] = min(rate["most_bytes"], rate["carried_bytes"])
+    elif rate["tried_bytes"] >= FULL_RATIO * rate["top_bytes"]:  # what was carried once was a little less
+        rate["most_bytes"] = min(rate["most_bytes"], max(rate["carried_bytes"], FULL_RATIO * rate["tried_bytes"]))
+    if not (beyond and link and new):
+        rate["wait_seconds"] = min(2.0 * rate["wait_seconds"], LONGEST_SECONDS)
+    # The search of a new link goes on with a shorter step at once.
+    rate["is_new"], rate["tried_bytes"] = new and link and rate["step"] > 2.0 * LEAST_STEP, 0.0
 
 
 @law
