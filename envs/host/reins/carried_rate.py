@@ -127,7 +127,7 @@ def fall(rate: Any, allowed: float, cut: bool) -> None:
             passed = max(sent, rate["all_ratio"] * carried)
             if not link and carried >= FULL_RATIO * rate["most_bytes"]:
                 rate["most_bytes"] *= FULL_RATIO
-        # It is another link: a trial before this window says nothing of it, but that a search was under way.
+        # It is another link, of which a trial says nothing: a search that it cut short goes on once the link is back.
         rate["is_new"] = rate["is_new"] and link and rate["tried_bytes"] > 0.0
         rate["step"], rate["failed_bytes"], rate["tried_bytes"] = rate["first_step"], math.inf, 0.0
     rate["carried_bytes"] = max(min(carried, passed), LEAST_BYTES)

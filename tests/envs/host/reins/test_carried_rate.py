@@ -105,6 +105,22 @@ def test_failed_trial_is_taken_back_at_once():
     assert carried.carried <= FAST
 
 
+@pytest.mark.parametrize("falls", [True, False])
+def test_fall_in_a_trial_is_no_failure(falls):
+    """Only what is missed again, beside what held before, was no fault of the trial: the next one does not wait."""
+    link = Link(FAST)
+    while link.carried.carried == FAST:
+        link.pass_windows(1)
+    before = link.carried.row.copy()
+    link.carried.see(FAST / 10, 1.0)
+    link.carried.fall(link.carried.bound, cut=True)
+    link.rate = SLOW if falls else FAST
+    link.pass_windows(1)
+    after = link.carried.row
+    assert (after["wait_seconds"] == before["wait_seconds"]) == falls
+    assert (after["most_bytes"] == before["most_bytes"]) == falls
+
+
 def test_new_link_is_found_in_seconds():
     link = Link(FAST)
     link.carried = CarriedRate()
