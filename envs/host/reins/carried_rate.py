@@ -146,8 +146,7 @@ def hold(rate: Any, calm: bool) -> None:
     """
     if rate["sent_bytes"] < FULL_RATIO * bound_of(rate):
         return
-    if rate["tried_bytes"] > 0.0:
-        _fail(rate)
+    _settle(rate)
     if not calm:
         if rate["rises"]:  # as near to a miss as a trial may come
             fall(rate, float(rate["sent_bytes"]), False)
@@ -177,8 +176,10 @@ def hold(rate: Any, calm: bool) -> None:
 
 
 @law
-def _fail(rate: Any) -> None:
-    """What held before a trial holds after it: the trial failed, and the link did not fall."""
+def _settle(rate: Any) -> None:
+    """What held before a trial that was missed holds after it, too: the trial failed, and the link did not fall."""
+    if rate["tried_bytes"] == 0.0:
+        return
     beyond, link, new = rate["tried_bytes"] > rate["most_bytes"], rate["reach"] == math.inf, rate["is_new"]
     if beyond and link:
         rate["step"], rate["failed_bytes"] = max(0.5 * rate["step"], LEAST_STEP), rate["tried_bytes"]
