@@ -348,13 +348,14 @@ def label(name: str) -> str:
 
 
 def is_known(name: str) -> bool:
-    """True for a name of this catalogue, a bound's and an answer's too, and for a folder, whatever is in it."""
-    return name in {*HEURISTICS, *LEARNED, *BOUNDS} or bool(answer_of(name)) or Path(plain_name(name)).is_dir()
+    """True for a name of this catalogue, a bound's and an answer's too, and for a folder's, which has a slash."""
+    is_ours = name in {*HEURISTICS, *LEARNED, *BOUNDS} or bool(answer_of(name))
+    return is_ours or ("/" in name and Path(plain_name(name)).is_dir())
 
 
 def is_plugin(name: str) -> bool:
     """True for a class of a user: `FILE.py:CLASS`, or an entry point whose name none of ours has."""
-    return plugins.is_file(name) or ("/" not in name and not is_known(name) and name in plugins.entries_of("managers"))
+    return plugins.is_file(name) or (not is_known(name) and name in plugins.entries_of("managers"))
 
 
 def is_variant(name: str) -> bool:

@@ -61,6 +61,10 @@ class UserPolicy(Policy):
         self.weight, self.needs = Weight(policy.weight), tuple(policy.needs)
         self.learns = bool(getattr(policy, "learns", False))
         self.moves_reins = bool(getattr(policy, "moves_reins", False))
+        own = getattr(policy, "__dict__", {})  # a class with slots has none
+        constants = sorted((key, one) for key, one in own.items() if isinstance(one, (int, float, str, tuple)))
+        text = f"{plugin.digest} {self._class} {constants!r}"
+        self._digest = hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def start(self, limits: Limits) -> Allocation:
         """Forget everything and return the allocation to begin with on this host."""
@@ -93,10 +97,8 @@ class UserPolicy(Policy):
 
     @property
     def digest(self) -> str:
-        """Twelve hex digits of its code and constants."""
-        plain = {key: one for key, one in vars(self._policy).items() if isinstance(one, (int, float, str, tuple))}
-        text = f"{self._plugin.digest} {self._class} {sorted(plain.items())!r}"
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """Twelve hex digits of its code and of its constants as it was made."""
+        return self._digest
 
     def learn_ruling(self, verdict: Verdict) -> None:
         """What the shield made of the last action, to a class that listens."""

@@ -70,9 +70,9 @@ def load(kind: Kind, name: str, *, strict: bool = False) -> Plugin:
         if strict:
             _check_package(entry.module)
         made = entry.load()
-    if not inspect.isclass(made):
-        raise PolicyError(f"entry point {name!r} is not a class", source)
-    return Plugin(made, source, hashlib.sha256(source.encode()).hexdigest(), inspect.getfile(made))
+        if not inspect.isclass(made):
+            raise PolicyError(f"entry point {name!r} is not a class", source)
+        return Plugin(made, source, hashlib.sha256(source.encode()).hexdigest(), inspect.getfile(made))
 
 
 def _from_file(name: str, *, strict: bool) -> Plugin:
@@ -107,12 +107,12 @@ def _run(path: Path, changed_ns: int, strict: bool) -> tuple[ModuleType, str]:  
 
 
 def _check_package(module: str) -> None:
-    """Check every file of the package that holds a module; PolicyError: others may write one."""
-    spec = find_spec(module.partition(".")[0])
-    folders = [Path(one) for one in (spec.submodule_search_locations or ())] if spec else []
-    origin = [Path(spec.origin)] if spec and spec.origin else []
-    for file in (*origin, *(file for folder in folders for file in folder.rglob("*.py"))):
-        check_owner(file.resolve(), file.stat())
+    """Check all that is in the package of a module, extensions and bytecode too; PolicyError: others may write one."""
+    if spec := find_spec(module.partition(".")[0]):
+        bytecode = spec.cached and os.path.dirname(spec.cached)
+        places = [Path(one) for one in (*(spec.submodule_search_locations or ()), spec.origin, bytecode) if one]
+        for file in (one for place in places if place.exists() for one in (place, *place.rglob("*"))):
+            check_owner(file.resolve(), file.stat())
 
 
 @contextlib.contextmanager

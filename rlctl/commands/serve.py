@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   rlctl serve --config serve.yaml --dry-run --duration 60   # shows what it would do, writes nothing
   rlctl serve --config serve.yaml
   rlctl serve --config serve.yaml --policy weights --json
-  rlctl serve --config serve.yaml --policy ./my-policy      # a bundle; needs rlctl[serve], never torch
+  rlctl serve --config serve.yaml --policy ./my-policy      # a bundle; never needs torch
 
 SIGTERM or SIGINT stops it, at once or after the tick that it is in; it then puts back what it found and exits with 0.
 SIGHUP reads the file again: policy, fallback and shield are exchanged between two ticks, and a file with a mistake

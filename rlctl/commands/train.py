@@ -152,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         (say if args.json == "-" else print)("\n".join(plans[0].lines()))
         return 0
-    require_libraries(export=not args.no_export)
+    require_libraries()
     from rlctl.learn.progress import signals_noted
 
     results: list[TrainingResult] = []

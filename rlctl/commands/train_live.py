@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--plant host fine-tunes a policy: give --init MODEL.zip, the best_model.zip of a run")
     if not Path(args.init).is_file():
         raise ConfigError("is not a file; --init takes a model that `rlctl train` wrote", args.init)
-    require_libraries(export=True)  # on the host it acts by the network of a bundle
+    require_libraries()  # on the host it acts by the network of a bundle
     check_outputs(args)
     scenario = live_scenario(args.scenario or SCENARIO)
     task, testbed = _task(args, scenario)

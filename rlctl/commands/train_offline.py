@@ -30,7 +30,7 @@ ONLINE_ONLY = (
 def run(args: argparse.Namespace) -> int:
     """Run the command; 0, or 128 + n when signal n ended it early. The table goes to stdout, all else to stderr."""
     _check(args)
-    require_libraries(export=not args.no_export)
+    require_libraries()
     place = dataset_folder(args.offline)
     recipe = recipe_file(OFFLINE[args.algo], args.algo, Path(args.config) if args.config else None)
     if args.total_timesteps:

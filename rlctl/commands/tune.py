@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     require_ray()
     require_installed("Ray Tune", "distributed", "pyarrow", "pandas", "optuna")
-    require_libraries(export=True)
+    require_libraries()
     if args.out and not args.resume:
         check_new(args.out)
     with connected(args.ray, cpus=args.jobs) as cluster:

@@ -30,8 +30,6 @@ from rlctl.envs.workload import Weight
 from rlctl.envs.yaml_edge import YAML, Strict, load_model
 from rlctl.safety.profile import DEFAULT, Profile, load_profile
 
-LIBRARIES = ("torch", "stable_baselines3", "sb3_contrib")
-
 VALIDATION_SECONDS, VALIDATION_SEEDS = 600.0, 16
 SHORT_SECONDS, SHORT_SEEDS, SHORT_BUDGET_SECONDS = 300.0, 4, 300.0
 TRY_OUT_SECONDS, TRY_OUT_SEEDS = 30.0, 2
@@ -132,9 +130,9 @@ def _yaml(value: object) -> str:
     return json.dumps(value).replace('"', "")
 
 
-def require_libraries(export: bool) -> None:
+def require_libraries() -> None:
     """Raise ConfigError where something that training needs is not installed."""
-    require_installed("training", "train", *(LIBRARIES if export else LIBRARIES[:3]))
+    require_installed("training", "train", "torch", "stable_baselines3", "sb3_contrib")
 
 
 def new_plan(options: TrainingOptions) -> TrainingPlan:

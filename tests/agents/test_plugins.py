@@ -140,11 +140,13 @@ def test_what_it_raises_is_one_line_with_place(tmp_path: Path, answer: str, said
 def test_a_policy_that_answers_nothing_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "toy.py").write_text(
         "class Toy:\n"
+        "    __slots__ = ()\n"
         "    shielded, masked, weight, needs, note, remarks = False, False, 'equal', (), 'x', ()\n"
         "    def start(self, limits): return limits.minimum\n"
         "    def act(self, observation): pass\n"
     )
     policy = catalogue.build(f"{tmp_path}/toy.py:Toy")
+    assert policy.digest, "a log of one with slots has its hash, too"
     policy.start(Limits(cpus=2))
     with pytest.raises(PolicyError, match=r"Toy\.act returned nothing"):
         policy.act(Observation(Telemetry(time_seconds=0.0, target_seconds=0.01), Limits(cpus=2).minimum))

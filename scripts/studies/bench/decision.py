@@ -116,7 +116,7 @@ def run(asked: argparse.Namespace) -> tuple[Any, int]:
     from rlctl.agents.training.sb3_model import load_model
     from tests.doubles.rebuild import as_ppo
 
-    require_libraries(export=True)
+    require_libraries()
     ours = bundle.load(catalogue.folder_of(asked.bundle))
     with tempfile.TemporaryDirectory() as folder:
         if asked.model is None:

@@ -98,7 +98,7 @@ def test_where_no_cluster_answers_nothing_is_written(tmp_path, space, monkeypatc
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.require_ray", lambda: None)
     monkeypatch.setattr("rlctl.agents.training.cluster.connection.connected", nobody)
     monkeypatch.setattr("rlctl.commands.tune.require_installed", lambda *_: None)
-    monkeypatch.setattr("rlctl.learn.plan.require_libraries", lambda **_: None)
+    monkeypatch.setattr("rlctl.learn.plan.require_libraries", lambda: None)
     words = ["tune", *TINY, "--space", str(space), "--ray", "127.0.0.1:1", "--out", str(tmp_path / "search")]
     assert main(words) == 75
     assert "nobody answers there" in capsys.readouterr().err

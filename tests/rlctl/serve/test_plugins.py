@@ -158,4 +158,15 @@ def test_a_package_is_found_by_entry_points(
     assert "| example-half " in table
     assert "| greedy-shield " in table
     file = serve_yaml(POLICY, f"policy: {{name: example-half}}\nshield: {shield}")
+    (tmp_path / "example-half").mkdir()  # a folder of its name where the command runs is no bundle
+    monkeypatch.chdir(tmp_path)
     assert "ok" in rlctl("config", "check", str(file))
+    for name in ("fast.so", "__pycache__"):  # root would run what any user puts there
+        (found := site / "rlctl_example" / name).mkdir(exist_ok=True)
+        found.chmod(0o777)
+        assert main(["config", "check", str(file)]) == 78
+        assert f"others may write {found} " in capsys.readouterr().err
+        found.chmod(0o755)
+    entries = next(site.glob("*.dist-info")) / "entry_points.txt"
+    entries.write_text("[rlctl.managers]\nexample-half = builtins:dict\n")
+    assert "raised TypeError: <class 'dict'> is a built-in class" in rlctl("managers")
