@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from rlctl.agents.managers.manager import Manager
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits, most_restrictive
 from rlctl.envs.errors import ConfigError, PolicyError
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Telemetry, number
 from rlctl.envs.whole_file import write_whole
 from rlctl.envs.yaml_edge import Strict, load_model
@@ -63,6 +64,7 @@ class QuotaTable(Strict):
         be_weight: BE's CPU weight in the sweep; with another one the levels say nothing.
         lc_cpus: CPUs that the LC ran on.
         be_cpus: CPUs that BE may be given.
+        rein: What moved BE's level in the sweep; levels of the CPUs hold nothing on another.
         levels: By ascending load.
     """
 
@@ -73,6 +75,7 @@ class QuotaTable(Strict):
     be_weight: str
     lc_cpus: float = Field(gt=0.0)
     be_cpus: int = Field(ge=1)
+    rein: Rein = Rein.CPU
     levels: tuple[Level, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -111,6 +114,7 @@ class Table(Manager):
             raise PolicyError(f"{self.name} needs option `file`, a table of this host's sweep: {WAY_OUT}")
         if self.file is not None:
             self._swept = read_table(self.file)
+            self.moves_reins = self._swept.rein is not Rein.CPU
             self._levels: Sequence[Level] = self._swept.levels
             self.levels = tuple((one.load_ratio, one.quota_cpus, one.cpuset_cpus) for one in self._levels)
         else:

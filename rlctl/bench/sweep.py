@@ -255,13 +255,13 @@ def measured_levels(cells: Sequence[Cell], target_seconds: float, max_load_rps: 
     return held_levels(held)
 
 
-def measured_table(path: Path, scenario: LiveScenario, max_load_rps: float) -> QuotaTable:
+def measured_table(path: Path, plan: Sweep, max_load_rps: float) -> QuotaTable:
     """The table of a sweep's CSV.
 
     Raises:
         ConfigError: The sweep cannot be used.
     """
-    target = scenario.slo.target_milliseconds
+    scenario, target = plan.scenario, plan.scenario.slo.target_milliseconds
     levels = measured_levels(read_surface(path), target / 1e3, max_load_rps)
     return QuotaTable(
         source=f"rlctl calibrate of {scenario.name} on {platform.node()}, Linux {platform.release()}",
@@ -270,6 +270,7 @@ def measured_table(path: Path, scenario: LiveScenario, max_load_rps: float) -> Q
         be_weight=scenario.be.weight,
         lc_cpus=len(scenario.lc.cpus),
         be_cpus=len(scenario.be.cpus),
+        rein=plan.rein,
         levels=tuple(Level(load_ratio=load, quota_cpus=quota, cpuset_cpus=cpus) for load, quota, cpus in levels),
     )
 

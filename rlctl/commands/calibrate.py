@@ -117,7 +117,7 @@ def _sweep(args: argparse.Namespace) -> int:
             sweep(plan, bed, table, done)
         most = bed.slo.max_load_rps
     quotas = args.out.with_suffix(".table.yaml")
-    measured_table(table, plan.scenario, most).write(quotas)
+    measured_table(table, plan, most).write(quotas)
     say(f"{quotas}: for the manager `table`, the largest quota that held at each load")
     if why := unfitted(plan):
         say(f"{table}: {len(plan.points)} cells; {args.out} is not written: {why}")

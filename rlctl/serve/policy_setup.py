@@ -17,6 +17,7 @@ from rlctl.config.sections import FallbackSection
 from rlctl.config.serve import BeWeight, PolicySection, ServeConfig, load_config, locate_errors
 from rlctl.envs.errors import BundleError, CgroupError, CgroupGone, ConfigError, PolicyError, in_one_line
 from rlctl.envs.plant import Plant
+from rlctl.envs.reins import Rein
 from rlctl.envs.workload import Weight
 from rlctl.loop.stopping import Request
 from rlctl.safety.profile import Profile, load_shield
@@ -134,7 +135,7 @@ def check_table(config: ServeConfig, here: ServeConfig) -> None:
         here: Whose LC and weight are in effect: those of a service that runs stay until its next start.
 
     Raises:
-        ConfigError: Another load counts as 1.0, so that every load would be looked up at the wrong place.
+        ConfigError: Its levels are of a link or disk that moves none here, or of another load that counts as 1.0.
     """
     here_rps, weight = next(iter(here.lcs.values())).slo.max_load_rps, here.be.weight
     for file in (one.options.get("file") for one in (config.policy, config.fallback) if one.name == "table"):
@@ -144,6 +145,8 @@ def check_table(config: ServeConfig, here: ServeConfig) -> None:
                 raise ConfigError("the levels of `table` are shares of a maximum load: state it by slo.max_load_rps")
             continue
         swept = read_table(str(file))
+        if swept.rein not in here.be.reins or (swept.rein is Rein.LINK and here.be.link == "none"):
+            raise ConfigError(f"{file} was swept on the {swept.rein}, which moves no level here: see be.reins, be.link")
         if isinstance(here_rps, str):
             raise ConfigError(f"{file} was swept with {swept.max_load_rps:g} rps: say so by slo.max_load_rps")
         if abs(here_rps / swept.max_load_rps - 1.0) > SAME_LOAD_RATIO:

@@ -44,7 +44,8 @@ class Bed:
         self.diary.append("stop BE")
 
     def reins(self, memory: Any) -> AbstractContextManager[None]:
-        """It has the CPUs' alone."""
+        """Note that link and disk may move BE; it has the CPUs alone."""
+        self.diary.append("reins")
         return nullcontext()
 
     def follow(self, trace: Any, again_seconds: float = 0.0) -> None:

@@ -66,6 +66,7 @@ class LiveWorker(Worker):
             self._bed = bed = stack.enter_context(testbed(scenario))
             bed.plant.set_weight(scenario.be.weight)
             bed.settle(self._trace)
+            stack.enter_context(bed.reins({}))  # it learns on what will hold BE when it serves
             bed.start_be()
             stack.callback(self._stop_be)
             shielded = ShieldedEnv(HostEnv(bed.plant, plan.lags), Shield(plan.safety, bed.plant.limits))

@@ -77,7 +77,7 @@ def test_it_measures_learns_measures_and_leaves_a_bundle(algorithm, tmp_path):
         outcome = tuning.run(running)
     assert [one.name for one in outcome.phases] == ["before", "learning 1", "after 1"]
     assert [one.ticks for one in outcome.phases] == [10, 90, 10]
-    assert bed.diary[3:-2] == ["load"] * 4, "at the start, and with each phase"
+    assert bed.diary[4:-2] == ["load"] * 4, "at the start, and with each phase"
     assert outcome.timesteps == 90
     assert outcome.phases[0].explored == outcome.phases[2].explored == 0
     record = lines(tmp_path / "run")

@@ -50,7 +50,7 @@ def test_off_policy_tells_what_was_executed(begun, linear):
     assert not one.dones.any()
     assert one.counts.happened["live-nginx"].ticks == 40
     assert 1 < len(set(one.actions.flatten())) <= 6  # the best move, its neighbours, and keeping
-    assert bed.diary == ["up", "settle", "start BE", "load"]
+    assert bed.diary == ["up", "settle", "reins", "start BE", "load"]
     assert worker.sample(Orders(4), policy).size == 4
 
 

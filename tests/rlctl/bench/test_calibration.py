@@ -174,9 +174,9 @@ def test_profile_is_near_host_and_says_where(swept, scenario, truth, tmp_path):
     assert load_profile(str(tmp_path / "mine.yaml")) == found
 
 
-def test_sweeps_table_is_what_manager_reads(swept, scenario, tmp_path):
+def test_sweeps_table_is_what_manager_reads(swept, tmp_path):
     plan, _, path = swept
-    table = measured_table(path, scenario, MOST_RPS)
+    table = measured_table(path, plan, MOST_RPS)
     table.write(tmp_path / "mine.table.yaml")
     manager = Table(file=str(tmp_path / "mine.table.yaml"))
     manager.start(Limits(cpus=1, lc_cpus=1.0))

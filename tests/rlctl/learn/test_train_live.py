@@ -81,7 +81,7 @@ def test_it_fine_tunes_and_leaves_the_host(quick, model, tmp_path, monkeypatch, 
     assert [one["name"] for one in told["phases"]] == ["before", "learning 1", "after 1"]
     assert Path(told["bundle"], "card.json").is_file()
     assert "kept the" in err
-    assert bed.diary == ["up", "settle", "start BE", "load", "load", "load", "load", "stop BE", "gone"]
+    assert bed.diary == ["up", "settle", "reins", "start BE", "load", "load", "load", "load", "stop BE", "gone"]
     assert (tmp_path / "run" / "command.txt").read_text().startswith("rlctl train --plant host --scenario ")
     assert_restored(bed)
 

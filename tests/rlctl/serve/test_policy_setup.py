@@ -43,12 +43,13 @@ def served(tmp_path, max_load_rps, weight, policy):
     return Configuration(tmp_path / "serve.yaml")
 
 
-def table_on(tmp_path, max_load_rps, weight, caplog, swept="minimum"):
+def table_on(tmp_path, max_load_rps, weight, caplog, swept="minimum", rein="cpu"):
     """What is said at the start with a table of 500 rps."""
     levels = (Level(load_ratio=0.5, quota_cpus=0.5, cpuset_cpus=1),)
     QuotaTable(source="a test", target_milliseconds=10.0, max_load_rps=500.0, be_weight=swept, lc_cpus=1.0,
-               be_cpus=1, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
-    served(tmp_path, max_load_rps, weight, f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}")
+               be_cpus=1, rein=rein, levels=levels).write(tmp_path / "t.yaml")  # fmt: skip
+    made = served(tmp_path, max_load_rps, weight, f"policy: {{name: table, options: {{file: {tmp_path}/t.yaml}}}}")
+    assert made.deciders.policy.moves_reins is (rein != "cpu"), "a level of the CPUs is none of the link"
     return [record.getMessage() for record in caplog.records if "t.yaml" in record.getMessage()]
 
 
@@ -59,6 +60,9 @@ def test_table_of_another_host_is_refused_or_told(tmp_path, caplog):
     assert "weight minimum, be.weight is leave" in told
     with pytest.raises(ConfigError, match=r"serve.yaml:1: lc: slo.max_load_rps is 400, .*t.yaml was swept with 500"):
         table_on(tmp_path, 400, "minimum", caplog)
+    table_on(tmp_path, 500, "minimum", caplog, rein="link")
+    with pytest.raises(ConfigError, match=r"t.yaml was swept on the link, which moves no level here"):
+        table_on(tmp_path, 500, "minimum, link: none", caplog, rein="link")
 
 
 @pytest.mark.parametrize("section", ["policy", "fallback"])
