@@ -4,10 +4,9 @@ Observations, moves and rewards come from the functions that the environments us
 recorded transition is the one that a learner on that host would have had. A tick that teaches something wrong is left
 out, and the episode is cut there (`Cut`):
 
-    no latency         the latency that the reward is made of is missing, or no number
-    no BE work         nobody knows what BE did
-    client saturated   requests failed, or the tail is only known to be longer than was said: what the client saw is
-                       less than what happened
+    no latency         nobody knows whether the target was missed.
+    no BE work         nobody knows what BE did.
+    client saturated   no miss was seen, but requests failed or the tail may be longer than was said.
     LC at its cap      the LC had its CPUs busy while BE was frozen: that is the load's doing, and no policy's
     old latency        it is of a period before the last one, and of a move before the one that was made
 
@@ -87,12 +86,12 @@ class TransitionStep:
 
 def censored(telemetry: Telemetry, before: Allocation, limits: Limits) -> Cut | None:
     """Why a tick teaches nothing; None when it does."""
-    latency = telemetry.latency_seconds
-    if isinstance(latency, Missing) or not math.isfinite(latency.value) or not telemetry.target_seconds > 0.0:
+    if telemetry.missed is None:
         return Cut.NO_LATENCY
     if not isinstance(telemetry.be_work_rate, Value):
         return Cut.NO_WORK
-    if _client_saturated(telemetry):
+    # A miss is one whatever the client did not see: without it who causes many would look better than who causes few.
+    if not telemetry.missed and _client_saturated(telemetry):
         return Cut.CLIENT
     busy = telemetry.lc_cpus
     at_cap = isinstance(busy, Value) and busy.value >= BUSY_RATIO * limits.lc_cpus

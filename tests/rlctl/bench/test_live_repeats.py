@@ -363,3 +363,4 @@ def test_service_goes_on_from_repeat_to_repeat():
     well = [one.run.guards["growth-rate"]["well_seconds"] for one in (first, second)]
     assert [one.run.ticks[0].index for one in (first, second)] == [3, 3]  # BE comes, and counts, after the start
     assert 0.0 < well[0] < well[1]  # calm that was saved counts in the next run, as in a service that goes on
+    assert first.run.header["guards"]["growth-rate"]["well_seconds"] == well[0], "as of the first tick that counts"

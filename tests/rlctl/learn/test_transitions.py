@@ -99,6 +99,8 @@ RUNNING, FROZEN = Allocation(1.0, 2), LIMITS.safe
         (sound().but(target_seconds=0.0), RUNNING, Cut.NO_LATENCY),
         (sound().but(be_work_rate=Missing(Why.NO_DATA)), RUNNING, Cut.NO_WORK),
         (sound(counters={"tail_is_lower_limit": Value(1.0)}), RUNNING, Cut.CLIENT),
+        (sound(counters={"tail_is_lower_limit": Value(1.0)}).but(tail_latency_seconds=Quantile(0.02)), RUNNING, None),
+        (sound().but(tail_latency_seconds=Missing(Why.FAILING)), RUNNING, None),
         (sound(counters={"offered_rps": Value(100.0), "error_rps": Value(2.0)}), RUNNING, Cut.CLIENT),
         (sound(counters={"offered_rps": Value(100.0), "error_rps": Value(0.5)}), RUNNING, None),
         (sound(counters={"error_rps": Missing(Why.STALE)}), RUNNING, None),
