@@ -24,6 +24,7 @@ from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.log_lines import Damage
+from rlctl.envs.reins import Rein, on_cpus
 from rlctl.envs.sim.identify import HostRecord, identify_hosts, spread
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
@@ -172,7 +173,7 @@ def watched(
 
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     tick, telemetry = logged.tick, logged.tick.telemetry
-    latency, before = telemetry.latency_ratio, logged.tick.before
+    latency, before = telemetry.latency_ratio, on_cpus(tick.before, Rein(telemetry.rein), limits)
     tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
     lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
     cpuset = min(before.cpuset_cpus, limits.cpus)

@@ -71,7 +71,7 @@ def draw_live_run(run: LiveRun, cpus: int) -> Figure:
                 "BE": (BE, _numbers([one.be_cpus for one in telemetry])),
             },
         ),
-        Panel("BE may use, CPUs", {"quota": (BE, quota), **cpusets}, top=float(cpus)),
+        Panel("BE's level, CPUs", {"quota": (BE, quota), **cpusets}, top=float(cpus)),
     )
     seconds = np.array([one.time_seconds for one in telemetry]) - telemetry[0].time_seconds
     title = f"{run.manager}: BE {100 * run.be_work_ratio:.1f} % of running alone"

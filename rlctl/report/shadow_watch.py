@@ -30,6 +30,7 @@ from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.log_lines import Damage, read_lines
 from rlctl.envs.observation import Observation
+from rlctl.envs.reins import Rein, used_cpus
 from rlctl.envs.telemetry import number
 from rlctl.envs.ticklog import LOG_NAME, numbered_files
 from rlctl.envs.workload import Weight
@@ -142,6 +143,8 @@ class Shadows:
         answers = {}
         for shadow, runner in zip(self.shadows, self._runners, strict=True):
             answers[shadow.name] = shadow.answer(runner.decide(telemetry, before, cut=tick.cut))
+        # Who keeps to the CPUs leaves link and disk free: how far BE would have used what is in hand, nobody knows.
+        comparable = telemetry.rein == Rein.CPU or all(one.policy.moves_reins for one in self.shadows)
         missed = telemetry.missed
         return Watched(
             run=hashlib.sha256(repr(run_in(logged.header)).encode()).hexdigest()[:8],
@@ -150,7 +153,7 @@ class Shadows:
             acting=tick.acting or tick.policy,
             load_ratio=number(telemetry.load_ratio),
             met=None if missed is None else not missed,
-            be_cpus=number(telemetry.be_cpus),
+            be_cpus=used_cpus(telemetry, self._shield.limits.cpus) if comparable else None,
             applied=tick.applied,
             overridden=tick.verdict.overridden_by_guard,
             answers=answers,
@@ -239,7 +242,8 @@ class Watched:
     Attributes:
         run: A few letters that tell runs of the service apart.
         wall_seconds: Wall clock, Unix time in seconds.
-        load_ratio, be_cpus: Load, and CPUs that BE used, in the period before; None when they are not known.
+        load_ratio, be_cpus: Load, and what BE used of the rein in hand, in CPUs of a level, in the period before; None
+            when they are not known.
         met: The window before held the target; None when nothing was measured.
         overridden: The shield did not let the acting policy's proposal through as it was; not the service alone.
     """

@@ -17,13 +17,14 @@ from rlctl.cli import main
 from rlctl.commands import advise
 from rlctl.commands.advise import Asked, answer, question_on
 from rlctl.config.serve import load_config
+from rlctl.envs.allocation import Allocation
 from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimPlant
 from rlctl.envs.sim.profile import load_profile as load_host
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why, number, worst_of
 from rlctl.envs.ticklog import decode_line, encode_line
 from rlctl.envs.workload import Weight
-from rlctl.log.reader import read_log
+from rlctl.log.reader import limits_in, read_log
 from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.report.advice import _worst
@@ -176,6 +177,25 @@ def failing(files, damaged):
         if tick.index % 2:
             gone = Missing(Why.FAILING)
             tick = replace(tick, telemetry=tick.telemetry.but(tail_latency_seconds=gone))
+        yield replace(logged, tick=tick)
+
+
+def test_level_on_the_link_holds_no_cpus(tmp_path, monkeypatch):
+    """BE at a tenth of the link has its CPUs beside the LC: taken for a quota, the host would look worse than it is."""
+    log = watch(tmp_path, "two-core-nginx", "frozen")
+    monkeypatch.setattr("rlctl.report.advice.read_log", on_its_link)
+    found = question(log).watched
+    assert (found.record.quota_cpus[: TICKS // 2] >= found.record.limits.cpus).all()
+    assert not found.alone[: TICKS // 2].any()
+    assert found.alone[TICKS // 2 :].all(), "the least holds on the CPUs"
+
+
+def on_its_link(files, damaged):
+    """A log's ticks as if a tenth of the link, and then the least, had held BE."""
+    for logged in read_log(files, damaged):
+        limits = limits_in(logged.header)
+        level = Allocation(0.1 * limits.cpus, limits.cpus) if logged.tick.index < TICKS // 2 else limits.minimum
+        tick = replace(logged.tick, before=level, telemetry=logged.tick.telemetry.but(rein="link"))
         yield replace(logged, tick=tick)
 
 

@@ -11,8 +11,9 @@ from rlctl.agents import catalogue
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.log_lines import log_files
 from rlctl.envs.observation import Frame
+from rlctl.envs.reins import USE, Rein
 from rlctl.envs.rows import LIMIT, row_of
-from rlctl.envs.telemetry import Missing, Why
+from rlctl.envs.telemetry import Missing, Value, Why
 from rlctl.log import tail as tail_module
 from rlctl.log.reader import read_log
 from rlctl.log.replay import limits_of
@@ -125,6 +126,20 @@ def test_window_of_failed_requests_is_missed(recorded_run, always):
     shadows = Shadows([always(lambda observation: observation.current)])
     assert shadows.see(replace(logged, tick=replace(logged.tick, telemetry=failing))).met is False
     shadows.close()
+
+
+def test_what_be_used_is_of_the_link_in_hand(recorded_run, always):
+    """A level of the link taken for CPUs would gain CPU time that BE never wanted, and promote whoever asks for it."""
+    logged = decisions(recorded_run().go(2))[-1]
+    linked = logged.tick.telemetry.but(rein="link", counters={USE[Rein.LINK]: Value(0.4)})
+    linked = replace(logged, tick=replace(logged.tick, telemetry=linked))
+    for moves, used in ((True, 0.8), (False, None)):
+        policy = always(lambda observation: observation.current)
+        policy.moves_reins = moves
+        shadows = Shadows([policy])
+        assert shadows.see(logged).be_cpus == logged.tick.telemetry.be_cpus.value
+        assert shadows.see(linked).be_cpus == used
+        shadows.close()
 
 
 def test_ticks_of_stand_ins_are_left_out(recorded_run, watch, always):
