@@ -14,7 +14,7 @@ from rlctl.agents import catalogue
 from rlctl.agents.training.cluster.connection import check_ray, check_reachable
 from rlctl.bench.participants import refuse_models
 from rlctl.bench.workforce import workforce
-from rlctl.commands.arguments import add_workloads, positive
+from rlctl.commands.arguments import add_workloads, number, positive
 from rlctl.commands.options import (
     add_ray,
     distinct_policies,
@@ -56,6 +56,7 @@ what BE would do to the LC behind the CPU (a link, a disk, memory). The interval
 
 
 Made = TypeVar("Made")
+PERCENT = number(float, lambda value: 0.0 < value < 100.0, "is not above 0 and below 100, such as 95")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--own-cpus", type=positive, metavar="N", help="CPUs of BE's on which the LC never runs (default: as logged)"
     )
-    parser.add_argument("--quantile", type=positive, metavar="PERCENT", help="that the target is about (default: 95)")
-    parser.add_argument("--allowed", type=positive, metavar="PERCENT", help="windows that may miss (default: 1)")
+    parser.add_argument("--quantile", type=PERCENT, metavar="PERCENT", help="that the target is about (default: 95)")
+    parser.add_argument("--allowed", type=PERCENT, metavar="PERCENT", help="windows that may miss (default: 1)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the page as HTML")
     parser.add_argument("--workers", type=positive_int, metavar="N", help="processes for several logs")
     add_ray(parser, "a Ray cluster for several logs: local, auto, or HOST:PORT")
@@ -198,13 +199,11 @@ def _parse_request(args: argparse.Namespace) -> tuple[list[Path], Asked]:
             raise ConfigError(f"no log yet: run `rlctl serve {names} --target auto` for ten minutes", logs[0])
     if not logs:
         raise ConfigError("name --lc and --be, a LOG, or serve's configuration with --config")
-    if (given := args.quantile or quantile) >= 100.0:
-        raise ConfigError(f"--quantile {given:g}: below 100")
     asked = Asked(
         policies=policies,
         shields=distinct_profiles(shields),
         own_cpus=own if args.own_cpus is None else args.own_cpus,
-        quantile_ratio=given / 100.0,
+        quantile_ratio=(args.quantile or quantile) / 100.0,
         allowed_percent=args.allowed or allowed,
         workloads=workloads,
     )

@@ -88,11 +88,12 @@ def check_outputs(args: argparse.Namespace) -> None:
     if report:
         require_installed("--report", "cli", "matplotlib")
         _check_folder(Path(report), "--report folder", make=make)
+    taken = {(Path(report) / "result.json").resolve(): "--report"} if report else {}
     for option, given in (("--html", getattr(args, "html", None)), ("--json", args.json)):
         if given not in (None, "-"):
             file = Path(given)
-            if report and file.resolve() == (Path(report) / "result.json").resolve():
-                raise ConfigError(f"is what --report writes; name another file for {option}", file)
+            if (writer := taken.setdefault(file.resolve(), option)) != option:
+                raise ConfigError(f"is what {writer} writes; name another file for {option}", file)
             if file.is_dir():
                 raise ConfigError(f"is a folder; name a file for {option}", file)
             # As root /dev/null would be a file afterwards, and so would /dev/stdout, which may lead to one.

@@ -14,17 +14,17 @@ from pathlib import Path
 from rlctl.agents import catalogue
 from rlctl.agents.policy import Policy
 from rlctl.commands.arguments import positive
-from rlctl.commands.options import distinct_policies, positive_int, split_names
-from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, print_json, write_json
+from rlctl.commands.options import distinct_policies, positive_int, refuse_given, split_names
+from rlctl.commands.outputs import Damages, add_json, check_outputs, files_first, write_json
 from rlctl.envs.errors import CheckFailed, ConfigError
 from rlctl.envs.log_lines import log_files
 from rlctl.envs.ticklog import LOG_NAME
-from rlctl.log.reader import read_log
+from rlctl.log.reader import limits_in, read_log
 from rlctl.log.stderr import log_to_stderr
 from rlctl.log.tail import LogTail
 from rlctl.loop.stopping import Request, stop_on_signals
 from rlctl.report.shadow_gate import Check, allows, gate_lines, load_gate, read_qos
-from rlctl.report.shadow_report import Report, WatchedTicks, gather_ticks, report_lines, report_of
+from rlctl.report.shadow_report import Report, WatchedTicks, alike, gather_ticks, report_lines, report_of
 from rlctl.report.shadow_watch import ShadowLog, Shadows, Watched, beside, read_watched, shadow_files
 from rlctl.serve.notify import notify
 
@@ -67,7 +67,6 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--keep", type=positive_int, default=16, metavar="N", help="rotated files; default: 16")
     parser.add_argument("--duration", type=positive, metavar="SECONDS", help="stop by itself after this time")
-    parser.add_argument("--json", action="store_true", help="a summary a minute as a JSON line on stdout")
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +115,7 @@ def _watch(args: argparse.Namespace) -> int:
         if tail is None:
             return 0
         leaving.callback(tail.close)
-        _follow(tail, shadows, record, _Summary(as_json=args.json), last, stop, ends)
+        _follow(tail, shadows, record, _Summary(), last, stop, ends)
     return 0
 
 
@@ -174,7 +173,6 @@ def _follow(
 class _Summary:
     """A line now and then."""
 
-    as_json: bool
     ticks: int = 0
     behind_seconds: float = 0.0
     same: Counter[str] = field(default_factory=Counter)
@@ -184,8 +182,9 @@ class _Summary:
     def add(self, watched: Watched) -> None:
         self.ticks += 1
         self.behind_seconds = max(time.time() - watched.wall_seconds, 0.0)
+        limits = limits_in(watched.header)
         for name, answer in watched.answers.items():
-            self.same[name] += answer.allowed == watched.applied
+            self.same[name] += limits is not None and alike(answer.allowed, watched.applied, limits)
             self.failed[name] += bool(answer.failed)
 
     def tell(self, shadows: Shadows, record: ShadowLog, tail: LogTail, *, last: bool = False) -> None:
@@ -194,18 +193,13 @@ class _Summary:
         if not (last or now >= self._due):
             return
         self._due = now + SUMMARY_SECONDS
-        names = [one.policy.name for one in shadows.shadows]
-        counts = {"damaged": tail.damaged, "unruled": shadows.unruled, "dropped": record.dropped}
-        if self.as_json:
-            answers = {name: {"equal": self.same[name], "failed": self.failed[name]} for name in names}
-            seen = {"ts": round(time.time(), 3), "ticks": self.ticks, "behind_seconds": round(self.behind_seconds, 3)}
-            print_json({**seen, **counts, "shadows": answers})
-        elif self.ticks or last:
+        if self.ticks or last:
             share = 100.0 / max(self.ticks, 1)
             of_each = [
-                f"{catalogue.label(name)} agrees in {share * self.same[name]:.1f} %, failed in {self.failed[name]}"
-                for name in names
+                f"{catalogue.label(name)} agrees in {share * same:.1f} %, failed in {self.failed[name]}"
+                for name, same in self.same.items()
             ]
+            counts = {"damaged": tail.damaged, "unruled": shadows.unruled, "dropped": record.dropped}
             problems = [f"{count} {what}" for what, count in counts.items() if count]
             told = [f"{self.ticks} ticks, {self.behind_seconds:.1f} s behind", *of_each, *problems]
             log.info("%s", "; ".join(told))
@@ -228,6 +222,8 @@ def _last_said(out: Path) -> Watched | None:
 def _report(args: argparse.Namespace) -> int:
     """Compare them with who acted, and ask the gate."""
     check_outputs(args)
+    if args.gate is None:
+        refuse_given(args, ("bench",), "is for the gate; add --gate")
     gate = load_gate(None if args.gate == "-" else Path(args.gate)) if args.gate else None
     found, source = _read(args)
     report = report_of(found, source)
@@ -247,10 +243,10 @@ def _read(args: argparse.Namespace) -> tuple[WatchedTicks, str]:
             raise ConfigError("--policy asks about the ticks of a LOG; name one")
     else:
         source = args.shadow or args.log
-        if args.shadow is None and args.log is not None and args.log.name.startswith(LOG_NAME):
-            source = beside(args.log)
-        if source is None:
-            raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE")
+        if source is None or (args.shadow and args.log):
+            raise ConfigError("name a LOG, or what `rlctl shadow watch` wrote with --shadow FILE: one of them")
+        if source.name.startswith(LOG_NAME):
+            source = beside(source)
     with Damages() as damaged, contextlib.closing(Shadows(asked)) as shadows:
         if asked:
             seen = map(shadows.see, read_log(log_files(source), damaged))

@@ -48,10 +48,9 @@ HEADER = (
 LEGEND = (
     "same: it would have got what was in force, to 1 % of BE's CPUs. refused: overridden by guards that go by\n"
     "readings alone; the others count from what was in force, which was not the shadow's. BE gain: points of BE's\n"
-    "CPUs (or of the link or disk in hand) that BE would have used more, each tick by itself: of a quota that held\n"
-    "it in proportion, else what it used; assumed: ticks in which BE was held and would have had more. The shield\n"
-    "let a shadow go one step beyond what was in force: a gain is counted low, a loss in full. Intervals are over\n"
-    "blocks of 5 min."
+    "CPUs, link or disk that BE would have used more, each tick by itself: of a quota that held it in proportion,\n"
+    "else what it used; assumed: ticks in which BE was held and would have had more. The shield let a shadow go one\n"
+    "step beyond what was in force: a gain is counted low, a loss in full. Intervals are over blocks of 5 min."
 )
 
 

@@ -223,11 +223,6 @@ class Answer:
     drift: str = ""
 
     @property
-    def overridden(self) -> bool:
-        """The shield would not have let it through as it was, whatever the service held BE to."""
-        return bool(self.guards) and self.proposed != self.allowed
-
-    @property
     def refused(self) -> bool:
         """A guard that goes by readings alone would not have let it through as it was."""
         # The other guards count from what is in force, which is the acting policy's work: a shadow that would give BE

@@ -294,7 +294,6 @@ complete -c rlctl -n '_shtab_rlctl_using shadow watch' -l out -xka "(__fish_comp
 complete -c rlctl -n '_shtab_rlctl_using shadow watch' -l rotate-bytes -x -d 'of --out; default: 16777216'
 complete -c rlctl -n '_shtab_rlctl_using shadow watch' -l keep -x -d 'rotated files; default: 16'
 complete -c rlctl -n '_shtab_rlctl_using shadow watch' -l duration -x -d 'stop by itself after this time'
-complete -c rlctl -n '_shtab_rlctl_using shadow watch' -l json -d 'a summary a minute as a JSON line on stdout'
 complete -c rlctl -n '_shtab_rlctl_using shadow watch; and test $_shtab_rlctl_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'the tick log'"'"'s newest file, or its directory'
 complete -c rlctl -n '_shtab_rlctl_using shadow; and test $_shtab_rlctl_npos -eq 0' -a report -d 'compare them with who acted; may one be promoted?'
 complete -c rlctl -n '_shtab_rlctl_using shadow report' -s h -l help -d 'show this help message and exit'

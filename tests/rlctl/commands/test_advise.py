@@ -350,7 +350,7 @@ def test_several_hosts_are_added_up(tmp_path, capsys):
         (tmp_path / name).mkdir()
         watch(tmp_path / name, "two-core-nginx", "frozen")
     logs = [str(tmp_path / name) for name in ("one", "two")]
-    assert main(["advise", *logs, "--policies", "weights", "--allowed", "100", "--workers", "1", "--json"]) == 0
+    assert main(["advise", *logs, "--policies", "weights", "--allowed", "99.9", "--workers", "1", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
     assert [one["log"] for one in plain["hosts"]] == logs
     days = [one["options"][0]["be_cpu_hours_a_day"] for one in plain["hosts"]]
@@ -440,7 +440,9 @@ def test_relative_bundle_is_none_that_nodes_have(capsys, monkeypatch):
         ([], 78, "name --lc and --be, a LOG"),
         (["nowhere"], 78, "nowhere"),
         (["--policies", "nobody"], 78, "nobody"),
-        (["--quantile", "100"], 78, "below 100"),
+        (["--quantile", "100"], 2, "below 100"),
+        (["--allowed", "250"], 2, "below 100"),
+        (["--html", "FILE", "--json", "FILE"], 78, "is what --html writes; name another file for --json"),
         (["--shield", "nothing"], 78, "nothing"),
         (["--html", "/proc/version/a.html"], 78, "is not a folder"),
         (["--workers", "2"], 78, "--workers is for several logs"),
@@ -449,7 +451,7 @@ def test_relative_bundle_is_none_that_nodes_have(capsys, monkeypatch):
 def test_a_mistake_is_one_line(tmp_path, capsys, words, code, said):
     if words and words[0].startswith("--"):
         watch(tmp_path, "two-core-nginx", "frozen")
-        words = [str(tmp_path), *words]
+        words = [str(tmp_path), *(word.replace("FILE", str(tmp_path / "file")) for word in words)]
     assert main(["advise", *words]) == code
     err = capsys.readouterr().err
     assert said in err

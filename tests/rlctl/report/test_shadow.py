@@ -97,7 +97,7 @@ def test_who_acts_during_pause_is_paused(recorded_run, watch, always):
     answers = [watched.answers["always"] for watched in said]
     assert all(watched.applied.frozen for watched in said)
     assert all(answer.allowed.frozen and "pause" not in answer.guards for answer in answers)
-    assert any(not answer.overridden for answer in answers)
+    assert any(not answer.guards for answer in answers)
 
 
 def test_shadow_knows_what_a_policy_would(recorded_run, always):
@@ -128,7 +128,7 @@ def test_window_of_failed_requests_is_missed(recorded_run, always):
     shadows.close()
 
 
-def test_what_be_used_is_of_the_link_in_hand(recorded_run, always):
+def test_be_used_is_of_link_in_hand(recorded_run, always):
     """A level of the link taken for CPUs would gain CPU time that BE never wanted, and promote whoever asks for it."""
     logged = decisions(recorded_run().go(2))[-1]
     linked = logged.tick.telemetry.but(rein="link", counters={USE[Rein.LINK]: Value(0.4)})
@@ -233,7 +233,7 @@ def test_bound_from_what_is_in_force_refuses_nobody(recorded_run, watch):
     run = recorded_run()
     (*_, watched) = watch(run.go(4), catalogue.build("greedy-shield"))
     answer = watched.answers["greedy-shield"]
-    assert (answer.guards, answer.overridden, answer.refused) == (("growth-rate",), True, False)
+    assert (answer.guards, answer.refused) == (("growth-rate",), False)
 
 
 def test_ticks_without_header_are_passed_over(recorded_run):

@@ -1,14 +1,18 @@
 """`rlctl shadow watch`: every tick of a log that really grows is said once, whatever happens to the log meanwhile."""
 
-import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from rlctl.cli import main
-from rlctl.report.shadow_watch import read_watched, shadow_files
+from rlctl.commands.shadow import _Summary
+from rlctl.envs.allocation import Allocation
+from rlctl.envs.log_lines import log_files
+from rlctl.log.reader import read_log
+from rlctl.report.shadow_watch import Shadows, read_watched, shadow_files
 from tests.waiting import PATIENCE_SECONDS, until
 
 
@@ -38,21 +42,27 @@ def watcher():
         process.communicate()
 
 
+def watching(process):
+    """It has looked at the log's end, and begins there."""
+    assert any("watching with" in line for line in iter(process.stderr.readline, ""))
+
+
 def stopped(process):
+    """What it said on stderr until then."""
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
-    return out, err
+    return err
 
 
 @pytest.mark.slow
 def test_growing_log_is_followed_throughout(recorded_run, watcher, tmp_path):
     folder = tmp_path / "log"
     folder.mkdir()
-    process = watcher(folder, "--policy", "feedforward", "--policy", "hipster", "--rotate-bytes", "20000", "--json")
+    process = watcher(folder, "--policy", "feedforward", "--policy", "hipster", "--rotate-bytes", "20000")
     run = recorded_run(rotate_bytes=30_000)
     run.go(1)
-    assert json.loads(process.stdout.readline())["ticks"] == 0, "it has looked at the log's end, and begins there"
+    watching(process)
     for _ in range(6):  # through rotations
         before = len(said(folder))
         run.go(8)
@@ -63,8 +73,8 @@ def test_growing_log_is_followed_throughout(recorded_run, watcher, tmp_path):
     other = recorded_run(rotate_bytes=30_000)  # the service is started again
     other.go(9)
     until(lambda: said(folder)[-1][1] == 8, process)
-    first, _ = stopped(process)
-    second = watcher(folder, "--policy", "feedforward,hipster", "--json")
+    summary = stopped(process).splitlines()[-1]
+    second = watcher(folder, "--policy", "feedforward,hipster")
     other.go(7)  # while nobody looked, or just began to
     until(lambda: said(folder)[-1][1] == 15, second)
     stopped(second)
@@ -75,10 +85,21 @@ def test_growing_log_is_followed_throughout(recorded_run, watcher, tmp_path):
     assert begun == list(range(begun[0], 49))
     assert begun[0] <= 1, "nothing before the first look is said, and nothing after it is left out"
     assert restarted == list(range(16))
-    told = json.loads(first.splitlines()[-1])
-    assert told["damaged"] == 1
-    assert told["shadows"].keys() == {"feedforward", "hipster"}
+    for said_last in ("1 damaged", "feedforward agrees in ", "hipster agrees in "):
+        assert said_last in summary
     assert len(shadow_files(folder)) > 1
+
+
+def test_summary_agrees_as_the_report_does(recorded_run, always):
+    """To 1 % of BE's CPUs: a policy that computes never has the very quota of another."""
+    (logged,) = read_log(log_files(recorded_run().go(1)), refuse)
+    shadows, summary = Shadows([always(lambda observation: observation.current)]), _Summary()
+    watched = shadows.see(logged)
+    shadows.close()
+    for quota_cpus in (1.0, 1.01, 1.5):
+        answer = replace(watched.answers["always"], allowed=Allocation(quota_cpus, 2))
+        summary.add(replace(watched, applied=Allocation(1.0, 2), answers={"always": answer}))
+    assert (summary.ticks, summary.same["always"]) == (3, 2)
 
 
 def test_duration_ends_it_earlier_ticks_warm_up(recorded_run, tmp_path, capsys):
@@ -90,8 +111,8 @@ def test_duration_ends_it_earlier_ticks_warm_up(recorded_run, tmp_path, capsys):
 
 def test_second_writer_of_a_file_is_refused(recorded_run, watcher, capsys):
     folder = recorded_run().go(3)
-    first = watcher(folder, "--policy", "frozen", "--json")
-    first.stdout.readline()
+    first = watcher(folder, "--policy", "frozen")
+    watching(first)
     assert main(["shadow", "watch", str(folder), "--policy", "none", "--duration", "0.05"]) == 75
     assert "another process writes it; name another" in capsys.readouterr().err
     stopped(first)
