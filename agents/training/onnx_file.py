@@ -7,7 +7,6 @@ from typing import Any
 
 from rlctl import __version__
 from rlctl.agents.served.network import Network
-from rlctl.envs.errors import BundleError
 from rlctl.envs.whole_file import whole
 
 OPSET, IR_VERSION = 17, 8
@@ -17,12 +16,10 @@ _OPERATORS = {"tanh": "Tanh", "relu": "Relu", "leaky_relu": "LeakyRelu", "elu": 
 
 
 def write_onnx(network: Network, file: Path) -> None:
-    """Write the network, `observation` (n, size) to `logits` (n, moves), float32; BundleError without onnx."""
-    try:
-        import onnx
-        from onnx import TensorProto, helper, numpy_helper
-    except ImportError as error:
-        raise BundleError("--onnx needs the package onnx: pip install 'rlctl[train]'") from error
+    """Write the network, `observation` (n, size) to `logits` (n, moves), float32."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
     nodes: list[Any] = []
     weights: list[Any] = []
     last, read = len(network.weights) - 1, "observation"

@@ -40,6 +40,7 @@ QUOTAS = (0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 WINDOWS = 6
 OVERHEAD_SECONDS = 2.0  # per cell, until the queue of the last one is empty
 SEEN_LOAD, SEEN_WINDOWS = 0.5, 10
+LEAST_LOAD = 0.005  # less is none once it is rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ class Sweep:
     rein: Rein = Rein.CPU
 
     def __post_init__(self) -> None:
-        if not self.loads or not all(0.0 < load <= MOST_RATIO for load in self.loads):
-            raise ConfigError("--loads are shares of the LC's maximum load, such as 0.2,0.5,0.8")
+        if not self.loads or not all(LEAST_LOAD <= load <= MOST_RATIO for load in self.loads):
+            raise ConfigError(
+                f"--loads are shares of the LC's maximum load, {LEAST_LOAD} at least, such as 0.2,0.5,0.8"
+            )
         if not all(0.0 < quota <= 1.0 for quota in self.quotas):
             raise ConfigError("--quotas are shares of BE's CPUs, above 0 and up to 1, such as 0.1,0.5,1")
         if self.windows < 2:

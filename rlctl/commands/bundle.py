@@ -86,14 +86,22 @@ def _add_sign_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace) -> int:
     """Write the bundle of a model; it is verified before it is written."""
+    from rlctl.agents.served.bundle import CARD, SIGNATURE, WEIGHTS, load
+    from rlctl.commands.outputs import check_outputs
     from rlctl.envs.errors import ConfigError, require_installed
     from rlctl.envs.observation import LAGS
 
     if unknown := set(args.lags or ()) - set(LAGS):
         raise ConfigError(f"--lags: no bundle has lag {max(unknown)}; choose among {','.join(map(str, LAGS))}")
     _check_free(args)
-    require_installed("an export", "train", "torch", "stable_baselines3", "sb3_contrib")
-    from rlctl.agents.served.bundle import load
+    onnx = args.onnx
+    if onnx and (onnx.name in (CARD, WEIGHTS, SIGNATURE) or onnx.resolve() == args.out.resolve()):
+        raise ConfigError("is a name of the bundle's; take another for --onnx", onnx)
+    check_outputs(args)
+    if onnx and onnx.exists() and not args.force:
+        raise ConfigError("is there already; give --force to replace it", onnx)
+    libraries = ("torch", "stable_baselines3", "sb3_contrib", *(("onnx",) if onnx else ()))
+    require_installed("an export", "train", *libraries)
     from rlctl.agents.training.export import export
     from rlctl.agents.training.onnx_file import write_onnx
     from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded
@@ -102,8 +110,8 @@ def run_export(args: argparse.Namespace) -> int:
     parts = parts_of(model, args.model, args.lags or lags_of(args.model, model))
     observations = recorded(parts.lags)
     card = export(model, args.out, name=_name(args), card=parts, observations=observations)
-    if args.onnx:
-        write_onnx(load(args.out).network, args.onnx)
+    if onnx:
+        write_onnx(load(args.out).network, onnx)
     print(
         f"{args.out}: {card.name}, {card.algorithm}, weights.npz {card.policy_sha256[:12]}; "
         f"it moves as the model does on {len(observations)} observations"

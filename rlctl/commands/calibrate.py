@@ -136,7 +136,7 @@ def _plan(args: argparse.Namespace) -> Sweep:
     if args.out is None or args.out.suffix not in {".yaml", ".yml"}:
         raise ConfigError("--config needs --out PROFILE, a .yaml file; the sweep is written beside it as .csv")
     folder = args.out.resolve().parent
-    if not os.access(folder, os.W_OK):
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
         raise ConfigError(f"{folder}: is not a folder that may be written; name another --out")
     if args.out.resolve() == Path(args.config).resolve():
         raise ConfigError("--out is the file of --config: name another for the profile", args.out)

@@ -140,13 +140,13 @@ def add_init_arguments(parser: argparse.ArgumentParser) -> None:
 def write_file(args: argparse.Namespace) -> int:
     """`rlctl init`: find both, and write or print the file."""
     found = TwoNames.find(args.lc, args.be, args.target)
-    text, _ = found.file, found.config
+    check_overlap(found.config)
     if args.out is None:
-        print(text, end="")
+        print(found.file, end="")
         return 0
     try:
         with args.out.open("x") as file:
-            file.write(text)
+            file.write(found.file)
     except FileExistsError as error:
         raise ConfigError("is there already; name another file, or remove it", args.out) from error
     print(f"{args.out}: written; try `rlctl serve --config {args.out} --dry-run`")

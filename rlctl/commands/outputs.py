@@ -82,15 +82,16 @@ def check_outputs(args: argparse.Namespace) -> None:
     """Check that what is asked for can be written; folders are made, but not for a dry run.
 
     Args:
-        args: Arguments of a command: `json`, and `report`, `html` and `dry_run` where it has them.
+        args: Arguments of a command: `json`, `report`, `html`, `onnx` and `dry_run` where it has them.
     """
     report, make = getattr(args, "report", None), not getattr(args, "dry_run", False)
     if report:
         require_installed("--report", "cli", "matplotlib")
         _check_folder(Path(report), "--report folder", make=make)
     taken = {(Path(report) / "result.json").resolve(): "--report"} if report else {}
-    for option, given in (("--html", getattr(args, "html", None)), ("--json", args.json)):
-        if given not in (None, "-"):
+    for name in ("html", "json", "onnx"):
+        if (given := getattr(args, name, None)) not in (None, "-"):
+            option = f"--{name}"
             file = Path(given)
             if (writer := taken.setdefault(file.resolve(), option)) != option:
                 raise ConfigError(f"is what {writer} writes; name another file for {option}", file)

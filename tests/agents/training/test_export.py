@@ -185,6 +185,18 @@ def test_the_onnx_file_answers_as_the_bundle(tmp_path, observations):
     assert np.allclose(answers, bundle.load(tmp_path / "mine").logits(observations), atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("onnx", "said"),
+    [("mine/card.json", "of the bundle"), ("mine", "of the bundle"), ("", "a folder"), ("a", "--force")],
+)
+def test_onnx_file_that_cannot_be_costs_no_bundle(onnx, said, tmp_path, capsys):
+    (tmp_path / "a").touch()
+    out = tmp_path / "mine"
+    assert main(["export", "model.zip", "--out", str(out), "--onnx", str(tmp_path / onnx)]) == 78
+    assert said in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_model_of_a_run_keeps_its_history(tmp_path):
     run = tmp_path / "run"
     recipe = load_recipe("ppo").model_copy(update={"lags": (0,)})

@@ -128,12 +128,18 @@ def test_what_is_missing_is_said(arguments: list[str], words: str, capsys: pytes
     assert words in capsys.readouterr().err
 
 
-def test_init_overwrites_no_file(
+def test_init_overwrites_nothing_and_refuses_an_overlap(
     host: FakeHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find: Callable[..., TwoNames] = TwoNames.find
     monkeypatch.setattr(TwoNames, "find", lambda *names: find(*names, host.layout, host.proc))
+    monkeypatch.setattr(Layout, "detect", lambda: host.layout)
     typed = ["init", "--lc", "nginx.service", "--be", "batch.slice", "--target", "10ms", "--out", str(tmp_path / "x")]
     assert main(typed) == 0
     assert main(typed) == 78
     assert "name another file" in capsys.readouterr().err
+    typed[2], typed[-1] = "/batch.slice/one", str(tmp_path / "y")
+    host.process(19, "one", "/batch.slice/one")
+    assert main(typed) == 78
+    assert "batch.slice/one overlap: what limits one limits both" in capsys.readouterr().err
+    assert not (tmp_path / "y").exists()
