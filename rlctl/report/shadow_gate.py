@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.intervals import mean_interval
-from rlctl.bench.rounds import LiveRounds
 from rlctl.envs.errors import ConfigError, printable, reading
 from rlctl.envs.yaml_edge import Strict, configs_folder, load_model
 from rlctl.report.shadow_report import Report
@@ -106,6 +105,8 @@ def read_qos(path: Path) -> Qos:
 
 def _runs(told: Mapping[str, Any]) -> Sequence[Mapping[str, float]]:
     if told["plant"] == "host":
+        from rlctl.bench.rounds import LiveRounds  # `rlctl shadow watch` does without
+
         runs = [one.qos_percent for one in LiveRounds.model_validate(told).rounds if not one.is_marked]
     else:
         by_name = {name: row["per_seed"]["qos_guarantee_percent"] for name, row in told["managers"].items()}
@@ -123,7 +124,6 @@ def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tup
     """
     one, load = report.shadows[name], gate.load
     share, drift, gain = "% of the ticks", one.drift_percent, one.be_gain
-    bands = [band for band in report.load_bands if band.from_percent < load.to_percent]
     checks = [
         _least("watched", report.hours, gate.least_hours, "h"),
         *(
@@ -133,8 +133,8 @@ def allows(gate: Gate, report: Report, name: str, qos: Qos | None = None) -> tup
                 load.least_minutes_per_band,
                 "min",
             )
-            for band in bands
-            if band.to_percent > load.from_percent
+            for band in report.load_bands
+            if band.from_percent < load.to_percent and band.to_percent > load.from_percent
         ),
         _most("errors and late answers", one.error_percent, gate.most_error_percent, share),
         _most("refused by the shield, upper bound", one.refused_percent.ci95[1], gate.most_override_percent, share),
