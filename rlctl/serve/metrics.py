@@ -140,6 +140,7 @@ class Metrics(Collector):
         self._tick, self._read = _Histogram(TICK_BUCKETS), _Histogram(TICK_BUCKETS)
         self._decision = _Histogram(DECISION_BUCKETS)
         self._last: tuple[Tick, float] | None = None
+        self._begun, self._begun_seconds = time.time(), clock()
         # Whether there have been applications.
         self._divided = False
 
@@ -184,7 +185,11 @@ class Metrics(Collector):
         yield _info("rlctl_build", "The version that runs.", version=__version__)
         name, digest = self._shield
         yield _info("rlctl_policy", "Who is meant to decide.", policy=self._policy, shield=name, shield_digest=digest)
+        yield _gauge("rlctl_start_time_seconds", "Unix time at which the controller began.", self._begun)
         yield _gauge("rlctl_tick_period_seconds", "Control period.", self._tick_seconds)
+        age = self._clock() - (self._last[1] if self._last else self._begun_seconds)
+        text = "Time since the last completed tick; before the first one, since the start."
+        yield _gauge("rlctl_last_tick_age_seconds", text, age)
         yield from self._growing()
         yield self._tick.family("rlctl_tick_duration_seconds", "Time for a whole tick.")
         yield self._read.family("rlctl_read_duration_seconds", "Time to read the sensors.")
@@ -197,7 +202,6 @@ class Metrics(Collector):
             active.add_metric([sign], float(sign in self._service.heeded()))
         yield active
         if self._last is not None:
-            yield _gauge("rlctl_last_tick_age_seconds", "Time since the last completed tick.", self.age_seconds())
             yield _gauge(
                 "rlctl_be_starved", "1 while BE has had too little for too long.", float(self._service.starved())
             )

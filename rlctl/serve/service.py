@@ -233,7 +233,7 @@ class Service:
         )  # fmt: skip
         described = controller.runner.policy.name, (shield.profile.name, shield.digest)
         self._metrics = Metrics(*described, plant.limits, plant.tick_seconds, figures)
-        # /healthz allows three missed ticks: kubelet then restarts a loop that hangs.
+        # /healthz allows three missed ticks.
         server = MetricsServer(self._metrics, section, fresh_seconds=3.0 * plant.tick_seconds + 1.0)
         opened.callback(server.close)
         controller.recorder = Tee(self._metrics, controller.recorder)

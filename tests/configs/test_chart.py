@@ -20,7 +20,7 @@ import yaml
 
 import rlctl
 from rlctl.cli import _parser
-from rlctl.config.sections import LimitsSection
+from rlctl.config.sections import LimitsSection, MetricsSection
 from rlctl.config.serve import ServeConfig
 from rlctl.envs.host.cgroup.layout import CgroupController, Layout, Mount
 from rlctl.envs.host.discovery import discover
@@ -179,9 +179,19 @@ def test_a_file_is_what_the_pod_reads(render):
         assert str(file.parent) == mounts["metrics"]
     secret = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "metrics")
     assert stat.S_IMODE(secret["defaultMode"]) & 0o007 == 0  # or the token is refused
+    assert secret["optional"] is False
     other = render(config=CONFIG | {"tick_seconds": 2})
     annotations = [one["DaemonSet"]["spec"]["template"]["metadata"]["annotations"] for one in (objects, other)]
     assert annotations[0] != annotations[1], "another file starts the pods anew"
+
+
+@pytest.mark.parametrize("asked", [{"listen": "127.0.0.1:9000"}, {"bearer_token_file": "/etc/rlctl/metrics/token"}])
+def test_metrics_on_loopback_need_no_certificates(render, asked):
+    pod, container = pod_of(render(config=CONFIG | {"metrics": asked, "log": {"directory": "/var/log/rlctl/one"}}))
+    assert container["ports"][0]["containerPort"] == MetricsSection(**asked).address[1]
+    secret = next(volume["secret"] for volume in pod["volumes"] if volume["name"] == "metrics")
+    assert secret["optional"] is ("listen" in asked), "or the pod waits for a secret that nobody needs"
+    assert "find /var/log/rlctl/one/ticks.jsonl" in container["readinessProbe"]["exec"]["command"][2]
 
 
 def test_hand_off_may_do_its_calls(render):

@@ -150,7 +150,7 @@ tests:
         values: '1x20 7x60'
       - {{series: 'rlctl_error_budget_remaining_ratio{{instance="b", job="rlctl", lc="web"}}', values: '.1x20 0x60'}}
       - {{series: 'rlctl_log_records_dropped_total{{instance="a", job="rlctl"}}', values: '0x20 1+1x60'}}
-      - {{series: 'rlctl_ticks_total{{instance="d", job="rlctl", slo="met"}}', values: '0+15x3 0+15x3 0+15x3 0+15x3'}}
+      - {{series: 'rlctl_start_time_seconds{{instance="d", job="rlctl"}}', values: '1x3 60x3 120x3 180x3'}}
     alert_rule_test:
 {alerts}
 """

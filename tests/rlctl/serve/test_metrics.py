@@ -4,6 +4,7 @@ import math
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import replace
 
 import pytest
@@ -100,12 +101,15 @@ def test_missing_has_neither_sample_nor_zero(metrics):
     assert "rlctl_tail_latency_seconds" not in seen, "nobody measured one"
 
 
-def test_before_first_tick_counters_are_zero(metrics):
+def test_before_first_tick_counters_are_zero(metrics, clock):
+    clock.now += 30.0
     seen = samples(metrics)
+    assert seen["rlctl_last_tick_age_seconds"] == 30.0, "an alert sees a first tick that hangs"
+    assert seen["rlctl_start_time_seconds"] == pytest.approx(time.time(), abs=600.0)
     assert seen["rlctl_write_errors_total"] == 0
     assert seen["rlctl_acting_policy_ticks_total{policy=ppo}"] == 0
     assert seen["rlctl_tick_duration_seconds_count"] == 0
-    assert not [name for name in seen if "be_" in name or "slack" in name or "age" in name]
+    assert not [name for name in seen if "be_" in name or "slack" in name or "reading_age" in name]
     assert metrics.age_seconds() == math.inf
 
 
