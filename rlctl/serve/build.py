@@ -20,7 +20,7 @@ from rlctl.envs.host.cgroup.emergency import EmergencyPlan
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, whereabouts
-from rlctl.envs.host.cgroup.knobs import Knobs, kind_of
+from rlctl.envs.host.cgroup.knobs import Knobs, is_made_class, kind_of
 from rlctl.envs.host.cgroup.layout import Layout
 from rlctl.envs.host.cgroup.locks import Claims
 from rlctl.envs.host.cgroup.members import RESTRICTING
@@ -174,8 +174,9 @@ class _Originals:
         """Put back what a crashed predecessor restricted and this configuration leaves alone, and its interfaces.
 
         Of a group that is BE's, or selected to be, or below or above one: weights, memory and disks, which this run may
-        never write. Its quota, CPUs and freezer hold BE until the first tick. The journal keeps the originals: should
-        this start fail, the predecessor's watchdog holds its groups as before.
+        never write; and the classes of cache and bandwidth where this run has none. Quota, CPUs and freezer hold BE
+        until the first tick. The journal keeps the originals: should this start fail, the predecessor's watchdog holds
+        its groups as before.
         """
         selects, at = found.be_selects(), set(map(_place, self.journal.entries))
         free = {one for one in at if _is_free(whereabouts(kernel, *one), found, selects)}
@@ -184,6 +185,7 @@ class _Originals:
             for entry in self.journal.entries
             if is_interface(entry.path)  # BE is at the least now, and whoever holds its packets sets up anew
             or (entry.path.name not in _NO_RESTRICTIONS and (_place(entry) in free or _is_left(entry.path)))
+            or (is_made_class(entry.path) and found.config.resources.resctrl is None)
         ]
         if not entries:
             return

@@ -55,7 +55,7 @@ class Classes:
         self.full = self._schemata(self.root)
 
     def make(self) -> None:
-        """Make both classes, as free as the default one, and journal them; a predecessor's are taken over.
+        """Make both classes, with all there is, and journal them; a predecessor's are taken over, without its shares.
 
         Raises:
             PermissionMissing: Not root.
@@ -75,6 +75,7 @@ class Classes:
                     raise refusal(error, folder, "make it", group=True) from error
             claim(self._knobs, folder / "schemata")  # before its original is ours: restore removes what has one
             self._knobs.remember([folder / "schemata"])
+            self._give_all(folder)
 
     def divide(
         self,
@@ -99,6 +100,14 @@ class Classes:
         for name, wanted in ((LC_CLASS, lc), (BE_CLASS, be)):
             if text := str(wanted):
                 self._knobs.write(self.root / name / "schemata", text)
+
+    def _give_all(self, folder: Path) -> None:
+        """Give a class what it had when it was made."""
+        made = Schemata.parse(self._knobs.original(folder / "schemata") or "")
+        if not self._schemata(folder).includes(made):
+            step = self._step() if made.bandwidth else 1
+            bandwidth = {at: most // step * step for at, most in made.bandwidth.items()}
+            self._knobs.write(folder / "schemata", str(Schemata(made.caches, bandwidth)))
 
     def gather(self, lc: Iterable[int], be: Iterable[int]) -> int:
         """Move threads into their class; how many were not in it. One that has ended meanwhile is passed over."""
@@ -137,15 +146,20 @@ class Classes:
             return {}
         if not self.full.bandwidth:
             raise CgroupError(f"{self.root}: this processor divides no memory bandwidth (mba)")
-        least, step = self._info("MB", "min_bandwidth"), max(self._info("MB", "bandwidth_gran"), 1)
+        least, step = self._info("MB", "min_bandwidth"), self._step()
         absolute = self._mbps or least == 0
         if absolute and mbps is not None:
-            return dict.fromkeys(self.full.bandwidth, max(round(mbps if self._mbps else mbps / _AMD_MEGABYTES), 1))
+            steps = int(mbps / (1.0 if self._mbps else _AMD_MEGABYTES)) // step
+            return dict.fromkeys(self.full.bandwidth, max(steps, 1) * step)
         if not absolute and percent is not None:
             steps = -(-max(percent - least, 0.0) // step)  # the kernel rounds up, and would read back otherwise
             return dict.fromkeys(self.full.bandwidth, min(least + int(steps) * step, 100))
         unit, other = ("MB/s", "percent") if absolute else ("percent", "MB/s (mount it with -o mba_MBps)")
         raise CgroupError(f"{self.root} takes BE's bandwidth in {unit} here, not in {other}")
+
+    def _step(self) -> int:
+        """What bandwidth is a multiple of: kernels before 6.13 round up MB/s too, the most of all to next to none."""
+        return max(self._info("MB", "bandwidth_gran"), 1)
 
     def _rest(self, name: str, be_mask: int) -> int:
         """The LC's ways: all below BE's, or all where BE has them all."""

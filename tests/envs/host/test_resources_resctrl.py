@@ -143,13 +143,13 @@ def schemata(kernel: Resctrl, name: str) -> dict[str, str]:
         ),
         (
             "mbps",
-            (0.5, None, 5000.0),
-            {"L3": "0=7c0;1=7c0", "MB": "0=5000;1=5000"},
+            (0.5, None, 5008.0),
+            {"L3": "0=7c0;1=7c0", "MB": "0=5000;1=5000"},  # in steps of ten, which older kernels would round up to
             {"L3": "0=3f;1=3f", "MB": "0=4294967295;1=4294967295"},
         ),
         (
             "epyc",
-            (0.01, None, 8000.0),
+            (0.01, None, 8120.0),
             {"L3": "0=8000;1=8000", "MB": "0=64;1=64"},  # eighths of a GB/s
             {"L3": "0=7fff;1=7fff", "MB": "0=2048;1=2048"},
         ),
@@ -188,16 +188,22 @@ def test_classes_without_shares_count_and_are_removed(tmp_path: Path) -> None:
     assert not (kernel.root / BE_CLASS).exists()
 
 
-def test_a_predecessors_classes_are_taken_over(tmp_path: Path) -> None:
-    kernel = Resctrl(tmp_path, "xeon")
+@pytest.mark.parametrize("tree", ["xeon", "mbps"])
+def test_a_predecessors_classes_are_taken_over(tmp_path: Path, tree: str) -> None:
+    """Without its shares: where `be_cache_ratio` was taken out after a crash the LC kept half of the cache."""
+    kernel = Resctrl(tmp_path, tree)
     first, journal = classes_on(kernel, tmp_path / "state")
     first.make()
-    first.divide(0.5)
+    before = schemata(kernel, BE_CLASS)
+    first.divide(0.5, *((50.0,) if tree == "xeon" else (None, 500.0)))
     journal.close()
     second, journal = classes_on(kernel, tmp_path / "state")
     second.make()
+    after = schemata(kernel, BE_CLASS)
+    assert after["L3"] == schemata(kernel, LC_CLASS)["L3"] == before["L3"]
+    assert after["MB"] == {"xeon": before["MB"], "mbps": "0=4294967290;1=4294967290"}[tree], "no kernel rounds it up"
     second.divide(0.2)
-    assert schemata(kernel, BE_CLASS)["L3"] == "0=f0000;1=f0000"
+    assert schemata(kernel, BE_CLASS)["L3"] == {"xeon": "0=f0000;1=f0000", "mbps": "0=600;1=600"}[tree]
     assert len(journal.entries) == 2
     journal.close()
 
@@ -256,7 +262,8 @@ def test_ended_task_is_passed_over(tmp_path: Path) -> None:
         error = errno.ESRCH
 
         def write(self, path: Path, text: str) -> None:
-            raise OSError(self.error, os.strerror(self.error))
+            if path.name == "tasks":
+                raise OSError(self.error, os.strerror(self.error))
 
     kernel = Refusing(tmp_path, "xeon")
     classes, journal = classes_on(kernel, tmp_path / "state")

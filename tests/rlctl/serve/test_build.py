@@ -302,12 +302,18 @@ def test_nothing_of_be_nor_lc_protection_is_freed(serve_yaml, tmp_path):
         groups = {name: restricted(layout, knobs, name) for name in ("web", "jobs", "jobs/1", "jobs/1/app", "jobs/2")}
         low = groups["web"].paths[CgroupController.MEMORY] / "memory.low"
         knobs.write(low, "4096")
+        schemata = tmp_path / "resctrl/rlctl-lc/schemata"
+        schemata.parent.mkdir(parents=True)
+        for file, text in ((schemata, "L3:0=ff\n"), (schemata.with_name(".identity"), "99")):
+            file.write_text(text)
+        knobs.remember([schemata])
         found = Workloads.find(load_config(serve_yaml("path: /batch", 'path: "/jobs/*"')), layout, knobs, make=False)
         ((workload, be),) = found.each_be
         originals.free_others(replace(found, each_be=[(workload, be[:1])]), kernel)  # the second one was not seen
     assert [one.name for one in be] == ["jobs/1", "jobs/2"]
     assert [name for name, group in groups.items() if not group.freezer.is_ordered()] == ["web"]
     assert low.read_text() == "4096\n"
+    assert not schemata.exists(), "the LC once kept half of the cache where `resources.resctrl` was taken out"
 
 
 def test_writes_beside_forced_restore_are_put_back(tmp_path, monkeypatch, caplog):
