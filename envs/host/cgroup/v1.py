@@ -44,6 +44,8 @@ class CpuV1(CpuDriver):
         super().__init__(knobs, group, mount)
         self._period = group / "cpu.cfs_period_us"
         self.quota_files += (self._period,)
+        # By group below: what it would have without us, and what `fit` gave it.
+        self._fitted: dict[Path, tuple[Quota, Quota]] = {}
 
     def set_quota(self, quota: Quota) -> None:
         """Write the group's own quota. Raises CgroupRejected where an ancestor has less, or a child more."""
@@ -83,13 +85,21 @@ class CpuV1(CpuDriver):
             self._lower_below(quota)
             self.set_quota(quota)
         # Those that we lowered before may have more again.
-        for group in self._knobs.groups_changed_below(self._quota):
-            child = self.of_group(group)
-            with contextlib.suppress(CgroupGone):
-                original = child.originally()
-                fitting = original if original.cpus <= quota.cpus or original.quota_us is None else quota
-                if not child.quota_or_none().same(fitting):
-                    child.set_quota(fitting)
+        changed = self._knobs.groups_changed_below(self._quota)
+        for group in changed:
+            self._fit_below(self.of_group(group), quota)
+        self._fitted = {group: one for group, one in self._fitted.items() if group in changed}
+
+    def _fit_below(self, child: CpuV1, quota: Quota) -> None:
+        """Give a descendant its original or what somebody has set since, such as its share, or this where it is less."""
+        with contextlib.suppress(CgroupGone):
+            now = child.quota_or_none()
+            own, ours = self._fitted.get(child.group) or (child.originally(), now)
+            own = own if now.same(ours) else now
+            fitting = own if own.cpus <= quota.cpus or own.quota_us is None else quota
+            if not now.same(fitting):
+                child.set_quota(fitting)
+            self._fitted[child.group] = own, fitting
 
     def _lower_below(self, quota: Quota) -> None:
         """Lower the quotas of descendants that are above this one, children before their parents."""
@@ -97,8 +107,7 @@ class CpuV1(CpuDriver):
         high = [child for child in below if quota.cpus < child.quota_or_none().cpus < UNLIMITED]
         self._knobs.remember((file for child in high for file in child.quota_files), skip_gone=True)
         for child in reversed(high):
-            with contextlib.suppress(CgroupGone):
-                child.set_quota(quota)
+            self._fit_below(child, quota)
 
     def _ways(self, after: Quota) -> tuple[Quota, list[list[_Write]]]:
         """The quota now, and the orders of writes that lead to another one, to be tried in turn."""

@@ -132,6 +132,19 @@ def test_what_the_owner_set_is_kept(scene):
     assert scene.group("box").freezer.is_ordered()
 
 
+def test_no_change_of_the_budget_lifts_a_share(scene, monkeypatch):
+    """Each one of BE's quota in v1 once lifted that of every application, until it was written anew."""
+    scene.come("first")
+    scene.tick(1.0)
+    write, written = scene.kernel.write, []
+    monkeypatch.setattr(scene.kernel, "write", lambda *one: written.append(one) or write(*one))
+    for budget in (1.5, 0.4, 1.2):
+        scene.tick(budget)
+        assert scene.quota("first") == pytest.approx(budget)
+    quotas = [text for path, text in written if "first" in path.parent.name and "cfs_quota" in path.name]
+    assert "-1" not in quotas
+
+
 def test_deferred_without_a_freezer_hardly_runs(scene):
     """Once it ran beside those that were placed, without a quota, on a v1 host without that hierarchy."""
     scene.come("first")
