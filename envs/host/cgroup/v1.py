@@ -91,7 +91,7 @@ class CpuV1(CpuDriver):
         self._fitted = {group: one for group, one in self._fitted.items() if group in changed}
 
     def _fit_below(self, child: CpuV1, quota: Quota) -> None:
-        """Give a descendant its original or what somebody has set since, such as its share, or this where it is less."""
+        """Give a descendant its original, or what somebody has set since, such as its share; this where it is less."""
         with contextlib.suppress(CgroupGone):
             now = child.quota_or_none()
             own, ours = self._fitted.get(child.group) or (child.originally(), now)

@@ -75,16 +75,22 @@ def _raise_above(knobs: Knobs, file: Path, wanted_bytes: int, root: Path) -> Non
     needed: list[tuple[Path, int]] = []
     line = [file.parent, *(group for group in file.parent.parents if root in group.parents)]  # the root needs none
     for child, group in itertools.pairwise(line):
-        now_bytes = _bytes(knobs.read(group / file.name), group / file.name)
-        claimed_bytes = 0
+        above = group / file.name
+        now_bytes, original = _bytes(knobs.read(above), above), knobs.original(above)
+        before_bytes = now_bytes if original is None else _bytes(original, above)
+        ours_bytes = theirs_bytes = 0
         for path in (one / file.name for one in knobs.children(group) if one != child):
             with contextlib.suppress(CgroupGone):  # it has ended meanwhile
-                claimed_bytes += _bytes(knobs.read(path), path) if path.exists() else 0
-        wanted_bytes = min(max(wanted_bytes + min(claimed_bytes, now_bytes), now_bytes), _MAX_BYTES)
-        if (
-            wanted_bytes > now_bytes or knobs.original(group / file.name) is not None
-        ):  # raised before a crash: ours still
-            needed.append((group / file.name, wanted_bytes))
+                claimed_bytes = _bytes(knobs.read(path), path) if path.exists() else 0
+                if knobs.original(path) is None:
+                    theirs_bytes += claimed_bytes
+                else:
+                    ours_bytes += claimed_bytes
+        # Others' share of what it had before us, which a restart of the LC must not count again.
+        wanted_bytes += ours_bytes + min(theirs_bytes, before_bytes)
+        wanted_bytes = min(max(wanted_bytes, now_bytes), _MAX_BYTES)
+        if wanted_bytes > now_bytes or original is not None:  # raised before a crash: ours still
+            needed.append((above, wanted_bytes))
     for path, _ in reversed(needed):  # the outermost first, which others share: what is refused claims nothing
         claim(knobs, path)
     for path, least_bytes in reversed(needed):

@@ -145,6 +145,24 @@ def test_parent_that_protects_more_already_is_left_alone(fake: Bench) -> None:
         assert (folder.parent / "memory.low").read_text() == "max\n"
 
 
+def test_restarted_lc_raises_its_parent_once(fake: Bench) -> None:
+    """Where others below it claim more than it has, each restart of the LC once added a share of theirs."""
+    mount = fake.layout.mounts[CgroupController.MEMORY]
+    if mount.version == 1:
+        return
+    with own_group(fake, mount) as folder, contextlib.ExitStack() as leaving:
+        fake.kernel.make_group(others := folder.parent / "others")
+        leaving.callback(fake.kernel.remove_group, others)
+        (others / "memory.low").write_text(f"{8 * MIB}\n")
+        (folder.parent / "memory.low").write_text(f"{MIB}\n")
+        for _ in range(3):
+            knobs = fake.knobs()
+            set_memory(group_at(fake, folder, knobs), knobs, "low", 2 * MIB)
+            assert (folder.parent / "memory.low").read_text() == f"{3 * MIB}\n"
+            fake.kernel.remove_group(folder)
+            fake.kernel.make_group(folder)
+
+
 def test_group_another_rlctl_raised_is_left(fake: Bench) -> None:
     """Whichever of the two ended first would take the other's LC its protection."""
     mount = fake.layout.mounts[CgroupController.MEMORY]
