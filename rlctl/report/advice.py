@@ -28,7 +28,7 @@ from rlctl.envs.reins import Rein, on_cpus
 from rlctl.envs.sim.identify import HostRecord, identify_hosts, spread
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
-from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Telemetry, number_or_nan, offered_rps
+from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Missing, Telemetry, Why, number_or_nan, offered_rps
 from rlctl.envs.workload import Weight
 from rlctl.log.reader import LoggedLoad, LoggedTick, limits_in, profile_in, read_log
 from rlctl.log.replay import period_in
@@ -54,7 +54,7 @@ class AdviceData:
         shield: The last one in force; None where nothing says.
         max_loads: What the log says of each LC's maximum load, learned as `slo.max_load_rps: auto` does.
         load_ratio: Share of the LC's maximum, as the shield saw it.
-        latency_ratio: The latency that counts, by the target.
+        latency_ratio: The latency that counts, by the target; inf where it is known only to be at least so much.
         missed: 1.0 where an LC missed its target or its requests failed, 0.0 where none did.
         workloads: Who LC and BE are; None where the log does not say.
         proposed: The target is one that rlctl proposed, as nobody told one.
@@ -171,13 +171,18 @@ def watched(
     )  # fmt: skip
 
 
+_NO_LIMIT = Missing(Why.NOT_CONFIGURED)
+
+
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     tick, telemetry = logged.tick, logged.tick.telemetry
     latency, before = telemetry.latency_ratio, on_cpus(tick.before, Rein(telemetry.rein), limits)
     tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
     lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
     cpuset = min(before.cpuset_cpus, limits.cpus)
-    latency = math.nan if latency is None else latency
+    if number_or_nan(telemetry.counters.get("tail_is_lower_limit", _NO_LIMIT)) > 0.0:
+        latency = math.inf
+    latency = latency or math.nan  # who answers nobody has no tail
     missed = math.nan if telemetry.missed is None else float(telemetry.missed)
     allowed = (before.quota_cpus, cpuset, before.frozen)
     return (tick.wall_seconds, tail, latency, missed, lc_cpus, be_cpus, *allowed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -239,24 +240,29 @@ def _wrong(advice: Advice) -> Iterator[str]:
         yield f"only the {100.0 * lived / count:.1f} % of the log that were lived through were looked at"
 
 
-def _alone(watched: AdviceData) -> dict[str, float] | None:
-    """The LC's own tail and misses where BE had its minimum; None where that is too short to tell."""
-    latency, missed = (one[watched.alone & np.isfinite(one)] for one in (watched.latency_ratio, watched.missed))
+def _alone(watched: AdviceData) -> dict[str, Any] | None:
+    """The LC's own tail and misses where BE had its minimum; None where that is too short to tell.
+
+    No tail where more than one window in a hundred has only a lower limit of it.
+    """
+    latency, missed = (one[watched.alone & ~np.isnan(one)] for one in (watched.latency_ratio, watched.missed))
     if len(latency) < FEWEST_ALONE:
         return None
+    tail = float(np.quantile(latency, 0.99, method="higher"))
     return {
         "windows": len(missed),
-        "tail_seconds_99_percent": float(np.quantile(latency, 0.99)) * watched.record.target_seconds,
+        "tail_seconds_99_percent": tail * watched.record.target_seconds if tail < math.inf else None,
         "missed_percent": 100.0 * float(missed.mean()),
     }
 
 
 def _supports(watched: AdviceData) -> Iterator[str]:
     if alone := _alone(watched):
-        tail = alone["tail_seconds_99_percent"]
-        yield (
-            f"target: alone, 99 % of windows stay below {1e3 * tail:.2f} ms: no target below {1e3 * ROOM * tail:.2f} ms"
-        )
+        if tail := alone["tail_seconds_99_percent"]:
+            least = f"{1e3 * tail:.2f} ms: no target below {1e3 * ROOM * tail:.2f} ms"
+            yield f"target: alone, 99 % of windows stay below {least}"
+        else:
+            yield "target: of too many tails alone only a lower limit is known"
         missed = alone["missed_percent"]
         least = f"no budget below {2.0 * missed:.2g} %" if 2.0 * missed < 100.0 else "none fits; choose a larger target"
         yield f"error budget: the LC alone misses {missed:.2f} % of windows: {least if missed else 'any budget'}"

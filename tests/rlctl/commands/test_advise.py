@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import pickle
 import tempfile
 from dataclasses import replace
@@ -28,7 +29,7 @@ from rlctl.log.reader import limits_in, read_log
 from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.report.advice import _worst
-from rlctl.report.advice_page import parts_on
+from rlctl.report.advice_page import _supports, parts_on
 from rlctl.report.page import html_page, markdown
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
@@ -178,6 +179,18 @@ def failing(files, damaged):
             gone = Missing(Why.FAILING)
             tick = replace(tick, telemetry=tick.telemetry.but(tail_latency_seconds=gone))
         yield replace(logged, tick=tick)
+
+
+def test_idle_windows_say_nothing_of_a_target(tmp_path):
+    """Nights would have "no target below 0.00 ms" as what the log supports."""
+    log = watch(tmp_path, "two-core-nginx", "frozen")
+    watched = question(log).watched
+    nights = np.where(np.arange(len(watched.missed)) % 50, math.nan, watched.latency_ratio)
+    assert next(_supports(replace(watched, latency_ratio=nights))).startswith(
+        "target, error budget: BE had its minimum"
+    )
+    endless = np.where(np.arange(len(watched.missed)) % 50, watched.latency_ratio, math.inf)
+    assert next(_supports(replace(watched, latency_ratio=endless))).endswith("only a lower limit is known")
 
 
 def test_level_on_the_link_holds_no_cpus(tmp_path, monkeypatch):
