@@ -162,6 +162,7 @@ class LiveHost:
         self._doubts: dict[str, str] = {}
         self._quiet: dict[str, QuietTimes] = {}
         self.applied = False  # whether BE has, or may have, what this host wrote
+        self.begin: Callable[[], object] = lambda: None  # is called before that
         self.lc_cpus_known = True  # else limits are guesses, and what is learned under them is nobody's
         self._proposed: set[str] = set()  # names of the LCs whose target rlctl proposed
         self.inherited = False  # whether BE was restricted before, by a controller that was killed
@@ -230,6 +231,8 @@ class LiveHost:
         """
         self._divide(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
         before, between = self.reins.cpus.usable_cpus, self._between
+        if not self.applied:
+            self.begin()
         self._between = self.applied = True
         if not between:
             self._begun_seconds, self._cut_seconds = time.monotonic(), math.inf

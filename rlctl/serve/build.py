@@ -138,7 +138,7 @@ def build_live(
         )  # fmt: skip
         host.lc_cpus_known = known
         if originals:
-            originals.started = lambda: host.applied
+            host.begin = originals.begin
             host.inherited = originals.inherited
         # From here on `LiveHost.close` closes what was opened; until here a failure does.
         opened = stack.pop_all()
@@ -153,7 +153,7 @@ class _Originals:
 
     def __init__(self, state_directory: Path) -> None:
         self.journal = Journal.open(state_directory)
-        self.started: Callable[[], bool] = lambda: False
+        self._begun = False
         self.inherited = bool(self.journal.entries)
         self._freed: list[Entry] = []
         if self.inherited:
@@ -165,7 +165,7 @@ class _Originals:
     def __exit__(self, *_: object) -> None:
         with self.journal:
             # A start that failed before its first write leaves BE as the crashed predecessor's watchdog has it.
-            if self.started() or not self.inherited:
+            if self._begun or not self.inherited:
                 self._put_back()
             else:
                 log.error("BE stays as an earlier controller has left it, until another start or `rlctl restore`")
@@ -194,13 +194,15 @@ class _Originals:
         for line in str(report).splitlines():
             log.log(logging.INFO if report.ok else logging.WARNING, "left by the earlier controller: %s", line)
 
+    def begin(self) -> None:
+        """BE is this run's from now on; what was put back is nobody's but its own: a crash must not do it again."""
+        self._begun = True
+        self.journal.drop(self._freed)
+
     def _put_back(self) -> None:
         """Restore, with the directory still locked: no other controller may journal our settings as originals."""
         # Whoever took it away must not keep BE from having its originals back.
         self.journal.defend()
-        # What somebody has set since in a group that is BE no more is not ours to take back.
-        if self.started():
-            self.journal.drop(self._freed)
         held = self.journal.unstored
         # The journal is gone after a forced `rlctl restore`; what this run wrote since is restored too.
         if not (self.journal.state_dir / JOURNAL).exists():

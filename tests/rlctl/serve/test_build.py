@@ -242,9 +242,10 @@ def test_early_failure_sets_no_predecessors_be_free(tmp_path, monkeypatch, inher
     put_back = []
     monkeypatch.setattr(_Originals, "_put_back", lambda self: put_back.append(self))
     originals = _Originals(tmp_path)
-    originals.inherited, originals.started = inherited, lambda: applied
+    originals.inherited = inherited
     with originals:
-        pass
+        if applied:
+            originals.begin()
     assert bool(put_back) is freed
 
 
@@ -284,10 +285,11 @@ def test_successor_frees_group_that_is_be_no_more(successor, tmp_path):
     assert kept == {"web", "batch"}, "the watchdog may yet freeze it again"
 
 
-def test_freed_group_is_its_own_from_then_on(successor):
-    """Weeks later an operator has set it, and it may be the LC."""
+def test_freed_group_is_its_own_from_then_on(successor, tmp_path):
+    """Weeks later an operator has set it, and it may be the LC; a second crash must not put it back once more."""
     host, web, batch = successor
-    host.applied = True
+    host.apply(host.limits.safe)
+    assert {entry.path.parent.name for entry in load(tmp_path / "state").entries} == {"batch"}
     web.cpu.set_quota(Quota.of_cpus(0.25, 100_000))
     host.close()
     assert web.cpu.quota().cpus == 0.25
