@@ -58,7 +58,7 @@ class Sharing:
 
     Args:
         clusters: At least one. Where the group has a child group for each, applications live in these and are moved
-            between them; else they all live in the group itself and are told apart by their cpusets.
+            between them. Else they all live in the group itself and are told apart by their cpusets.
         parent: BE's group. Its quota and CPUs bound all shares, whatever `share` is told.
         knobs: Reads and writes. With a journal, `restore` puts back every child group's originals.
         clock: Monotonic seconds, for periods and for how long an application has run.
