@@ -152,8 +152,8 @@ class Classes:
             steps = int(mbps / (1.0 if self._mbps else _AMD_MEGABYTES)) // step
             return dict.fromkeys(self.full.bandwidth, max(steps, 1) * step)
         if not absolute and percent is not None:
-            steps = -(-max(percent - least, 0.0) // step)  # the kernel rounds up, and would read back otherwise
-            return dict.fromkeys(self.full.bandwidth, min(least + int(steps) * step, 100))
+            steps = int(-(-max(percent - least, 0.0) // step))  # the kernel rounds up, and would read back otherwise
+            return dict.fromkeys(self.full.bandwidth, min(least + steps * step, 100))
         unit, other = ("MB/s", "percent") if absolute else ("percent", "MB/s (mount it with -o mba_MBps)")
         raise CgroupError(f"{self.root} takes BE's bandwidth in {unit} here, not in {other}")
 
