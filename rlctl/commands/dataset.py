@@ -46,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     export = actions.add_parser("export", help="from tick logs and live training runs")
     export.add_argument("sources", type=Path, nargs="+", metavar="SOURCE", help="tick logs, folders of runs")
-    export.add_argument("--shield", metavar="NAME|FILE", help="of logs that do not say theirs, as those of a bench")
+    export.add_argument(
+        "--shield", metavar="NAME|FILE", help="of logs that do not say theirs, as those of bare managers"
+    )
     record = actions.add_parser("record", help="from simulated hosts under managers, with a little exploration")
     record.add_argument("--managers", default=MANAGERS, metavar="A,B,...", help=f"default: {MANAGERS}")
     record.add_argument("--scenario", metavar="A,B,...|all", help="record on these, on training seeds")

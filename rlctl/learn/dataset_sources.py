@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from rlctl.envs.observation import Observer
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
 from rlctl.learn.transitions import Cut, TransitionBuilder, TransitionStep, recording_of_builders
 from rlctl.log.reader import LoggedTick, allocation_of, limits_in, profile_in, read_log, usual_gap
-from rlctl.log.replay import begins_anew, digest_in, limits_of, period_in, take_conditions
+from rlctl.log.replay import begins_anew, digest_in, period_in, take_conditions
 from rlctl.safety.profile import Profile
 from rlctl.safety.shield import Shield
 
@@ -53,28 +53,12 @@ def of_log(path: Path, safety: Profile | None, damaged: Callable[[Damage], None]
     """
     files = log_files(path)
     reader, last = _LogReader(safety, path), None
-    for decision in _headed(read_log(files, damaged)):
+    for decision in read_log(files, damaged):
         reader.see(decision, last)
         last = decision
     if last is None:
         raise ConfigError("no tick is recorded here; give the log of a longer run", path)
     return reader.recording(_sha256(files))
-
-
-def _headed(decisions: Iterator[LoggedTick]) -> Iterator[LoggedTick]:
-    """Ticks with a header; those of a live bench have none, and get what their ticks show of the host."""
-    bare: list[LoggedTick] = []
-    for decision in decisions:
-        if decision.header:
-            yield decision
-        else:
-            bare.append(decision)
-    if bare:
-        limits = limits_of(given for one in bare for given in (one.tick.before, one.tick.applied))
-        period = usual_gap([one.tick.telemetry.time_seconds for one in bare])
-        shown = {"limits": {name: getattr(limits, name) for name in limits.__slots__}, "tick_seconds": round(period, 3)}
-        for one in bare:
-            yield LoggedTick(one.tick, one.path, one.number, shown, one.first, one.unbroken)
 
 
 class _LogReader:
@@ -119,7 +103,9 @@ class _LogReader:
         header = decision.header
         safety = profile_in(header) or self._safety
         limits, period = limits_in(header), period_in(header)
-        if safety is None or limits is None or period is None:
+        if limits is None or period is None:
+            raise ConfigError("no header says on which host it was recorded", decision.path, decision.number)
+        if safety is None:
             raise ConfigError(
                 "does not say under which shield it was recorded; name one with --shield",
                 decision.path,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +82,8 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
     Of several scenarios each has a `pareto-SCENARIO.png`, too. Differences are from the manager `against`, or from the
     default baselines.
 
-    The figures of an earlier report in this folder go, which may be of scenarios that this one does not have: those
-    that its `result.json` names. The page shows `command`, which gives this report again.
+    The files of an earlier report in this folder go, those that its `result.json` names. The page shows `command`,
+    which gives this report again.
 
     Raises:
         ConfigError: matplotlib is not installed; the JSON has been written by then.
@@ -90,12 +91,9 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
     """
     if not results:
         raise ValueError("a report of nothing")
-    folder.mkdir(parents=True, exist_ok=True)
-    for figure in list(_earlier_figures(folder)):
-        figure.unlink(missing_ok=True)
-    write_whole(
-        folder / "result.json", json.dumps(suite_json(results, command, against), indent=1, allow_nan=False) + "\n"
-    )
+    figures = {"pareto.png", *(_figure_file(results, result) for result in results)}
+    files = "runs.csv", "report.md", "tables.tex", "index.html", *sorted(figures)
+    _begin(folder, suite_json(results, command, against), files)
     write_whole(folder / "runs.csv", csv_text(_run_rows(results)))
     parts = list(_parts(results, folder, command, against))
     write_whole(folder / "tables.tex", latex(parts))
@@ -103,14 +101,15 @@ def write_suite_report(results: Sequence[SimOutcome], folder: Path, command: str
     write_whole(folder / "index.html", html_page(TITLE, parts))
 
 
-def _earlier_figures(folder: Path) -> Iterator[Path]:
-    """The figures of a report that stands in a folder; none where no result says of which scenarios they are."""
-    try:
-        told = json.loads((folder / "result.json").read_text())
-        names = list(told["scenarios"]) if "scenarios" in told else [told["scenario"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    yield from (folder / f"pareto-{name}.png" for name in names)
+def _begin(folder: Path, result: dict[str, object], files: Iterable[str]) -> None:
+    """Write a report's `result.json`, which names the report's other files, in place of the last report."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "result.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # there is none, or of no report
+        for earlier in (folder / name for name in json.loads(file.read_text())["files"]):
+            if earlier.resolve().is_relative_to(folder.resolve()):  # else somebody else wrote that name there
+                earlier.unlink(missing_ok=True)
+    write_json(file, {**result, "files": list(files)})
 
 
 def _run_rows(results: Sequence[SimOutcome]) -> Iterator[Sequence[object]]:
@@ -142,8 +141,7 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str, against: s
         yield Note(result.caption)
         yield from (Note(f"{name}: {remark}") for name, remarks in result.remarks.items() for remark in remarks)
         figure = draw_pareto({f"{result.scenario}: {result.seeds} seeds, 95 % intervals": estimates_of(result)}, style)
-        file = f"pareto-{result.scenario}.png" if len(results) > 1 else "pareto.png"
-        yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / file)
+        yield _picture(f"QoS against BE throughput, {result.scenario}", figure, folder / _figure_file(results, result))
         for baseline in present_baselines(result, against):
             yield Heading(f"Against {baseline}, seed by seed", 3)
             yield Grid(paired_rows(result, baseline), f"{result.scenario}: against {baseline}")
@@ -154,6 +152,10 @@ def _parts(results: Sequence[SimOutcome], folder: Path, command: str, against: s
                 for name, run in result.traces.items()
             ]
             yield Fold("One run of each manager", TIMELINE_NOTE, runs, is_open=len(runs) <= OPEN_RUNS)
+
+
+def _figure_file(results: Sequence[SimOutcome], result: SimOutcome) -> str:
+    return f"pareto-{result.scenario}.png" if len(results) > 1 else "pareto.png"
 
 
 def _picture(label: str, figure: Figure, file: Path) -> Picture:
@@ -174,16 +176,16 @@ def _provenance(results: Sequence[SimOutcome], command: str) -> str:
 def write_report(outcome: LiveOutcome, folder: Path) -> None:
     """Write `result.json`, `table.{md,csv,tex}`, `summary.png`, `loads.png`, and `MANAGER-REPEAT.{png,jsonl}`.
 
-    Of several hosts, the runs of each are in a folder with its name. The runs of an earlier report in this folder go,
+    Of several hosts, the runs of each are in a folder with its name. The files of an earlier report in this folder go,
     those that its `result.json` names.
 
     Raises:
         ConfigError: matplotlib is not installed; table, JSON and tick logs have been written by then.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in list(_earlier_runs(folder)):
-        file.unlink(missing_ok=True)
-    write_json(folder / "result.json", results_as_json([outcome]))
+    runs = _runs_by_path(outcome, folder)
+    files = ["table.md", "table.csv", "table.tex", "summary.png", "loads.png"]
+    files += [f"{path.relative_to(folder)}.{kind}" for path in runs for kind in ("jsonl", "png")]
+    _begin(folder, results_as_json([outcome]), files)
     told = [f"* {label(name)}: {one}" for name, remarks in outcome.remarks.items() for one in remarks]
     told += [f"* {note}" for note in outcome.notes]
     texts = [tables(outcome), outcome.caption, *round_tables([outcome.by_round]), "\n".join(told)]
@@ -191,7 +193,6 @@ def write_report(outcome: LiveOutcome, folder: Path) -> None:
     rows = score_rows(outcome.scores, outcome.plan.weights)
     (folder / "table.csv").write_text(csv_text(rows))
     (folder / "table.tex").write_text(latex([Grid(rows, outcome.plan.scenario.name)]))
-    runs = _runs_by_path(outcome, folder)
     for path, run in runs.items():
         path.parent.mkdir(exist_ok=True)
         write_ticks(path.with_name(f"{path.name}.jsonl"), run.ticks, run.header)
@@ -248,21 +249,6 @@ def _marked_note(one: LiveRounds) -> str:
         return ""
     numbers = ", ".join(map(str, one.marked))
     return f"The LC alone (frozen) missed windows in rounds {numbers}: in the means, not in the differences."
-
-
-def _earlier_runs(folder: Path) -> Iterator[Path]:
-    """The runs of a live report that stands in a folder; none where no result says which they are."""
-    try:
-        told = json.loads((folder / "result.json").read_text())
-        if told["plant"] != "host":
-            return
-        places = [folder, *(folder / Path(host).name for host in told.get("hosts", {}))]
-        runs = [f"{label(name)}-{number}" for name in told["managers"] for number in range(1, told["repeats"] + 1)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return
-    for place in places:
-        for run in runs:
-            yield from (place / f"{run}.jsonl", place / f"{run}.png")
 
 
 def _runs_by_path(outcome: LiveOutcome, folder: Path) -> dict[Path, LiveRun]:

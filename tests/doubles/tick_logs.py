@@ -10,16 +10,16 @@ from rlctl.agents.policy import Policy
 from rlctl.envs.log_lines import Damage, read_lines
 from rlctl.envs.plant import Plant
 from rlctl.envs.ticklog import LOG_NAME
-from rlctl.log.record import Recorder, Tee, TickLog, header_of
+from rlctl.log.record import TickLog, header_of
 from rlctl.loop.control import Controller
 from rlctl.safety.shield import Shield
 
 
-def record_run(folder: Path, plant: Plant, policy: Policy, shield: Shield | None, ticks: int, *also: Recorder) -> Path:
+def record_run(folder: Path, plant: Plant, policy: Policy, shield: Shield | None, ticks: int) -> Path:
     """Control a plant for so many ticks, with a tick log in the folder; gives the folder."""
     log = TickLog(folder / LOG_NAME)
     log.header = header_of(plant, policy, shield)
-    Controller(plant, policy, shield, Tee(log, *also)).run(ticks=ticks)
+    Controller(plant, policy, shield, log).run(ticks=ticks)
     log.close()
     return folder
 

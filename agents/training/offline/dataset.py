@@ -224,13 +224,12 @@ def read(place: DatasetFolder) -> Dataset:
         raise ConfigError(
             f"cannot be read: {first_line(error)}; export it again from its sources", place.data
         ) from error
+    if not (held := sum(len(part["actions"]) for part in parts)) or held != origin.transitions:
+        raise ConfigError(f"holds {held} of {origin.transitions} transitions; copy it again", place.data)
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     # An episode has one state more than it has transitions, and its number is that of the episodes before it.
     columns["state"] = np.arange(len(columns["actions"])) + columns["episode"]
-    made = Dataset(place.name, origin, **columns)
-    if len(made) != origin.transitions:
-        raise ConfigError(f"holds {len(made)} of {origin.transitions} transitions; copy it again", place.data)
-    return made
+    return Dataset(place.name, origin, **columns)
 
 
 def _columns(episode: Any, number: int) -> dict[str, NDArray[Any]]:

@@ -154,7 +154,7 @@ complete -c rlctl -n '_shtab_rlctl_using; and test $_shtab_rlctl_npos -eq 0' -a 
 complete -c rlctl -n '_shtab_rlctl_using dataset' -s h -l help -d 'show this help message and exit'
 complete -c rlctl -n '_shtab_rlctl_using dataset; and test $_shtab_rlctl_npos -eq 0' -a export -d 'from tick logs and live training runs'
 complete -c rlctl -n '_shtab_rlctl_using dataset export' -s h -l help -d 'show this help message and exit'
-complete -c rlctl -n '_shtab_rlctl_using dataset export' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'of logs that do not say theirs, as those of a bench'
+complete -c rlctl -n '_shtab_rlctl_using dataset export' -l shield -xka "(string split ' ' 'heracles knee measured responsive'; __fish_complete_path (commandline -ct))" -d 'of logs that do not say theirs, as those of bare managers'
 complete -c rlctl -n '_shtab_rlctl_using dataset export' -l out -xka "(__fish_complete_directories)" -d 'where the dataset goes'
 complete -c rlctl -n '_shtab_rlctl_using dataset export' -l json -d 'as JSON'
 complete -c rlctl -n '_shtab_rlctl_using dataset; and test $_shtab_rlctl_npos -eq 0' -a record -d 'from simulated hosts under managers, with a little exploration'

@@ -97,17 +97,21 @@ def test_hosts_are_pooled_and_shown_apart(tmp_path):
     assert len(pooled.splitlines()) == 4
     assert [line[2:12] for line in by_host.splitlines()[2:]] == ["a: frozen ", "a: weights", "b: frozen ", "b: weights"]
     assert "maximum load on a 300 rps, b 300 rps" in outcome.caption
-    others = "other/none-1.jsonl", "burst-1.png", "b/data-1.jsonl"
-    for name in ("b/none-3.jsonl", *others):
+    others = "burst-1.png", "b/data-1.jsonl", "../other.png"
+    for name in ("b/none-3.jsonl", "index.html", *others):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("of a report\n")
-    earlier = {"plant": "host", "repeats": 3, "managers": {"none": {}}, "hosts": {"b": {}}}
+    earlier = {"files": ["b/none-3.jsonl", "index.html", "../other.png", "gone.png"]}
     (tmp_path / "result.json").write_text(json.dumps(earlier))
     write_report(outcome, tmp_path)
     found = {one.name for one in (tmp_path / "b").iterdir()}
     assert {"frozen-1.jsonl", "weights-2.png"} <= found
     assert "none-3.jsonl" not in found
-    assert all((tmp_path / name).exists() for name in others), "they are nobody's whom the result names"
+    assert not (tmp_path / "index.html").exists(), "a page of other figures"
+    assert all((tmp_path / name).exists() for name in others), "they are of no report in this folder"
+    named = json.loads((tmp_path / "result.json").read_text())["files"]
+    written = {str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file()}
+    assert {*named, "result.json"} == written - set(others)
 
 
 def test_partial_remark_says_whose_it_is():

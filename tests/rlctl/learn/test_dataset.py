@@ -145,6 +145,10 @@ def test_damaged_data_are_told(tmp_path):
         stored["episode_0"]["actions"][3] = len(MOVES)
     with pytest.raises(ConfigError, match="episode 0: a move that is none; export it again"):
         read(dataset_folder(str(tmp_path / "some")))
+    said = json.loads((told := file.with_name("metadata.json")).read_text())
+    told.write_text(json.dumps(said | {"total_episodes": 0}))
+    with pytest.raises(ConfigError, match="holds 0 of 38 transitions"):
+        read(dataset_folder(str(tmp_path / "some")))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     with pytest.raises(ConfigError, match="cannot be read"):
         read(dataset_folder(str(tmp_path / "some")))

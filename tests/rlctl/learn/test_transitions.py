@@ -23,7 +23,6 @@ from rlctl.envs.workload import Weight
 from rlctl.learn.dataset_sim import RecordingPlan, grounds_of_hosts, grounds_of_scenarios, record
 from rlctl.learn.dataset_sources import recording_of
 from rlctl.learn.transitions import LONGEST, Cut, TransitionBuilder, TransitionStep, censored
-from rlctl.log.kept import write_ticks
 from rlctl.safety.profile import load_profile
 from rlctl.safety.shield import Shield
 from rlctl.safety.wrapper import ShieldedEnv
@@ -49,9 +48,9 @@ def random_moves(seed):
 def recorded(tmp_path, always):
     """A run of random moves on a fake host, in a log."""
 
-    def run(ticks, recorders=(), loads=LOADS):
+    def run(ticks, loads=LOADS):
         shield, policy = Shield(SAFETY, LIMITS), always(random_moves(7))
-        return record_run(tmp_path / "log", FakePlant(LIMITS, loads), policy, shield, ticks, *recorders)
+        return record_run(tmp_path / "log", FakePlant(LIMITS, loads), policy, shield, ticks)
 
     return run
 
@@ -220,22 +219,20 @@ def test_a_restart_and_a_new_target_cut(recorded):
     assert [len(one) for one in found.episodes] == [9, 19, 29]
 
 
-def test_a_log_without_a_header_needs_a_shield(tmp_path, recorded):
-    """A live bench's ticks have none."""
-
-    class Kept(list):
-        def write(self, tick):
-            self.append(tick)
-
-    kept = Kept()
-    log = recorded(50, [kept], loads=(0.1,))
-    bare = tmp_path / "feedforward-1.jsonl"
-    write_ticks(bare, kept)
-    with pytest.raises(ConfigError, match=r"feedforward-1.jsonl:1: .*name one with --shield"):
-        recording_of(bare, None, refuse)
-    found, headed = (recording_of(path, SAFETY, refuse) for path in (bare, log))
-    assert np.array_equal(found.episodes[0].observations, headed.episodes[0].observations)
-    assert np.array_equal(found.episodes[0].action_mask, headed.episodes[0].action_mask)
+def test_bare_manager_s_log_needs_a_shield(recorded):
+    """As a live bench has them; one without a header says too little, whatever else is named."""
+    whole = recording_of(log := recorded(50, loads=(0.1,)), None, refuse).episodes[0]
+    header, *ticks = (json.loads(line) for line in lines_of(log))
+    del header["shield"]
+    sealed(log, [header, *ticks])
+    with pytest.raises(ConfigError, match=r"ticks.jsonl:2: .*name one with --shield"):
+        recording_of(log, None, refuse)
+    (found,) = recording_of(log, SAFETY, refuse).episodes
+    assert np.array_equal(found.observations, whole.observations)
+    assert np.array_equal(found.action_mask, whole.action_mask)
+    sealed(log, ticks)
+    with pytest.raises(ConfigError, match=r"ticks.jsonl:1: no header says on which host"):
+        recording_of(log, SAFETY, refuse)
 
 
 def test_an_empty_log_is_refused(tmp_path):
