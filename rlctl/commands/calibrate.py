@@ -15,13 +15,14 @@ from rlctl.bench.scenarios import live_scenario
 from rlctl.bench.sweep import LOADS, QUOTAS, WINDOWS, Sweep, measured_table, sizes, sweep
 from rlctl.commands.arguments import number
 from rlctl.commands.outputs import add_json, check_outputs, write_json
-from rlctl.envs.errors import CheckFailed, ConfigError, HostError, require_installed
+from rlctl.envs.errors import ConfigError, HostError, require_installed
 from rlctl.envs.reins import Rein
 from rlctl.envs.sim.fit import LINK, OWN, SHARED, fit
 from rlctl.envs.sim.profile import HostProfile, load_profile
 from rlctl.envs.sim.residuals import (
     MANY_SEEDS,
     WINDOW_SECONDS,
+    Agreement,
     Residual,
     against_itself,
     agreement,
@@ -39,20 +40,13 @@ from rlctl.report.page import render
 EXAMPLES = """examples:
   rlctl calibrate --config live-nginx --out nginx.yaml --dry-run
   rlctl calibrate --config live-nginx --out nginx.yaml
-  rlctl calibrate --surface host_surface.csv
   rlctl calibrate --surface nginx.csv --profile nginx=nginx.yaml --cells
 
 With --config a live testbed is swept (load x BE quota x cpuset), the table of the manager `table` is written, a
 profile is fitted to two cells of three, and the residuals of these and of the third kept aside are printed. With
---surface nothing is swept: those of a file are printed.
+--surface and --profile nothing is swept: those of a file are printed.
 """
 
-PROFILES = (
-    "mc=two-core-host", "memcached-link-rein=sendfile-link", "memcached-link=capped-link", "memcached=two-core-host",
-    "nginx=two-core-nginx", "postgres=capped-disk",
-)  # fmt: skip
-NEEDS = {"within_percent": 68.0, "side_percent": 90.0, "be_percent": 90.0}
-"""What a profile must reach over all cells: less than the measurement reaches against itself."""
 MOST_SECONDS = 900.0
 
 
@@ -76,15 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--profile",
         action="append",
         metavar="SERVICE=NAME|FILE",
-        help=f"with --surface: profile of services that begin so (default: {', '.join(PROFILES)})",
+        help="with --surface: profile of services that begin so, such as nginx=two-core-nginx",
     )
-    parser.add_argument("--fit", action="store_true", help="with --surface: fit from there on, and print the constants")
     parser.add_argument("--cells", action="store_true", help="print every cell too")
     add_json(parser, "residuals as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; CheckFailed: profiles agree less with --surface than the measurement does with itself."""
+    """Sweep a testbed and fit its profile, or print what a file says; ConfigError: it cannot be."""
     check_outputs(args)
     if args.config:
         return _sweep(args)
@@ -93,14 +86,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             "--out, --loads, --quotas, --windows, --repeats, --rein, --force and --dry-run go with --config"
         )
-    cells = read_surface(args.surface)
-    profiles = _used_profiles(cells, _profiles(args.profile or PROFILES))
-    if args.fit:
-        profiles = _refit(cells, profiles)
-    found = _report(args, cells, profiles)
-    missed = [f"{name} {found[name]:.1f} < {least:g}" for name, least in NEEDS.items() if found[name] < least]
-    if missed:
-        raise CheckFailed(f"the simulator is not near enough to {args.surface}: {', '.join(missed)}")
+    if not args.profile:
+        raise ConfigError("--surface needs --profile SERVICE=NAME|FILE, such as nginx=two-core-nginx")
+    report(args, read_surface(args.surface), profiles_of(args.profile))
     return 0
 
 
@@ -126,13 +114,13 @@ def _sweep(args: argparse.Namespace) -> int:
     _, profile = fitted_profile(table, plan.scenario, most, args.out.stem)
     write_profile(profile, args.out)
     say(f"{args.out}: profile {profile.name} ({profile.digest})")
-    _report(args, read_surface(table), {plan.scenario.lc.kind: profile})
+    report(args, read_surface(table), {plan.scenario.lc.kind: profile})
     return 0
 
 
 def _plan(args: argparse.Namespace) -> Sweep:
-    if args.profile or args.fit:
-        raise ConfigError("--profile and --fit go with --surface")
+    if args.profile:
+        raise ConfigError("--profile goes with --surface")
     if args.out is None or args.out.suffix not in {".yaml", ".yml"}:
         raise ConfigError("--config needs --out PROFILE, a .yaml file; the sweep is written beside it as .csv")
     folder = args.out.resolve().parent
@@ -168,34 +156,15 @@ def _effective(plan: Sweep) -> str:
     )
 
 
-def _profiles(asked: Sequence[str]) -> dict[str, HostProfile]:
+def profiles_of(asked: Sequence[str]) -> dict[str, HostProfile]:
+    """The profile of each service, from `SERVICE=NAME|FILE`; ConfigError: one is not so, or is no profile."""
     pairs = [one.partition("=") for one in asked]
     if wrong := [service for service, equals, _ in pairs if not equals or not service]:
-        raise ConfigError(f"--profile {wrong[0]}: say SERVICE=PROFILE, such as {PROFILES[0]}")
+        raise ConfigError(f"--profile {wrong[0]}: say SERVICE=PROFILE, such as nginx=two-core-nginx")
     return {service: load_profile(name) for service, _, name in pairs}
 
 
-def _used_profiles(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
-    """The profiles that the surface has cells for."""
-    used = {service_of(cell, profiles) for cell in cells}
-    return {service: profile for service, profile in profiles.items() if service in used}
-
-
-def _refit(cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, HostProfile]:
-    say("fitting, about a minute ...")
-    linked = any(profile.link for profile in profiles.values())
-    if linked and len(profiles) > 1:
-        raise ConfigError("--fit: cells of a shared link are fitted alone, for they say nothing about the others")
-    shared, own = ((), LINK) if linked else (SHARED, OWN)
-    came = fit(set_aside(cells)[0], profiles, shared, own)
-    say(f"loss {came.begun:.4f} -> {came.ended:.4f} in {came.calls} surfaces")
-    for service, profile in came.profiles.items():
-        values = profile.values()
-        say(f"{service}: " + ", ".join(f"{name} {values[name]:.4g}" for name in (*own, *shared)))
-    return dict(came.profiles)
-
-
-def _report(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> dict[str, float]:
+def report(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[str, HostProfile]) -> Agreement:
     """Print the residuals of the cells that were fitted to and of those kept aside; what all cells together reach."""
     parts = dict(zip(("fitted", "kept aside"), set_aside(cells), strict=True))
     found = {name: residuals(part, profiles, MANY_SEEDS) for name, part in parts.items() if part}
@@ -211,7 +180,7 @@ def _report(args: argparse.Namespace, cells: Sequence[Cell], profiles: Mapping[s
                 counts = "{0} cells were swept more than once: p95 within 2x {1:.1f} %, side of target {2:.1f} %"
                 print(f"{service}* against itself: " + counts.format(*repeated))
         print("profiles: " + ", ".join(f"{key}* {one.name} ({one.digest})" for key, one in profiles.items()))
-    return asdict(agreement([residual for part in found.values() for residual in part]))
+    return agreement([residual for part in found.values() for residual in part])
 
 
 def _as_json(found: Mapping[str, Sequence[Residual]]) -> dict[str, object]:

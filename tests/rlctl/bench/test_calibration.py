@@ -1,6 +1,5 @@
 """`rlctl calibrate`: a testbed is swept, what is measured is kept, and the profile says where it was fitted."""
 
-import contextlib
 import functools
 import json
 import math
@@ -16,7 +15,7 @@ from rlctl.bench.sweep import Sweep, measured_table, sweep, swept_levels
 from rlctl.commands import calibrate as command
 from rlctl.commands.calibrate import fitted_profile, write_profile
 from rlctl.envs.allocation import Limits
-from rlctl.envs.errors import CheckFailed, ConfigError, HostError, TestbedError
+from rlctl.envs.errors import ConfigError, HostError, TestbedError
 from rlctl.envs.sim.fit import fit
 from rlctl.envs.sim.physics import HostOrders, Hosts
 from rlctl.envs.sim.profile import Constants, load_profile
@@ -207,7 +206,6 @@ def arguments(**changes):
             "profile",
             "json",
             "dry_run",
-            "fit",
             "cells",
             "force",
         )
@@ -228,18 +226,6 @@ def test_links_sweep_is_fitted_from_provisioned(monkeypatch, tmp_path):
     assert fitted != begin
     write_profile(fitted, tmp_path / "mine.yaml")
     assert load_profile(str(tmp_path / "mine.yaml")) == fitted
-
-
-@pytest.mark.slow
-def test_thrice_swept_link_is_fitted_as_said(capsys):
-    network = Path(__file__).resolve().parents[2] / "fixtures/surface/network-three.csv"
-    assert command.run(arguments(surface=network, fit=True)) == 0
-    table = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    agreed = {row[1].strip(): (float(row[3]), float(row[4])) for row in table[1:]}
-    for cells in ("all", "fitted", "kept aside"):
-        within, side = agreed[cells]
-        assert within >= 85.0
-        assert side >= 93.0
 
 
 def test_dry_run_prints_the_plan(tmp_path, capsys):
@@ -275,9 +261,10 @@ def test_unfittable_testbed_says_so_before_sweeping(tmp_path, capsys):
         ({"surface": Path("x.csv"), "repeats": 2}, "go with --config"),
         ({"surface": Path("x.csv"), "rein": "link"}, "go with --config"),
         ({"config": "live-nginx", "out": "p.yaml", "rein": "link"}, "--rein link: live-nginx has no such thing"),
-        ({"config": "live-nginx", "out": "p.yaml", "fit": True}, "go with --surface"),
+        ({"config": "live-nginx", "out": "p.yaml", "profile": ["nginx=two-core-nginx"]}, "goes with --surface"),
         ({"surface": "s.csv", "out": "p.yaml"}, "go with --config"),
-        ({"surface": "s.csv"}, "s.csv: cannot be read"),
+        ({"surface": "s.csv"}, "--surface needs --profile"),
+        ({"surface": "s.csv", "profile": ["nginx=two-core-nginx"]}, "s.csv: cannot be read"),
     ],
 )
 def test_impossible_wishes_are_one_line(tmp_path, changes, said):
@@ -303,19 +290,11 @@ def test_residuals_are_printed_by_part_and_regime(swept, capsys, tmp_path):
     _, _, path = swept
     out = tmp_path / "residuals.json"
     asked = arguments(surface=path, profile=["nginx=two-core-nginx"], cells=True, json=str(out))
-    with contextlib.suppress(CheckFailed):  # one noise seed without drift may be short of the lines or not
-        command.run(asked)
+    assert command.run(asked) == 0
     said = capsys.readouterr().out
     for words in ("| fitted ", "| kept aside ", "fitted: below fair share", "two-core-nginx (", "rps, BE absent"):
         assert words in said
     assert json.loads(out.read_text())["kept_aside"]["all"]["cells"] == 11
-
-
-def test_profile_that_does_not_fit_fails(swept, capsys):
-    _, _, path = swept
-    with pytest.raises(CheckFailed, match=r"within_percent .* < 68"):
-        command.run(arguments(surface=path, profile=["nginx=two-core-host"]))
-    assert "median x" in capsys.readouterr().out
 
 
 def test_profiles_are_named_by_service(swept):
