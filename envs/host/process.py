@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.envs.errors import HostError
-from rlctl.envs.host.decode import parse_cpus
 
 PROC = Path("/proc")
 
@@ -99,14 +98,6 @@ def has_pending_kill(pid: int, proc: Path = PROC) -> bool:
     with contextlib.suppress(ValueError):
         return any(int(mask or "0", 16) >> (signal.SIGKILL - 1) & 1 for mask in masks)
     return False
-
-
-def affinity(tid: int, proc: Path = PROC) -> frozenset[int]:
-    """CPUs that a task may run on now; none when it has ended."""
-    try:
-        return parse_cpus(_status(tid, proc, "Cpus_allowed_list"))
-    except ValueError:
-        return frozenset()
 
 
 def memberships(pid: int, proc: Path = PROC) -> dict[str, str]:

@@ -174,9 +174,9 @@ class _Originals:
         """Put back what a crashed predecessor restricted and this configuration leaves alone, and its interfaces.
 
         Of a group that is BE's, or selected to be, or below or above one: weights, memory and disks, which this run may
-        never write; and the classes of cache and bandwidth where this run has none. Quota, CPUs and freezer hold BE
-        until the first tick. The journal keeps the originals: should this start fail, the predecessor's watchdog holds
-        its groups as before.
+        never write. Classes of cache and bandwidth go where this run has none. Quota, CPUs and freezer hold BE until
+        the first tick. The journal keeps the originals: should this start fail, the predecessor's watchdog holds its
+        groups as before.
         """
         selects, at = found.be_selects(), set(map(_place, self.journal.entries))
         free = {one for one in at if _is_free(whereabouts(kernel, *one), found, selects)}

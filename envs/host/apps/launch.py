@@ -77,6 +77,7 @@ def run(description: Description, command: Sequence[str], place: LaunchSite) -> 
         except BaseException:
             os.close(write_end)  # without a word: it ends
             os.waitpid(pid, 0)
+            place.registry.remove(f"{pid}:{description.name}")
             with contextlib.suppress(RlctlError):
                 Group.open(place.layout, f"{place.parent.strip('/')}/{pid}:{description.name}", place.knobs).remove(
                     REMOVE_SECONDS
@@ -110,18 +111,19 @@ def _group_now(registration: Registration, place: LaunchSite) -> Group:
 
 
 def register(description: Description, pid: int, place: LaunchSite) -> Registration:
-    """Move a process into a group of its own, and register it.
+    """Register a process, and move it into a group of its own.
 
     Raises:
-        HostError: It cannot be moved or registered; its group may be there.
+        HostError: It cannot be moved or registered; its group and its registration may be there.
         PermissionMissing: Not root.
     """
     group = make_group(place.layout, place.parent, f"{pid}:{description.name}", place.knobs)
-    group.attach(pid)
     registration = Registration(
         **description.model_dump(exclude={"command"}), pid=pid, start_time=start_time(pid) or 0, group=group.name
     )
     place.registry.add(registration)
+    # Last: below a frozen BE it could not end if anything else failed.
+    group.attach(pid)
     return registration
 
 

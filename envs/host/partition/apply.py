@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from rlctl.envs.host.partition import record
 from rlctl.envs.host.partition.moving import Choice, Left, Mover
 from rlctl.envs.host.partition.platform import Platform
 from rlctl.envs.host.partition.record import FOLDER, HOST, MDEV, SHARED, Stage, undo_locked
-from rlctl.envs.host.process import Task, affinity
 
 V1_EXCLUSIVE = "cpuset.cpu_exclusive"
 
@@ -126,7 +125,6 @@ class _Division(Knobs):
         super().__init__(None, kernel)
         self.platform, self.wish, self.layout, self.made = platform, wish, layout, list[Path]()
         self.mover = Mover(kernel, proc, wish.choice)
-        self._proc = proc
         cpuset = layout.mount(CgroupController.CPUSET)
         if any(one.quota_cpus < len(one.cpus) for one in platform.clusters):
             layout.mount(CgroupController.CPU)
@@ -177,11 +175,20 @@ class _Division(Knobs):
             others = [group for group in below if not any(group.is_relative_to(top) for top in ours)]
             for source in dict.fromkeys([base, *others]):
                 try:
-                    self.mover.sweep(source, self.target(source))
+                    self._move_from(source)
                 except CgroupGone:
                     if source == base or source.is_dir():
                         raise
                     # Else the group has ended since it was listed: nothing is left in it to move.
+
+    def _move_from(self, source: Path) -> None:
+        """Move a group's tasks into the host's part; CgroupBusy where one has to go and stays."""
+        target = self.target(source)
+        self.mover.sweep(source, target)
+        # Below the true root of v2 a group with controllers has no tasks of its own ("No Internal Process Constraint").
+        if target.parent == source and (source / "cgroup.type").exists():
+            for left in self.mover.left.values():
+                raise CgroupBusy(f"{source}: in v2 all tasks of a divided group have to go: {left.tid}: {left.why}")
 
     def check(self) -> None:
         """Refuse what can be seen to fail before anything is touched; HostError, or ConfigError for a group's name."""
@@ -225,15 +232,8 @@ class _Division(Knobs):
         if (group / "cpuset.effective_mems").exists():  # v1 gives a new group neither CPUs nor memory
             CpusetV1(self, group).inherit()
 
-    def _prepare(self, source: Path, tasks: Sequence[Task]) -> None:
-        """Before tasks leave a group: their own affinities are on the disk, and the group that they go to is there."""
-        names = ("cpuset.effective_cpus", "cpuset.cpus.effective")
-        if (file := next((source / name for name in names if (source / name).exists()), None)) is not None:
-            all_cpus = parse_cpus(self.kernel.read(file))
-            each = [(task, affinity(task.tid, self._proc)) for task in tasks]
-            narrow = [(task, format_cpus(cpus)) for task, cpus in each if cpus and cpus < all_cpus]
-            if narrow:
-                self._record([record.affinity_entry(task.tid, task.start, cpus) for task, cpus in narrow])
+    def _prepare(self, source: Path) -> None:
+        """Make the group that tasks go to, before they leave theirs."""
         target = self.target(source)
         for group in (*reversed(target.parents), target):
             if any(above.name == HOST for above in group.parents) and not group.is_dir():
@@ -244,21 +244,19 @@ class _Division(Knobs):
         self.make_group(host)
         if mount.version == 1:
             return
-        # Below the true root of v2 a group with controllers has no tasks of its own ("No Internal Process Constraint").
-        if (base / "cgroup.type").exists():
-            self.mover.sweep(base, host)
-            for left in self.mover.left.values():
-                raise CgroupBusy(f"{base}: in v2 all tasks of a divided group have to go: {left.tid}: {left.why}")
-        # Undo switches off what is switched on here and no more: what others share by then has their limits.
+        if nested := (base / "cgroup.type").exists():
+            self._move_from(base)
         mounts = self.layout.mounts
         names = [str(one) for one in (CgroupController.CPU, CgroupController.CPUSET) if mounts.get(one) == mount]
         names += ["memory"] if mount == self.memory else []
         for group in [*reversed(base.parents), base]:
             if group.is_relative_to(mount.path):
                 file = group / SHARED
+                # Undo leaves them on, since others may have limits by then, but where a group takes no task back so.
+                knobs = theirs if nested and group == base else self
                 if absent := [name for name in names if name not in self.read(file).split()]:
-                    theirs.remember([file], {file: " ".join(f"-{name}" for name in absent)})
-                    theirs.write(file, " ".join(f"+{name}" for name in absent))
+                    knobs.remember([file], {file: " ".join(f"-{name}" for name in absent)})
+                    knobs.write(file, " ".join(f"+{name}" for name in absent))
 
     def _make_mdev(self) -> None:
         platform, layout = self.platform, self.layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,13 +62,13 @@ class Mover:
     """Moves tasks from group to group until no more appear.
 
     Attributes:
-        prepare: Called with the tasks that are about to leave a group; None only counts what would be moved.
+        prepare: Called with a group before tasks leave it; None only counts what would be moved.
         moved: How many tasks, by the directory that they left.
         left: Tasks that stay, with the reason; each once for each hierarchy.
     """
 
     def __init__(self, kernel: Kernel, proc: Path, choice: Choice) -> None:
-        self.prepare: Callable[[Path, Sequence[Task]], None] | None = None
+        self.prepare: Callable[[Path], None] | None = None
         self.moved: dict[Path, int] = {}
         self.left: dict[tuple[Path, int, int], Left] = {}
         self._kernel, self._proc, self._choice = kernel, proc, choice
@@ -89,7 +89,7 @@ class Mover:
             if self.prepare is None:
                 self.moved[source] = len(movable)
                 return
-            self.prepare(source, movable)
+            self.prepare(source)
             for task in movable:
                 self._move(task, source, target)
         raise HostError(f"{source}: tasks appear faster than they can be moved: end what forks them")

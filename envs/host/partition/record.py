@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,13 +25,11 @@ from rlctl.envs.host.cgroup.group import tree
 from rlctl.envs.host.cgroup.journal import JOURNAL, Entry, Journal, StateLock, boot_id, load, sync_directory
 from rlctl.envs.host.cgroup.kernel import Identity, Kernel, refusal
 from rlctl.envs.host.cgroup.restore import put_back
-from rlctl.envs.host.decode import parse_cpus
-from rlctl.envs.host.process import affinity, read_task
 
 FOLDER = "partition"
 SHARED = "cgroup.subtree_control"
 UNKNOWN: Identity = (0, 0)
-_PLAN, _STAGE, _AFFINITY = Path("plan"), Path("stage"), Path("affinity")
+_PLAN, _STAGE = Path("plan"), Path("stage")
 
 # Names of the two groups. They stand side by side in the hierarchy's root and not in one group of ours: a cgroup-v2
 # partition root has to be the child of one (before Linux 6.7), and a v1 cpuset can be exclusive only if its parent is.
@@ -55,8 +52,7 @@ class Record:
         plan: The platform and the options, for `rlctl partition show`; empty where that line is damaged.
         mounts: Roots of the hierarchies in which groups were made, each with the directory that holds both partitions.
         made: Directories in the order in which they were made; `UNKNOWN` if the process was killed amid it.
-        shared: Entries of groups of others in which controllers were switched on.
-        affinities: Tasks with CPUs of their own: number, start in clock ticks since boot, CPUs.
+        shared: The entry of a divided group below the root of v2, in which controllers were switched on.
         damaged: Numbers of lines that are not as they were written, other than a torn last one.
     """
 
@@ -64,7 +60,6 @@ class Record:
     mounts: dict[Path, Path] = field(default_factory=dict)
     made: dict[Path, Identity] = field(default_factory=dict)
     shared: list[Entry] = field(default_factory=list)
-    affinities: list[tuple[int, int, str]] = field(default_factory=list)
     stage: Stage = Stage.BUILDING
     damaged: tuple[int, ...] = ()
     is_current: bool = True
@@ -82,9 +77,6 @@ def read_record(state_dir: Path, proc: Path = Path("/proc")) -> Record | None:
             record.mounts = {Path(mount): Path(base) for mount, base in record.plan["mounts"].items()}
         elif entry.path == _STAGE:
             record.stage = Stage(entry.original)
-        elif entry.path == _AFFINITY:
-            tid, start, cpus = entry.original.split()
-            record.affinities.append((int(tid), int(start), cpus))
         elif entry.path.name == SHARED:
             record.shared.append(entry)
         else:
@@ -111,11 +103,6 @@ def stage_entry(stage: Stage) -> Entry:
 def group_entry(group: Path, identity: Identity = UNKNOWN) -> Entry:
     """A group is about to be made, or was, and has this identity."""
     return Entry(group, "", identity)
-
-
-def affinity_entry(tid: int, start: int, cpus: str) -> Entry:
-    """A task with CPUs of its own is about to leave its group; kernels before 6.2 forget them then."""
-    return Entry(_AFFINITY, f"{tid} {start} {cpus}", UNKNOWN)
 
 
 def origin(group: Path, mount: Path, base: Path) -> Path:
@@ -222,7 +209,6 @@ def undo_locked(state_dir: Path, kernel: Kernel, proc: Path, patience_seconds: f
             journal.record([stage_entry(Stage.UNDOING)])
         undone.failed += [f"line {n} of {path} is damaged: a group may be left" for n in record.damaged]
         _take_down(record, kernel, undone, state_dir, patience_seconds)
-        _give_affinities(record, proc)
     if undone.ok:
         remove_record(state_dir)
     else:
@@ -297,12 +283,3 @@ def _empty(group: Path, home: Path, kernel: Kernel, undone: Undone) -> str:
         if error.errno not in (errno.ENOENT, errno.ENODEV):
             problem = problem or str(refusal(error, path, doing, group=path == group))
     return problem
-
-
-def _give_affinities(record: Record, proc: Path) -> None:
-    """Kernels before 6.2 forgot a task's affinity when it left its group."""
-    for tid, start, cpus in record.affinities:
-        task = read_task(tid, proc)
-        if task is not None and task.start == start and affinity(tid, proc) != parse_cpus(cpus):
-            with contextlib.suppress(OSError):
-                os.sched_setaffinity(tid, parse_cpus(cpus))

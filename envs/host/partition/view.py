@@ -75,24 +75,24 @@ def tasks_outside(
 
 
 def _row(group: Group, kernel: Kernel) -> Row:
-    cpuset, memory = group.paths.get(CgroupController.CPUSET, Path()), group.paths.get(CgroupController.MEMORY, Path())
-    limit = _text(kernel, memory / "memory.max", memory / "memory.limit_in_bytes")
-    lists = (_text(kernel, one / "cgroup.procs") for one in tree(kernel, group.directories[0]))
+    cpuset, memory = (group.paths.get(one) for one in (CgroupController.CPUSET, CgroupController.MEMORY))
+    limit = _text(kernel, memory, "memory.max", "memory.limit_in_bytes")
+    lists = (_text(kernel, one, "cgroup.procs") for one in tree(kernel, group.directories[0]))
     return Row(
         group=group.name,
-        cpus=_text(kernel, cpuset / "cpuset.cpus.effective", cpuset / "cpuset.effective_cpus"),
-        memory_nodes=_text(kernel, cpuset / "cpuset.mems"),
+        cpus=_text(kernel, cpuset, "cpuset.cpus.effective", "cpuset.effective_cpus"),
+        memory_nodes=_text(kernel, cpuset, "cpuset.mems"),
         quota_cpus=group.cpu.quota().cpus if group.cpu else UNLIMITED,
         # What v1 shows without a limit is more than any machine has.
         memory_bytes=int(limit) if limit.isdecimal() and int(limit) < 1 << 62 else None,
-        exclusive=_text(kernel, cpuset / "cpuset.cpus.partition", cpuset / "cpuset.cpu_exclusive") in ("root", "1"),
+        exclusive=_text(kernel, cpuset, "cpuset.cpus.partition", "cpuset.cpu_exclusive") in ("root", "1"),
         processes=sum(len(text.split()) for text in lists),
     )
 
 
-def _text(kernel: Kernel, *files: Path) -> str:
-    """The content of the first of these files that can be read; empty where none can."""
-    for file in files:
+def _text(kernel: Kernel, group: Path | None, *names: str) -> str:
+    """The content of a group's first of these files that can be read; empty where none can."""
+    for file in [group / name for name in names] if group else []:
         with contextlib.suppress(OSError):
             return kernel.read(file).strip()
     return ""

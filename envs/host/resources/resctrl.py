@@ -149,8 +149,8 @@ class Classes:
         least, step = self._info("MB", "min_bandwidth"), self._step()
         absolute = self._mbps or least == 0
         if absolute and mbps is not None:
-            steps = int(mbps / (1.0 if self._mbps else _AMD_MEGABYTES)) // step
-            return dict.fromkeys(self.full.bandwidth, max(steps, 1) * step)
+            units = int(mbps / (1.0 if self._mbps else _AMD_MEGABYTES))
+            return dict.fromkeys(self.full.bandwidth, max(units // step * step, step))
         if not absolute and percent is not None:
             steps = int(-(-max(percent - least, 0.0) // step))  # the kernel rounds up, and would read back otherwise
             return dict.fromkeys(self.full.bandwidth, min(least + steps * step, 100))

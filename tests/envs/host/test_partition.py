@@ -52,6 +52,8 @@ class Machine:
         self.fake = FakeKernel(self.folder, self.kind, self.cpus, self.memory_nodes)
         self.layout = Layout.detect(self.fake.root, self.fake.proc)
         self.state = self.folder / "state"
+        if self.kind == "v2":  # as systemd has it
+            self.fake.write(self.fake.root / "cgroup.subtree_control", "+cpu +cpuset +memory")
 
     def roots(self) -> list[Path]:
         return sorted({mount.path for mount in self.layout.mounts.values()})
@@ -176,14 +178,15 @@ def test_undo_leaves_no_trace(machine: Machine) -> None:
 
 
 def test_controllers_that_others_share_meanwhile_stay(tmp_path: Path) -> None:
-    """All was switched off that had not been on before: their limits vanished, or the kernel refused all of it."""
+    """Once they were switched off: others' limits vanished, or the kernel refused it for good as `db` shared them."""
     machine = peopled(Machine(tmp_path, "v2"))
+    machine.fake.write(machine.fake.root / "cgroup.subtree_control", "-cpu -cpuset -memory")
     machine.apply()
-    for group in ("", "db"):
-        machine.fake.write(machine.fake.root / group / "cgroup.subtree_control", "+io")
+    machine.fake.write(machine.fake.root / "db/cpu.max", "50000 100000")
+    machine.fake.write(machine.fake.root / "db/cgroup.subtree_control", "+cpu")
     undone = machine.undo()
     assert undone.ok, undone.failed
-    assert machine.read("", "", "cgroup.subtree_control") == "io"
+    assert machine.read("", "db", "cpu.max") == "50000 100000"
 
 
 def test_it_is_built_again_after_undo(machine: Machine) -> None:
@@ -203,12 +206,28 @@ def test_a_plan_tells_the_same_and_changes_nothing(machine: Machine) -> None:
     assert planned.left == done.left
 
 
-def test_rows_show_what_stands(machine: Machine) -> None:
+def test_plan_refuses_what_apply_refuses(tmp_path: Path) -> None:
+    machine = peopled(Machine(tmp_path, "v2"))
+    within, wish = (
+        Platform(frozenset({0}), frozenset({1}), (HALF,), within="db"),
+        Wish(choice=Choice(frozenset({"20"}))),
+    )
+    (machine.fake.root / "db/cgroup.type").write_text("domain\n")
+    with pytest.raises(CgroupBusy, match="all tasks of a divided group have to go: 20: left by your --leave"):
+        plan(within, wish, layout=machine.layout, kernel=machine.fake, proc=machine.fake.proc)
+    with pytest.raises(CgroupBusy, match="all tasks of a divided group have to go: 20: left by your --leave"):
+        machine.apply(within, wish)
+
+
+def test_rows_show_what_stands(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.apply()
+    (machine.folder / "memory.max").write_text("4096\n")
+    monkeypatch.chdir(machine.folder)
     recorded = read_record(machine.state, machine.fake.proc)
     assert recorded is not None
     host, mdev, half = rows(recorded.plan, machine.layout, machine.fake)
     assert (host.group, host.cpus, host.processes) == ("rlctl-host", "0", 3)
+    assert host.memory_bytes is None, "not what stands in the current directory, where it has no part in v1's memory"
     assert (mdev.group, mdev.cpus, mdev.quota_cpus, mdev.memory_bytes) == ("rlctl-mdev", "1", float("inf"), None)
     assert (half.group, half.quota_cpus, half.memory_bytes, half.exclusive) == ("rlctl-mdev/half", 0.5, 64 * MB, False)
 

@@ -173,16 +173,6 @@ def test_tasks_of_a_taken_group_come_back(divided: Divided) -> None:
     assert where(pid) == place
 
 
-def test_an_affinity_that_somebody_set_is_there_again(divided: Divided) -> None:
-    """Kernels before 6.2 forget it with the move; then undo sets it."""
-    pid = divided.run()
-    os.sched_setaffinity(pid, {1})
-    divided.apply()
-    assert allowed(pid) == {0}
-    assert divided.undo().ok
-    assert allowed(pid) == {1}
-
-
 def test_endless_forker_is_caught_with_its_children(divided: Divided) -> None:
     pid = divided.run(FORKS)
     divided.apply()

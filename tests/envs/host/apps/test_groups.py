@@ -7,8 +7,10 @@ import time
 
 import pytest
 
-from rlctl.envs.errors import CgroupBusy
+from rlctl.envs.errors import CgroupBusy, HostError
+from rlctl.envs.host.apps.launch import LaunchSite, register
 from rlctl.envs.host.apps.population import make_group, move_all
+from rlctl.envs.host.apps.registry import AppMode, Description, Registry
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.process import memberships, start_time
@@ -82,6 +84,15 @@ def test_start_time_tells_processes_apart(tmp_path):
     assert start_time(7, tmp_path) is None
     (tmp_path / "7/stat").write_text("7 (a) b (c)) S " + " ".join(map(str, range(4, 53))))
     assert start_time(7, tmp_path) == 22
+
+
+def test_what_cannot_be_registered_is_not_attached(fake, tmp_path):
+    """Below a frozen BE it could not end, and `rlctl app run` hung with its signals blocked."""
+    (tmp_path / "apps").write_text("no directory")
+    place = LaunchSite(fake.layout, "be", Registry(tmp_path / "apps"), Knobs(None, fake.kernel))
+    with pytest.raises(HostError, match="cannot register"):
+        register(Description(name="app", modes=(AppMode(cpus=0.1, threads=1),)), os.getpid(), place)
+    assert not Group.open(fake.layout, f"be/{os.getpid()}:app", place.knobs).pids()
 
 
 def test_group_below_absent_one_makes_both(fake):
