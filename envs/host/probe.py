@@ -302,7 +302,7 @@ def _part(name: str, present: bool, what: str, flag: str, disables: str) -> Capa
 
 
 def _powercap(sys: Path) -> Capability:
-    disables = "energy readings (package_watts, dram_watts, power_ratio)"
+    disables = "energy readings (package_watts, power_ratio)"
     zones = rapl_zones(sys)
     if not zones:
         return Capability("powercap", False, f"no {sys / 'class/powercap'}/intel-rapl:*", disables)

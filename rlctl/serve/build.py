@@ -119,6 +119,8 @@ def build_live(
         sharing = None if dry_run else build_sharing(
             config, found.best_effort, found.be[0], actuator.order, knobs, events
         )  # fmt: skip
+        if sharing:
+            stack.callback(sharing.close)
         be_selects, lc_selects = found.be_selects(), found.lc_selects()
         roles = GroupRoles(found.lc, be_selects, lc_selects, others)
         follower = Follower(layout, knobs, roles, actuator, sensors, events, claims)

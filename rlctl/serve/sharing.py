@@ -6,7 +6,6 @@ so nothing that goes wrong here can make BE freer than the verdict: at worst the
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,8 +23,6 @@ from rlctl.envs.host.cgroup.settings import Turn, WriteStep, carry_out, see
 from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
 from rlctl.envs.host.events import Events
 from rlctl.envs.host.resources.memory import set_memory
-
-log = logging.getLogger(__name__)
 
 WORTH_WRITING_RATIO = 0.05
 """A smaller change of its CPU time alone is not told to an application: a policy moves the budget every tick."""
@@ -99,7 +96,6 @@ class Sharing:
         self._settled: object = None
         self._next_seconds = float("-inf")
         self._regrouped = False
-        self._complained: dict[str, str] = {}
 
     @property
     def applications(self) -> tuple[Application, ...]:
@@ -123,7 +119,6 @@ class Sharing:
             since = {name: one for name, one in self._since.items() if name in names}
             self._since = dict.fromkeys(self._population.members, self._clock()) | since
             self._written = {name: one for name, one in self._written.items() if name in names}
-            self._complained = {name: why for name, why in self._complained.items() if name in names}
 
     def share(self, budget: Allocation) -> Mapping[str, Placement]:
         """Divide a budget that is in force, as far as it or the applications are others than at the last call.
@@ -188,7 +183,7 @@ class Sharing:
                 # The group has gone; the next look drops it.
                 continue
             except RlctlError as error:
-                self._log_once(name, error)
+                self._population.refuse(name, str(error))
         # Restrict before widening: at no moment do the shares add up to more than the budget.
         outcome = carry_out(sorted((step for step in steps if step.turn is not Turn.THAW), key=lambda step: step.turn))
         for name, placement in self._placed.items():
@@ -196,7 +191,8 @@ class Sharing:
         # Not where a restriction failed: that application stays frozen until it holds.
         thaws = [step for step in steps if step.turn is Turn.THAW and step.group not in outcome.failed_groups]
         for step, failure in (*outcome.failed, *carry_out(thaws).failed):
-            self._log_once(next(name for name, member in members.items() if member.group == step.group), failure)
+            name = next(name for name, member in members.items() if member.group == step.group)
+            self._population.refuse(name, str(failure))
 
     def _move(self) -> None:
         for name, placement in tuple(self._placed.items()):
@@ -250,7 +246,7 @@ class Sharing:
         except CgroupGone:
             pass
         except RlctlError as error:
-            self._log_once(member.name, error)
+            self._population.refuse(member.name, str(error))
 
     def _write_modes(self) -> None:
         """Tell applications that run what has changed for them."""
@@ -259,14 +255,16 @@ class Sharing:
             if name in self._written and not _is_worth_writing(self._written[name], placement):
                 continue
             self._written[name] = placement
-            if member.registration:
-                self._registry.write_mode(name, mode_line(placement, member.modes[placement.mode]))
+            self._tell(member, placement)
 
-    def _log_once(self, name: str, error: RlctlError) -> None:
-        """Said once, though it is tried again at every tick."""
-        if self._complained.get(name) != str(error):
-            self._complained[name] = str(error)
-            log.warning("application %s: %s", name, error)
+    def close(self) -> None:
+        """Tell applications their largest modes: nobody divides any more, and what was told last would stand."""
+        for member in self._population.members.values():
+            self._tell(member, Placement(len(member.modes) - 1, member.cluster, member.modes[-1].cpus))
+
+    def _tell(self, member: Member, placement: Placement) -> None:
+        if member.registration:
+            self._registry.write_mode(member.name, mode_line(placement, member.modes[placement.mode]))
 
 
 def _cluster_groups(clusters: Sequence[CpuCluster], parent: Group, knobs: Knobs) -> dict[str, Group]:

@@ -97,7 +97,6 @@ class Population:
         self._parent = parent
         self._clusters = tuple(clusters)
         self._registry, self._knobs, self._events = registry, knobs, events
-        self._unjournalled = Knobs(None, knobs.kernel, dry_run=knobs.dry_run)
         self._clock = clock
         self._check_at = float("-inf")
         self._unsure: frozenset[str] = frozenset()
@@ -126,7 +125,7 @@ class Population:
         top = self._parent.name
         astray = [one for one in registered.values() if not one.group.startswith(f"{top}/") and one.runs()]
         for one in astray:
-            self._refuse(one.key, f"runs in /{one.group}, not below BE's /{top}: `rlctl app` needs serve's --config")
+            self.refuse(one.key, f"runs in /{one.group}, not below BE's /{top}: `rlctl app` needs serve's --config")
         here = self.members.keys() | {self._name(path, registered.get(path)) for path in paths}
         here |= {one.key for one in astray}
         self._refused = {name: why for name, why in self._refused.items() if name in here}
@@ -149,7 +148,11 @@ class Population:
         old, path = member.group, f"{self._parent.name}/{cluster}/{member.name}"
         target: Group | None = None
         try:
-            target = self._open_or_make(path)
+            try:
+                target = Group.open(self._parent.layout, path, self._knobs)  # left by a move that was not completed
+            except CgroupGone:
+                above, unjournalled = f"{self._parent.name}/{cluster}", Knobs(None, self._knobs.kernel)
+                target = make_group(self._parent.layout, above, member.name, unjournalled).using(self._knobs)
             self._remember(target, ours=True)
             move_all(old, target)
             self._registry.add(registration := registration.model_copy(update={"group": path}))
@@ -164,7 +167,7 @@ class Population:
                     move_all(target, old)
                     target.remove(0.0)
                     self._knobs.forget(target.directories)
-            self._refuse(member.name, f"not all of it moved to {cluster}: {error}")
+            self.refuse(member.name, f"not all of it moved to {cluster}: {error}")
             return False
         self._knobs.forget(old.directories)
         self._events.tell("application-moved", f"{member.name} is in cluster {cluster} now", logging.INFO)
@@ -189,7 +192,7 @@ class Population:
     def _has_processes(self, path: str, registration: Registration | None) -> bool:
         """Somebody is in it. Of a registered application that has ended, group and registration are removed."""
         try:
-            group = Group.open(self._parent.layout, path, self._unjournalled)
+            group = Group.open(self._parent.layout, path, self._knobs)
             if group.has_processes():
                 return True
             if registration is not None and not registration.runs():
@@ -211,7 +214,7 @@ class Population:
         except CgroupGone:
             return False
         except RlctlError as error:
-            self._refuse(name, str(error))
+            self.refuse(name, str(error))
             return False
         modes, priority = (registration.working_modes, registration.priority) if registration else _UNKNOWN
         self.members[name] = member = Member(name, modes, priority, group, cluster, identity, registration)
@@ -240,14 +243,6 @@ class Population:
                 instead[own] = original
         self._knobs.remember(files, instead)
 
-    def _open_or_make(self, path: str) -> Group:
-        layout = self._parent.layout
-        try:
-            return Group.open(layout, path, self._knobs)  # left by a move that was not completed
-        except CgroupGone:
-            above, _, name = path.rpartition("/")
-            return make_group(layout, above, name, self._unjournalled).using(self._knobs)
-
     def _drop(self, name: str) -> None:
         member = self.members.pop(name)
         self._by_path.pop(member.group.name, None)
@@ -255,7 +250,7 @@ class Population:
         self._knobs.forget(member.group.directories)
         self._events.tell("application-left", name, logging.INFO)
 
-    def _refuse(self, name: str, why: str) -> None:
+    def refuse(self, name: str, why: str) -> None:
         """Report it once, though it is tried again at every look."""
         if self._refused.get(name) != why:
             self._refused[name] = why

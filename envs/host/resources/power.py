@@ -1,4 +1,4 @@
-"""Energy by RAPL: what the packages and their memory draw, from /sys/class/powercap.
+"""Energy by RAPL: what the packages draw, from /sys/class/powercap.
 
 And how fast the LC's CPUs run, and how fast they are guaranteed to: Heracles takes BE cores away when both differ.
 
@@ -97,31 +97,25 @@ class _Counter:
 
 
 class Rapl:
-    """`package_watts`, `dram_watts`, and `power_ratio`: the packages' share of what they may draw for long."""
+    """`package_watts`, and `power_ratio`: the packages' share of what they may draw for long."""
 
     name = "rapl"
-    provides = ("package_watts", "dram_watts", "power_ratio")
+    provides = ("package_watts", "power_ratio")
 
     def __init__(self, sys: Path = Path("/sys")) -> None:
-        zones = rapl_zones(sys)
-        packages = [zone for zone in zones if zone.kind == "package"]
-        self._energies = {
-            "package_watts": Energy(packages),
-            "dram_watts": Energy([zone for zone in zones if zone.kind == "dram"]),
-        }
-        self._rates = {name: Rate(_MOST_WATTS) for name in self._energies}
+        packages = [zone for zone in rapl_zones(sys) if zone.kind == "package"]
+        self._energy, self._rate = Energy(packages), Rate(_MOST_WATTS)
         limits = [zone.limit_watts for zone in packages]
         self._limit_watts = sum(limit for limit in limits if limit) if packages and all(limits) else None
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """Watts since the previous call."""
-        watts = {name: self._rates[name].update(now_seconds, one.joules()) for name, one in self._energies.items()}
-        return {**watts, "power_ratio": self._ratio(watts["package_watts"])}
+        watts = self._rate.update(now_seconds, self._energy.joules())
+        return {"package_watts": watts, "power_ratio": self._ratio(watts)}
 
     def close(self) -> None:
         """Close the kernel's files."""
-        for energy in self._energies.values():
-            energy.close()
+        self._energy.close()
 
     def _ratio(self, watts: Reading) -> Reading:
         if isinstance(watts, Missing):

@@ -212,6 +212,7 @@ def test_serve_divides_budget_defers_and_puts_back(scene):
     serve.terminate()
     serve.communicate(timeout=PATIENCE_SECONDS)
     assert serve.returncode == 0
+    assert {scene.registry.mode_file(key).read_text()[:7] for key in scene.registry.read()} == {"mode 1 "}
     after = knobs(scene.groups())
     assert after == {file: text for file, text in before.items() if ":one/" not in file}
 

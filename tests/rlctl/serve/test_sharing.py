@@ -254,6 +254,8 @@ def test_modes_are_told_tiny_changes_are_not(scene):
     assert client.poll() is None
     scene.tick(0.3)
     assert client.poll() == Told(0, 1, 0.3, 0)
+    scene.sharing.close()
+    assert client.poll() == Told(1, 2, 0.6, 0), "without a service it once went on in its last mode"
 
 
 def test_mode_without_memory_limit_has_the_earlier_one(scene):
@@ -434,7 +436,7 @@ def test_children_never_have_more_than_the_budget(tmp_path_factory, seed, kind):
             assert sum(one.cpus for one in placed.values()) <= min(budget, 2.0) + 1e-9
             running = [name for name in scene.groups if not scene.group(name).freezer.is_ordered()]
             assert sum(scene.quota(name) for name in running) <= min(budget, 2.0) + 1e-6
-            assert not scene.sharing._complained
+            assert not scene.sharing._population._refused
     finally:
         assert scene.end().ok
 
