@@ -4,8 +4,8 @@ The journal is the one that `serve` has, with other entries: the plan, the group
 the work has come. Each is on the disk before its act, so that a kill at any point leaves what `rlctl restore` needs.
 Where a task came from is in no journal: the group of the host's part that it is in says so, see `origin`.
 
-`undo` takes a partition down: every task back to where it came from, kernel files as they were, our groups removed. It
-works from the record and the groups alone, after a kill at any point and any number of times.
+`undo` takes a partition down: every task back to where it came from, our groups removed. It works from the record and
+the groups alone, after a kill at any point and any number of times.
 """
 
 from __future__ import annotations
