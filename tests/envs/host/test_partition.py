@@ -604,7 +604,7 @@ def test_killed_undo_is_ended_by_a_second(machine: Machine) -> None:
         except Killed:
             assert machine.undo().ok
             assert machine.snapshot() == before, step
-    assert step > 8
+    assert step > 7
 
 
 def test_an_interrupt_takes_back_what_was_done(machine: Machine) -> None:
