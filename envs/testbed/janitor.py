@@ -106,7 +106,8 @@ class Janitor(Closing):
         if self._keeper is not None:
             assert self._keeper.stdin is not None
             self._keeper.stdin.close()
-            self._keeper.wait(KEEPER_SECONDS)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it has nothing to do any more, and ends by itself
+                self._keeper.wait(KEEPER_SECONDS)
         for problem in left:
             log.warning("%s", problem)
         return tuple(left)

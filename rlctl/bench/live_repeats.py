@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import subprocess
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -292,8 +293,8 @@ def collected(
         begin: Takes the steps of each repeat, and what notes a line on a host that was lost; gives the results.
 
     Raises:
-        RlctlError: Nothing was measured, for this reason. A later error, or Ctrl-C, ends the plan early and is told in
-            the outcome: hours of measurement are not lost to a failure of the last run.
+        RlctlError, OSError: Nothing was measured, for this reason. A later error, or Ctrl-C, ends the plan early and
+            is told in the outcome: hours of measurement are not lost to a failure of the last run.
     """
     repeats: dict[int, list[Repeat]] = {}
     notes: list[str] = []
@@ -310,7 +311,7 @@ def collected(
                 _add(plan, repeats, step)
                 if step.step:
                     done(blocks[step.block][step.step], step.block)
-    except (RlctlError, KeyboardInterrupt) as error:
+    except (RlctlError, OSError, ValueError, subprocess.SubprocessError, KeyboardInterrupt) as error:
         if not any(repeat.measured for tries in repeats.values() for repeat in tries):
             raise
         interrupted = str(error) or "Ctrl-C"

@@ -25,7 +25,7 @@ class LiveRun:
     Attributes:
         ticks: All ticks in order; the readings of a tick describe the window before it.
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
-        controller_cpu_ratio: CPU time of the controlling process per second of wall clock.
+        controller_cpu_ratio: CPU time of the controlling process, and of what it ran, per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
         experience: What the host had taught until its end on each rein, see `SafeLevelMemory.state_dict`, by its name.
         guards: What the shield's guards remembered at its end, see `Shield.state`.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 
@@ -234,12 +236,13 @@ def moves(run: LiveRun) -> Iterator[str]:
         if (rein := tick.telemetry.rein) == (before := run.ticks[place - 1].telemetry.rein):
             continue
         around = run.ticks[max(place - AROUND, 0) : place], run.ticks[place + 1 :][:AROUND]
-        sent = " and ".join(f"{np.nanmean([_sent_mbit(one.telemetry) for one in part]):.1f}" for part in around if part)
+        sent = [[rate for one in part if not math.isnan(rate := _sent_mbit(one.telemetry))] for part in around]
+        means = f"; it sent {' and '.join(f'{fmean(part):.1f}' for part in sent)} Mbit/s" if all(sent) else ""
         late = sum(one.telemetry.missed is not False for one in around[0])
         yield (
             f"{tick.telemetry.time_seconds - first:.0f} s into a run BE was held by its {rein}, not by its {before}: "
-            f"{late} of the {min(place, AROUND)} windows before were missed; it sent {sent} Mbit/s in "
-            f"{AROUND} s before and after"
+            f"{late} of the {min(place, AROUND)} windows before were missed"
+            f"{means and f'{means} in {AROUND} s before and after'}"
         )
 
 
@@ -330,7 +333,7 @@ def run_once(
         bed.follow(scenario.trace, scenario.duration_seconds)
         recorder.ticks.clear()
         recorder.header = {}  # what the guards remember there is of a tick that is gone
-        begun = time.process_time(), time.monotonic()
+        begun = sum(os.times()[:4]), time.monotonic()  # with what it ran, as Heracles' tc
         plant.reset()
 
     bed.settle(scenario.trace)
@@ -341,7 +344,7 @@ def run_once(
         ticks = lead + max(round((seconds or scenario.duration_seconds) / scenario.tick_seconds), 1)
         controller.run(ticks=ticks, between=begin)
         cpu_seconds, monotonic_seconds = begun
-        used_ratio = (time.process_time() - cpu_seconds) / (time.monotonic() - monotonic_seconds)
+        used_ratio = (sum(os.times()[:4]) - cpu_seconds) / (time.monotonic() - monotonic_seconds)
         work = bed.stop_be()
         experience = {one.name: one.state_dict() for one in controller.runner.observer.experiences}
         known = reins.state_dict() if reins else {}

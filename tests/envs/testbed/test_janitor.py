@@ -202,6 +202,15 @@ def test_torn_record_is_read_so_far(state: Path, bystander: subprocess.Popen[byt
     assert bystander.wait(PATIENCE_SECONDS) == -signal.SIGKILL
 
 
+def test_keeper_that_takes_long_is_let_go(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlctl.envs.testbed.janitor.KEEPER_SECONDS", 0.0)
+    janitor = Janitor(state)
+    keeper = janitor._keeper
+    assert janitor.close() == ()
+    assert keeper is not None
+    assert keeper.wait(PATIENCE_SECONDS) == 0
+
+
 def test_closed_janitor_starts_nothing(state: Path, tmp_path: Path) -> None:
     janitor = Janitor(state)
     assert janitor.close() == janitor.close() == ()

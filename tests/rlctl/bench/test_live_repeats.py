@@ -176,7 +176,10 @@ def test_report_says_when_a_rein_was_taken():
     ticks = [on(at, "cpu" if at < 4 else "link", 25e6 if at < 3 else 12.5e6, at in (2, 3)) for at in range(9)]
     (line,) = moves(LiveRun("mine", tuple(ticks), 0.5, 0.01))
     assert line.startswith("4 s into a run BE was held by its link, not by its cpu: 2 of the 4 windows before")
-    assert "it sent 87.5 and 50.0 Mbit/s" in line
+    assert line.endswith("before were missed; it sent 87.5 and 50.0 Mbit/s in 8 s before and after")
+    no_link = [replace(one, telemetry=one.telemetry.but(counters={})) for one in ticks]
+    (line,) = moves(LiveRun("mine", tuple(no_link), 0.5, 0.01))
+    assert line.endswith("windows before were missed")
 
 
 def test_unmeasured_repeat_takes_nothing_from_others():
@@ -248,7 +251,12 @@ def test_each_scenario_has_its_report(bench, tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "code", "told"),
-    [(KeyboardInterrupt(), 130, ""), (HostError("the LC is gone"), 75, "ended early: the LC is gone")],
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (HostError("the LC is gone"), 75, "ended early: the LC is gone"),
+        (subprocess.TimeoutExpired("tc", 2.0), 75, "ended early: Command 'tc' timed out"),
+        (ValueError("no number"), 75, "ended early: no number"),
+    ],
 )
 def test_ended_early_it_shows_what_was_measured(error, code, told, bench, capsys):
     assert bench("--scenario", "live-nginx", error=error) == code
@@ -319,8 +327,8 @@ def test_dead_nodes_testbed_is_restored(ray_cluster, tmp_path):
 class SearchedBed(Bed):
     """With each search its LC bears less."""
 
-    def __init__(self, spec, say):
-        super().__init__(FakePlant(Limits(cpus=1), loads=(0.1,)))
+    def __init__(self, spec, say, kind=FakePlant):
+        super().__init__(kind(Limits(cpus=1), loads=(0.1,)))
         self.searches = 0
         self.search()
 
@@ -348,6 +356,25 @@ def test_repeats_loads_are_shares_of_its_maximum(monkeypatch):
     assert "maximum load 75 to 100 rps; " in outcome.caption
     assert outcome.as_json()["max_load_rps"] == 87.5
     assert outcome.as_json()["max_loads_rps"] == [100.0, 75.0]
+
+
+class BusyPlant(FakePlant):
+    """In each period a command runs, as Heracles' tc does."""
+
+    def wait(self):
+        subprocess.run([sys.executable, "-S", "-c", "sum(range(10**7))"], check=True)
+        return super().wait()
+
+
+def test_what_a_manager_runs_is_its_cpu_time():
+    scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2, "tick_seconds": 0.1})
+    plan = LivePlan(scenario, ("frozen",), 1, load_profile("responsive"))
+    with OnTestbed(plan, lambda *words: SearchedBed(*words, BusyPlant))() as step:
+        step("")
+        before = os.times()
+        ratio = step("frozen").run.controller_cpu_ratio
+        after = os.times()
+    assert ratio * (after.elapsed - before.elapsed) > 0.8 * (after.children_user - before.children_user) > 0.0
 
 
 def test_service_goes_on_from_repeat_to_repeat():
