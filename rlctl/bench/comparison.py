@@ -28,6 +28,9 @@ from rlctl.envs.arrays import Array
 RESAMPLES = 10_000
 """Bootstrap samples: the ends of a 95 % interval then rest on 250 samples each."""
 
+ROUNDED = 2e-4
+"""Differences of percentages, each rounded to four decimals, may be so far apart and be one."""
+
 Interval = tuple[float, float]
 _NORMAL = NormalDist()
 
@@ -79,10 +82,12 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     samples = resample_weights(number, RESAMPLES) @ differences
     left_out = (differences.sum() - differences) / (number - 1)
     bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
-    error = float(differences.std(ddof=1)) / math.sqrt(number)
-    # The same difference each time says no more than its sign does.
-    sign = 2.0 ** (1 - number) if estimate.mean else 1.0
-    p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1) if error else sign
+    # The same difference each time, but for how it was rounded, says no more than its sign does.
+    if np.ptp(differences) <= ROUNDED:
+        p = 2.0 ** (1 - number) if estimate.mean else 1.0
+    else:
+        error = float(differences.std(ddof=1)) / math.sqrt(number)
+        p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1)
     return Difference(estimate.mean, estimate.ci95, bootstrap, number, max(p, 0.0))
 
 

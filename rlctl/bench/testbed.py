@@ -75,9 +75,14 @@ class LivePlan:
     def order(self, repeat: int) -> tuple[str, ...]:
         """Managers of one round, in a fresh order, which is the same wherever it is asked for.
 
-        So nobody always comes after the same one, whose queue or cache it would inherit.
+        In as many rounds as managers, or twice as many where these are odd, each has had each place as often, and each
+        other one as often before it, whose queue or cache it would inherit (Williams, 1949).
         """
-        return tuple(map(str, np.random.default_rng(repeat).permutation(self.managers)))
+        drawn = np.random.default_rng(0).permutation(self.managers)
+        turn, back = (repeat, 0) if len(drawn) % 2 == 0 else divmod(repeat, 2)
+        # 0, 1, -1, 2, -2, ...: neighbours lie each time further apart, so no turn of it has one of these pairs again.
+        places = [turn + ((place + 1) // 2) * (1 if place % 2 else -1) for place in range(len(drawn))]
+        return tuple(str(drawn[place % len(drawn)]) for place in (places[::-1] if back else places))
 
     def policy(self, name: str) -> Policy:
         """A new policy of this name, as this scenario wants it."""

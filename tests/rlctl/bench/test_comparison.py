@@ -86,6 +86,8 @@ def test_equal_differences_are_no_proof():
     """One missed window in each of two rounds: the same twice by chance."""
     found = paired_difference(np.array([100.0, 100.0]), np.array([98.0, 98.0]))
     assert (found.p, found.is_clear) == (0.5, False)
+    found = paired_difference(np.array([100.0, 98.3333, 96.6667]), np.array([98.3333, 96.6667, 95.0]))
+    assert (found.p, found.is_clear) == (0.25, False), "as rounds are rounded"
 
 
 def test_values_of_different_seeds_cannot_be_paired():
