@@ -224,7 +224,7 @@ def judge_window(
 
 
 class CarriedRate:
-    """The laws on one link or disk, in bytes a second: `see` each window, then `fall`, `hold` or neither.
+    """One link or disk, in bytes a second: `see` each window, and `judge_window` on its row.
 
     Args:
         most: Of an earlier run; None of a new one, which is taken to carry `least`.
@@ -247,19 +247,6 @@ class CarriedRate:
         """What it is taken to carry now."""
         return float(self.row["carried_bytes"])
 
-    @property
-    def bound(self) -> float:
-        """What all together may send."""
-        return bound_of(self.row)
-
     def see(self, sent: float, seconds: float) -> None:
         """Take in a window, as `see_window` does."""
         see_window(self.row, sent, seconds)
-
-    def fall(self, allowed: float, *, cut: bool = False) -> None:
-        """As the law `fall`."""
-        fall(self.row, allowed, cut)
-
-    def hold(self, *, calm: bool) -> None:
-        """As the law `hold`."""
-        hold(self.row, calm)

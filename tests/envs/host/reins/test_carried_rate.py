@@ -14,6 +14,9 @@ from rlctl.envs.host.reins.carried_rate import (
     NEW_STEPS,
     RETRY_SECONDS,
     CarriedRate,
+    bound_of,
+    fall,
+    hold,
     judge_window,
 )
 from rlctl.envs.reins import CARRIED_RATIO
@@ -21,11 +24,25 @@ from rlctl.envs.reins import CARRIED_RATIO
 FAST, SLOW = 20e6, 10e6
 
 
+class Rate(CarriedRate):
+    """With the laws that `judge_window` chooses among, one by one."""
+
+    @property
+    def bound(self):
+        return bound_of(self.row)
+
+    def fall(self, allowed, *, cut=False):
+        fall(self.row, allowed, cut)
+
+    def hold(self, *, calm):
+        hold(self.row, calm)
+
+
 class Link:
     """A link with a rate, which BE fills as far as it may; what it has no room for makes the LC late."""
 
     def __init__(self, rate):
-        self.rate, self.carried = rate, CarriedRate(rate)
+        self.rate, self.carried = rate, Rate(rate)
 
     def pass_windows(self, count):
         """So many windows; those that were missed."""
@@ -44,7 +61,7 @@ class Link:
 
 
 def test_one_window_alone_is_no_rate():
-    carried = CarriedRate()
+    carried = Rate()
     carried.see(FAST, 1.0)
     assert carried.carried == FAST / 2
     carried.see(FAST, 1.0)
@@ -123,7 +140,7 @@ def test_fall_in_a_trial_is_no_failure(falls):
 
 def test_new_link_is_found_in_seconds():
     link = Link(FAST)
-    link.carried = CarriedRate()
+    link.carried = Rate()
     for _ in range(2):
         link.carried.see(FAST / 8, 1.0)
     assert link.pass_windows(25) <= 2
@@ -152,7 +169,7 @@ def test_queue_that_stays_short_lowers_it_a_little():
 def test_flood_that_passed_for_more_is_corrected():
     """What was dropped and sent again counts twice: a later run must not begin with it."""
     link = Link(FAST)
-    link.carried = CarriedRate(1.18 * FAST)
+    link.carried = Rate(1.18 * FAST)
     assert link.pass_windows(30) == 2
     assert 0.95 * FAST < CARRIED_RATIO * link.carried.most < FAST
 
@@ -207,7 +224,7 @@ WINDOWS = st.tuples(
 )
 @settings(deadline=None, max_examples=300)
 def test_never_above_what_passed_and_a_step(windows, seconds, shares):
-    carried, most, (all_ratio, step, _) = CarriedRate(None, LEAST_BYTES, shares), LEAST_BYTES, shares
+    carried, most, (all_ratio, step, _) = Rate(None, LEAST_BYTES, shares), LEAST_BYTES, shares
     for sent, what, full in windows:
         sent, before = carried.bound if full else sent, carried.carried
         carried.see(sent, seconds)
