@@ -75,8 +75,8 @@ class LivePlan:
     def order(self, repeat: int) -> tuple[str, ...]:
         """Managers of one round, in a fresh order, which is the same wherever it is asked for.
 
-        In as many rounds as managers, or twice as many where these are odd, each has had each place as often, and each
-        other one as often before it, whose queue or cache it would inherit (Williams, 1949).
+        After as many rounds as managers, twice as many where these are odd, each has had each place as often. And each
+        other one came as often before it, whose queue or cache it would inherit (Williams, 1949).
         """
         drawn = np.random.default_rng(0).permutation(self.managers)
         turn, back = (repeat, 0) if len(drawn) % 2 == 0 else divmod(repeat, 2)
