@@ -57,6 +57,10 @@ class KneeSection(Strict):
             raise ValueError(f"a step of {step:g} rps takes more than {MOST_STEPS} steps to {top:g}; take larger ones")
         return self
 
+    def ends_at(self, found_rps: float) -> bool:
+        """Whether a maximum load is only where the search ends, so that the LC may bear more."""
+        return found_rps >= self.top_rps > self.start_rps
+
 
 def find_knee(
     measure: Callable[[float], float],

@@ -409,8 +409,7 @@ class Testbed:
         probe = partial(probe_with, self.generator, slo.quantile, settle_seconds=SETTLE_SECONDS)
         bear = probe(windows=knee.borne_windows, missed=MISSED_WINDOWS, target_seconds=slo.target_seconds)
         found = find_knee(probe(), slo.target_seconds, knee, bear if knee.borne_windows else None)
-        ends = found >= knee.top_rps > knee.start_rps
-        beyond = ", where the search ends: the LC may take more (knee.top_rps)" if ends else ""
+        beyond = ", where the search ends: the LC may take more (knee.top_rps)" if knee.ends_at(found) else ""
         self._say(f"maximum load {found:.0f} rps{beyond}")
         return found
 

@@ -96,6 +96,11 @@ class LiveOutcome:
         return tuple(repeat.alone.max_load_rps for repeat in self.repeats)
 
     @property
+    def search_ended(self) -> bool:
+        """Whether one is only where the search ends."""
+        return any(map(self.plan.scenario.knee.ends_at, self.max_loads_rps))
+
+    @property
     def solo_rate(self) -> float:
         """BE's work a second while it was alone, mean of the repeats."""
         return fmean(repeat.alone.work.rate for repeat in self.repeats)
@@ -145,7 +150,7 @@ class LiveOutcome:
     @property
     def caption(self) -> str:
         """What a table of this outcome has to say beneath it."""
-        loads = {name: spread(host.max_loads_rps) for name, host in self.hosts.items()}
+        loads = {name: spread(host.max_loads_rps, ended=host.search_ended) for name, host in self.hosts.items()}
         on_hosts = ", ".join(f"{name} {load}" for name, load in loads.items())
         missing = ", ".join(f"{name} {count}" for name, count in self.missing.items())
         doubts = (doubt(self.plan, host.solo_rate, name) for name, host in self.hosts.items())
@@ -196,6 +201,7 @@ class LiveOutcome:
         return {
             "max_load_rps": round(fmean(self.max_loads_rps), 1),
             "max_loads_rps": [round(load, 1) for load in self.max_loads_rps],
+            "search_ended": self.search_ended,
             "solo_rate": round(self.solo_rate, 2),
             "host": dict(self.repeats[0].alone.host),
             "managers": self._managers_as_json(),
@@ -210,10 +216,10 @@ class LiveOutcome:
         }
 
 
-def spread(max_loads_rps: Sequence[float]) -> str:
-    """The maximum load in words, from the smallest of the repeats to the largest."""
-    least, most = f"{min(max_loads_rps):.0f}", f"{max(max_loads_rps):.0f}"
-    return f"{least} rps" if least == most else f"{least} to {most} rps"
+def spread(max_loads_rps: Sequence[float], *, ended: bool = False) -> str:
+    """The maximum load in words, from the smallest of the repeats to the largest, and whether a search ended there."""
+    ends = dict.fromkeys(f"{pick(max_loads_rps):.0f}" for pick in (min, max))
+    return f"{' to '.join(ends)} rps{' (end of the search)' if ended else ''}"
 
 
 def doubt(plan: LivePlan, solo_rate: float, host: str) -> str:

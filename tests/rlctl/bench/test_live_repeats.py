@@ -356,6 +356,14 @@ def test_repeats_loads_are_shares_of_its_maximum(monkeypatch):
     assert "maximum load 75 to 100 rps; " in outcome.caption
     assert outcome.as_json()["max_load_rps"] == 87.5
     assert outcome.as_json()["max_loads_rps"] == [100.0, 75.0]
+    assert outcome.as_json()["search_ended"] is False
+
+
+def test_end_of_search_is_no_maximum_load():
+    top_rps = load_scenario("live-nginx").knee.top_rps
+    outcome = measured([("", 0, 0, alone(top_rps)), ("", 0, 1, run_of("frozen", 0.0))])
+    assert f"maximum load {top_rps:.0f} rps (end of the search); " in outcome.caption
+    assert outcome.as_json()["search_ended"] is True
 
 
 class BusyPlant(FakePlant):
