@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from rlctl.envs.errors import ConfigError, RlctlError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
-from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Why
+from rlctl.envs.telemetry import READINGS, Missing, Reading, Telemetry, Value, Why
 from rlctl.envs.testbed.generator import QUANTILES, GeneratorStats
 from rlctl.envs.workload import SLO
 
 STALE_SECONDS = 3.0
 """Figures older than this are missing."""
+
+LAG = "lag_seconds"
+"""By how much the generator sent too late, p95: where that is much, latencies are the generator's own."""
 
 CLIENT = "client_"
 """Before the names of the client's readings, where another source gives those that a policy sees."""
@@ -31,7 +34,7 @@ class GeneratorSource(ReportedSource):
     """
 
     name = "generator"
-    provides = PROVIDES
+    provides = (*PROVIDES, LAG)
 
     def __init__(
         self, stats: Callable[[], GeneratorStats], slo: SLO, *, peek: Callable[[], Newest] = lambda: NOTHING
@@ -43,7 +46,12 @@ class GeneratorSource(ReportedSource):
 
     def read(self, now_seconds: float) -> Mapping[str, Reading]:
         """The figures since the previous call; missing when the generator is gone or does not answer."""
-        return self._reporter.readings(self._figures(), now_seconds)
+        try:
+            stats = self._stats()
+        except (RlctlError, OSError, ValueError) as error:
+            return self._reporter.readings(Missing(Why.GONE, str(error)), now_seconds)
+        readings, lag = self._reporter.readings(self._figures(stats), now_seconds), stats.lag_p95_seconds
+        return readings if lag is None else {**readings, LAG: Value(lag)}
 
     def newest(self) -> Newest:
         """Requests since the last look, and the oldest one; nothing when the generator is gone or does not answer."""
@@ -55,11 +63,7 @@ class GeneratorSource(ReportedSource):
     def close(self) -> None:
         """The generator belongs to whoever started it."""
 
-    def _figures(self) -> Figures | Missing:
-        try:
-            stats = self._stats()
-        except (RlctlError, OSError, ValueError) as error:
-            return Missing(Why.GONE, str(error))
+    def _figures(self, stats: GeneratorStats) -> Figures | Missing:
         if not stats.interval_seconds > 0.0:
             return Missing(Why.NO_DATA, "the generator's interval is empty")
         tail: float | None = getattr(stats, self._quantile)
@@ -79,7 +83,7 @@ class ClientTruth:
     """What the LC's client measured, as counters, so that a run is judged by it whatever its policy was told."""
 
     name = "client"
-    provides = tuple(CLIENT + name for name in PROVIDES)
+    provides = tuple(CLIENT + name for name in GeneratorSource.provides)
 
     def __init__(self, source: GeneratorSource) -> None:
         self._source = source
@@ -95,6 +99,6 @@ class ClientTruth:
 def as_client_saw(telemetry: Telemetry) -> Telemetry:
     """The telemetry with the client's readings in the place of those that the policy was told, where there are both."""
     counters = dict(telemetry.counters)
-    truth = {name: counters.pop(CLIENT + name) for name in PROVIDES if CLIENT + name in counters}
+    truth = {name: counters.pop(CLIENT + name) for name in GeneratorSource.provides if CLIENT + name in counters}
     seen = {name: truth.pop(name) for name in READINGS if name in truth}
     return telemetry.but(counters=counters | truth, **seen) if seen else telemetry

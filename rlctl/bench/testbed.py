@@ -27,6 +27,7 @@ from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
+from rlctl.envs.testbed.generator_source import LAG
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.workloads import Work
@@ -41,6 +42,9 @@ from rlctl.safety.shield import Shield
 
 FRESH_SECONDS = 90.0
 """A maximum load that was found so long ago is searched anew before the next repeat: on a busy machine it moves."""
+
+LATE_RATIO = 0.1
+"""Of the target: who sends later measures itself."""
 
 AROUND = 8
 """Ticks before and after another rein is taken that are looked at."""
@@ -219,7 +223,7 @@ class OnTestbed:
 
 
 def gaps(run: LiveRun) -> Iterator[str]:
-    """Where figures of a run are not what they seem: ticks without an answer or a latency, and late ones."""
+    """Where figures of a run are not what they seem: no answer, no latency, late ticks, a late client."""
     ticks = run.ticks
     if why := [tick.fallback for tick in ticks if tick.fallback]:
         yield f"no answer in {len(why)} of {len(ticks)} ticks, in which BE was frozen: {why[0]}"
@@ -227,6 +231,10 @@ def gaps(run: LiveRun) -> Iterator[str]:
     if lost := [tail for tail in tails if isinstance(tail, Missing)]:
         missed = f"no latency in {len(lost)} of {len(ticks)} windows, which count as missed and in no worst one"
         yield f"{missed}: {lost[0].detail or lost[0].why}"
+    lags = [lag for each in run.telemetry if (lag := _counter(each, LAG)) > LATE_RATIO * each.target_seconds]
+    if lags:
+        late_ms = 1e3 * max(lags)
+        yield f"the load generator sent late (p95 up to {late_ms:.2g} ms) in {len(lags)} of {len(ticks)} windows"
     if run.telemetry[0] is not ticks[0].telemetry:
         agree = sum(tick.telemetry.missed is seen.missed for tick, seen in zip(ticks, run.telemetry, strict=True))
         yield f"its source put {agree} of {len(ticks)} windows on the same side of the target as the client"
@@ -253,11 +261,12 @@ def moves(run: LiveRun) -> Iterator[str]:
 
 def _sent_mbit(telemetry: Telemetry) -> float:
     """What BE sent on the link; nan where nobody counts it."""
-    all_ratio, others, carried = (
-        number_or_nan(telemetry.counters.get(name, Missing(Why.NOT_CONFIGURED)))
-        for name in (LINK_SENT, OTHERS, LINK_CARRIED)
-    )
+    all_ratio, others, carried = (_counter(telemetry, name) for name in (LINK_SENT, OTHERS, LINK_CARRIED))
     return (all_ratio - others) * carried * 8e-6
+
+
+def _counter(telemetry: Telemetry, name: str) -> float:
+    return number_or_nan(telemetry.counters.get(name, Missing(Why.NOT_CONFIGURED)))
 
 
 def this_host() -> dict[str, str]:

@@ -186,6 +186,7 @@ class _Stats:
     p95_seconds: float
     oldest_seconds: float
     errors: int = 1
+    lag_p95_seconds: float | None = None
 
 
 def _of_generator() -> Read:

@@ -9,7 +9,7 @@ import pytest
 from rlctl.envs.errors import ConfigError, TestbedError
 from rlctl.envs.telemetry import LC_IDLE, Missing, Quantile, Telemetry, Value, Why
 from rlctl.envs.testbed.generator import GeneratorStats
-from rlctl.envs.testbed.generator_source import ClientTruth, GeneratorSource, as_client_saw
+from rlctl.envs.testbed.generator_source import LAG, ClientTruth, GeneratorSource, as_client_saw
 from rlctl.envs.workload import SLO
 
 
@@ -24,6 +24,7 @@ class Stats:
     offered_rps: float = 460.0
     done_rps: float = 450.0
     errors: int = 4
+    lag_p95_seconds: float | None = 0.0002
 
 
 @pytest.fixture
@@ -58,7 +59,8 @@ def test_client_overrules_what_was_told(slo: SLO) -> None:
     seen = as_client_saw(both)
     assert (both.missed, seen.missed) == (True, False)
     assert seen.load_ratio == Value(0.46)
-    assert set(seen.counters) == {LC_IDLE, "offered_rps", "done_rps", "error_rps", "tail_is_lower_limit"}
+    assert set(seen.counters) == {LC_IDLE, "offered_rps", "done_rps", "error_rps", "tail_is_lower_limit", LAG}
+    assert seen.counters[LAG] == Value(0.0002)
 
 
 def test_stalled_lc_has_no_tail_but_oldest_request(slo: SLO) -> None:

@@ -10,7 +10,7 @@ from rlctl.bench.score import LiveRun, score
 from rlctl.bench.testbed import gaps
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.telemetry import Missing, Quantile, Telemetry, Value, Why
-from rlctl.envs.testbed.generator_source import CLIENT
+from rlctl.envs.testbed.generator_source import CLIENT, LAG
 from rlctl.log.record import Tick
 from rlctl.report.page import render
 from rlctl.report.table import LEGEND, score_rows, suite_rows
@@ -58,6 +58,15 @@ def test_run_is_judged_by_its_client():
     assert score([told]).qos_guarantee_percent.mean == pytest.approx(200 / 3)
     assert score([judged]).qos_guarantee_percent.mean == pytest.approx(100 / 3)
     assert "its source put 1 of 3 windows on the same side of the target as the client" in list(gaps(judged))
+
+
+def test_client_that_sends_late_is_told():
+    ticks = [
+        replace(one, telemetry=replace(one.telemetry, counters={LAG: Value(lag)}))
+        for one, lag in zip(run(0.001, 0.002, 0.003).ticks, (0.0001, 0.0011, 0.0042), strict=True)
+    ]
+    told = list(gaps(LiveRun("x", tuple(ticks), 0.5, 0.01)))
+    assert told == ["the load generator sent late (p95 up to 4.2 ms) in 2 of 3 windows"]
 
 
 def test_table_says_100_only_without_misses():
