@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import ClassVar, NamedTuple
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.reins import Rein
 from rlctl.envs.telemetry import Missing, Reading, Telemetry, Why
 from rlctl.safety.constants import MemoryPressure
 from rlctl.safety.guard import Memoryless, elapsed_seconds
@@ -151,7 +152,10 @@ class MemoryBandwidthGuard(Memoryless):
         be = _counts(telemetry.counters.get("be_dram_bandwidth_ratio", _ABSENT), math.inf, self.trust)
         kept = self._share_left(total, total if be is None else be)
         most = current
-        if not current.frozen:
+        if kept < 1.0 and telemetry.rein != Rein.CPU and not current.frozen:
+            # Of a link's or a disk's levels only the least holds BE on the CPUs as well.
+            kept, most = 0.0, limits.minimum
+        elif not current.frozen:
             whole_cpus = min(current.usable_cpus, limits.cpus)
             # Rounding up would allow more than is in force.
             quota_cpus = min(round(whole_cpus * kept, 9), whole_cpus)

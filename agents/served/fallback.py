@@ -182,6 +182,8 @@ class FallbackPolicy(Policy):
         self._proposed, self.note = answer
         self.fallback = reason
         self._role = role
+        # A level is of the rein that its author reckons with.
+        self.moves_reins = (self.policy if role == "policy" else self.heuristic).moves_reins
         report = role, bool(self.breaker.demoted)
         if report != self._reported:
             self._report()

@@ -25,6 +25,7 @@ from rlctl.loop.control import Controller, Totals
 from rlctl.loop.fast_guard import FastGuard
 from rlctl.loop.narrator import JsonLines, Narrator, say
 from rlctl.loop.stopping import Request
+from rlctl.safety.growth import Ceiling
 from rlctl.safety.lease import Lease
 from rlctl.safety.shield import Shield
 from rlctl.safety.verdict import Bound
@@ -182,7 +183,6 @@ class Service:
         plant: Plant = DryRun(host) if self._dry_run else host
         # Ahead of the shield: the plant's limits say which weight BE has.
         set_weight(plant, setup.policy, config.be.weight)
-        host.reins.moves = setup.policy.moves_reins
         self._shield = Shield(setup.profile, plant.limits)
         # A dry run starts no command of the operator's.
         starved = config.be.starved.model_copy(update={"command": ()}) if self._dry_run else config.be.starved
@@ -255,8 +255,9 @@ class Service:
     def _bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The most that operators, the schedule and spent error budgets allow BE."""
         holds = self._holds.bounds(limits)
-        # People mean CPUs, whatever carries the level.
-        self._host.reins.most_cpus = most_restrictive(limits.full, *(one.most for one in holds))
+        # People and the ceiling mean CPUs, whatever carries the level.
+        ceiling = Ceiling(self._shield.profile.ceiling_ratio).most(limits)
+        self._host.reins.most_cpus = most_restrictive(ceiling, *(one.most for one in holds))
         return (*holds, *self._budgets.bounds(limits), *self._targets.bounds(limits))
 
     def _take_target(self, lc: str, proposal: TargetProposal, stays: bool) -> None:
@@ -295,6 +296,7 @@ class Service:
         setup = self._configuration.take_reload()
         if setup is not None:
             self._exchange(setup)
+        self._host.reins.moves = self._controller.runner.policy.moves_reins
         # What a miss costs a learned policy follows from the error budgets.
         self._controller.runner.observer.price = self._budgets.price
 
@@ -314,7 +316,6 @@ class Service:
         weighs_the_same = weight_of(before, wanted) is weight_of(policy, wanted)
         if not weighs_the_same or (rules.digest, rules.limits) != (shield.digest, shield.limits):
             self._shield = shield
-        self._host.reins.moves = policy.moves_reins
         # Announced before it decides: a log's ticks stand below the header of their policy and shield.
         log.info("reloaded: policy %s, shield %s", policy.name, self._shield.profile.name)
         self._announce(policy, self._shield)

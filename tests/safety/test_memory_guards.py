@@ -128,6 +128,10 @@ def test_bandwidth_over_the_limit_is_taken_from_be(total: float, be: float | Non
     telemetry = seen(0.0, dram_bandwidth_ratio=total, **({} if be is None else {"be_dram_bandwidth_ratio": be}))
     bound = BANDWIDTH.bound(None, telemetry, TWO, LIMITS)
     assert (bound.most if bound else None) == (None if kept_cpus is None else Allocation(kept_cpus, 3))
+    if bound is not None and bound.most != TWO:
+        by_link = BANDWIDTH.bound(None, telemetry.but(rein="link"), TWO, LIMITS)
+        assert by_link is not None
+        assert by_link.most == LIMITS.minimum, "any more of the link leaves BE all CPUs"
 
 
 def test_unlimited_be_counts_as_whole_host() -> None:

@@ -112,9 +112,12 @@ def test_healthy_policy_decides_and_heuristic_stays_warm(made):
 )
 def test_unusable_answer_makes_the_tick_the_heuristics(made, answer):
     chain = made()
+    chain.policy.moves_reins = True
     chain.tick()
+    assert chain.fallback.moves_reins
     chain.policy.answer = answer
     assert chain.tick() == SPARE
+    assert not chain.fallback.moves_reins, "a CPU quota is none of the link"
     assert chain.fallback.failed
     assert chain.fallback.acting == "rule"
     assert chain.fallback.note == "rule says so"

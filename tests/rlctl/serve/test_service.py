@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from rlctl.agents.served.fallback import FallbackPolicy, UnavailablePolicy
 from rlctl.config.serve import LogSection
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, ConfigError, HostError, RlctlError
@@ -75,6 +76,17 @@ def test_reload_takes_nothing_while_shield_stays(always, tmp_path, profile, froz
     assert frozen or after[0]["before"] == before[-1]["applied"]
     again = replay(read_log([tmp_path / "ticks.jsonl"], pytest.fail), None)
     assert (again.ticks, again.unknown, again.differences) == (100, 0, []), "the header says what the guards remember"
+
+
+def test_ceiling_and_author_reach_the_reins(always, tmp_path):
+    """A ceiling of half the CPUs left BE all of them on the link; a refused bundle's stand-in held no link."""
+    host = FakeHost(LIMITS, loads=(0.1,))
+    second = always(lambda _: LIMITS.full)
+    second.moves_reins = True
+    chain = FallbackPolicy(UnavailablePolicy("net", "damaged"), second, host.tick_seconds)
+    setup = PolicySetup(chain, PROFILE.model_copy(update={"ceiling_ratio": 0.5}))
+    run_service(host, setup, Countdown(5), tmp_path)
+    assert (host.reins.moves, host.reins.most_cpus) == (True, Allocation(1.0, 2))
 
 
 def test_reload_to_more_weight_begins_safe(always, tmp_path, run):
