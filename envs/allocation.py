@@ -15,6 +15,9 @@ from rlctl.envs.errors import ConfigError
 UNLIMITED = math.inf
 """A quota of any number of CPUs: `cpu.cfs_quota_us` -1, `cpu.max` "max"."""
 
+LITTLE_CPUS = 0.05
+"""BE that uses less is not what the LC waits behind: the kernel's least quota, of 50 groups of BE together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
@@ -137,6 +140,10 @@ class Limits:
     def minimum(self) -> Allocation:
         """The smallest running allocation."""
         return Allocation(self.min_quota_cpus, 1)
+
+    def is_least(self, allocation: Allocation) -> bool:
+        """Whether BE has no more than its minimum, on a host without cpusets or for many groups of BE too."""
+        return allocation.usable_cpus <= max(self.min_quota_cpus, LITTLE_CPUS)
 
     def quota_at(self, level: int) -> float:
         """CPUs at a quota level; levels beyond either end are taken as that end."""

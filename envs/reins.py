@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 from typing import Any
 
-from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.allocation import LITTLE_CPUS, Allocation, Limits
 from rlctl.envs.law import law
 from rlctl.envs.telemetry import LC_LINK, MOST, Telemetry, number
 
@@ -50,8 +50,8 @@ WAITS = {Rein.CPU: "a CPU", Rein.LINK: "its link", Rein.DISK: "its disk"}
 WORTH_RATIO = 0.1
 """A share below it is not worth a word: for nine tenths of the time the LC then waits for nothing."""
 
-LITTLE_CPUS, LITTLE_RATIO = 0.05, 0.05
-"""BE that uses less, of the CPUs or of another rein, is not what the LC waits behind."""
+LITTLE_RATIO = 0.05
+"""BE that uses less of another rein than the CPUs is not what the LC waits behind."""
 
 BUSY_RATIO = 0.5
 """An LC that is short of CPUs runs, or waits for one, for so much of the time at least."""
@@ -236,7 +236,7 @@ class ReinLaw:
         """
         self.suspect, cut = None, ran_ratio < 1.0
         # 1. What the LC waits for alone, while its target is held, is its own affair.
-        if telemetry.missed is False and level.at_most(limits.safe):
+        if telemetry.missed is False and limits.is_least(level) and level.frozen >= limits.can_freeze:
             sent = _sent_bytes(telemetry)
             for what, share in (waits_of(telemetry) | ({LINK_SENT: sent} if sent is not None else {})).items():
                 self._usual[what] = (1.0 - USUAL) * self._usual.get(what, share) + USUAL * share
@@ -245,7 +245,7 @@ class ReinLaw:
         if not (telemetry.missed or cut) or level.frozen:
             self._used = []
             return self.in_hand
-        ran_ratio, least = max(ran_ratio, LITTLE_RATIO), level.at_most(limits.minimum)
+        ran_ratio, least = max(ran_ratio, LITTLE_RATIO), limits.is_least(level)
         reins = self._reins - ({Rein.CPU} if least else set())
         # Beside the least level the LC may wait behind what BE has queued in the window before.
         queued, self._used = self._used, [rein for rein in reins if self._is_used(telemetry, rein, ran_ratio)]

@@ -400,7 +400,7 @@ class LiveHost:
         """The telemetry of an LC with its load as a share of what was learned, where nobody said of what."""
         if (max_load := lc.max_load) is None:
             return telemetry
-        rps, held = offered_rps(readings), self._verdict.at_most(self.limits.minimum)
+        rps, held = offered_rps(readings), self.limits.is_least(self._verdict)
         # Beside others that are not BE a miss says nothing of the load.
         held &= not is_crowded(telemetry.lc_cpus, telemetry.lc_run_delay_ratio, max_load.usable_cpus)
         max_load.observe(

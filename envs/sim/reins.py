@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlctl.envs.allocation import Limits
+from rlctl.envs.allocation import LITTLE_CPUS, Limits
 from rlctl.envs.host.reins.carried_rate import (
     CALM_RATIO,
     CARRIED,
@@ -25,7 +25,6 @@ from rlctl.envs.reins import (
     DISK,
     LEAST_DISK_BYTES,
     LINK,
-    LITTLE_CPUS,
     LITTLE_RATIO,
     level_used,
     share_of_disk,

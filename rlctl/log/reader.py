@@ -279,7 +279,7 @@ class LoggedLoad:
         """Learn from a tick."""
         if (limits := limits_in(logged.header)) is None:
             return
-        telemetry, held = logged.tick.telemetry, logged.tick.before.at_most(limits.minimum)
+        telemetry, held = logged.tick.telemetry, limits.is_least(logged.tick.before)
         for name, lc in ((name or ONLY, lc) for name, lc in telemetry.lcs.items()):
             load = self.loads.get(name)
             if load is None or (logged.first and load.lc_cpus != limits.lc_cpus):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rlctl.envs.allocation import Allocation
+from rlctl.envs.allocation import LITTLE_CPUS, Allocation
 from rlctl.envs.errors import printable
-from rlctl.envs.reins import LITTLE_CPUS, WORTH_RATIO, Rein, waits_of
+from rlctl.envs.reins import WORTH_RATIO, Rein, waits_of
 from rlctl.envs.telemetry import Telemetry, number
 from rlctl.log.record import Tick
 from rlctl.safety.verdict import OF_SERVICE, Bound, Reason

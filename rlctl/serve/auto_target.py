@@ -276,7 +276,7 @@ class AutoTargets:
     def write(self, tick: Tick) -> None:
         """Learn from a tick."""
         before = tick.before
-        held = before.at_most(self._limits.minimum)
+        held = self._limits.is_least(before)
         free = not before.frozen and before.usable_cpus >= 0.5 * self._limits.cpus
         for name, watch in self.watches.items():
             lc = tick.telemetry.lcs.get(name if tick.telemetry.ruling else "")

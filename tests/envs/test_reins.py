@@ -65,6 +65,8 @@ def test_held_be_is_no_evidence():
     on_disk = ReinLaw(tuple(Rein))
     choose(window(0, ON_DISK), window(1, ON_DISK), choice=on_disk)
     assert choose(*(window(99 + at, ON_CPU) for at in range(9)), choice=on_disk, level=LIMITS.minimum) is Rein.DISK
+    without_cpuset = Allocation(0.011, 4)
+    assert choose(*(window(99 + at, ON_CPU) for at in range(9)), choice=on_disk, level=without_cpuset) is Rein.DISK
 
 
 def test_least_level_holds_no_copier():
@@ -100,9 +102,10 @@ def test_lc_that_sleeps_lacks_no_cpu():
     assert choose(*(window(at, both, lc_cpus=Value(0.5)) for at in range(EVIDENCE))) is Rein.CPU
 
 
-def test_usual_waits_are_nobodys_doing():
+@pytest.mark.parametrize("level", [LIMITS.safe, LIMITS.safe.but(cpuset_cpus=4)], ids=["cpuset", "none"])
+def test_usual_waits_are_nobodys_doing(level):
     choice = ReinLaw(tuple(Rein))
-    choose(*(window(at, ON_DISK | ON_LINK, missed=False) for at in range(30)), choice=choice, level=LIMITS.safe)
+    choose(*(window(at, ON_DISK | ON_LINK, missed=False) for at in range(30)), choice=choice, level=level)
     both = [window(30 + at, ON_DISK | ON_LINK) for at in range(EVIDENCE)]
     assert choose(*both, choice=choice) is Rein.LINK
 

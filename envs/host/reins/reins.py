@@ -148,7 +148,7 @@ class Reins:
         """
         self._law.look(telemetry, level, self._cpu.limits, ran_ratio)
         other, missed, latency = self._others.get(self.in_hand), telemetry.missed, telemetry.latency_ratio
-        if other is None or missed is None or level.frozen or level.at_most(self._cpu.limits.minimum):
+        if other is None or missed is None or self._cpu.limits.is_least(level):
             return
         if not (missed or ran_ratio < 1.0) or self._law.suspect in (None, self.in_hand):
             other.judge(missed=missed, calm=latency is not None and latency <= CALM_RATIO, ran_ratio=ran_ratio)

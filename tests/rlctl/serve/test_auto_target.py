@@ -166,14 +166,14 @@ def tick(index: int, before: Allocation, tail_seconds: float) -> Tick:
     return Tick(index, 0.0, lc(index, tail_seconds), before, FULL, Verdict(FULL, FULL), FULL, "ppo")
 
 
-def learn(folder: Path, made: ServeConfig) -> list[tuple[str, float, bool]]:
+def learn(folder: Path, made: ServeConfig, held: Allocation = LIMITS.minimum) -> list[tuple[str, float, bool]]:
     told: list[tuple[str, float, bool]] = []
     targets = AutoTargets(made, folder, LIMITS, lambda name, one, stays: told.append((name, one.target_seconds, stays)))
     before = FULL
     for second in range(300):
         targets.write(tick(second, before, 0.004))
         bounds = targets.bounds(LIMITS)
-        before = bounds[0].most if bounds else FULL
+        before = held if bounds else FULL
     return told
 
 
@@ -185,6 +185,12 @@ def test_a_restart_remembers_the_proposal(tmp_path: Path, caplog: pytest.LogCapt
     assert again.bounds(LIMITS) == ()
     assert "target auto (proposed" in caplog.text
     assert f"remove {tmp_path / TARGETS}" in caplog.text
+
+
+@pytest.mark.parametrize("held", [Allocation(0.01, LIMITS.cpus), Allocation(0.011, 1)], ids=["no cpuset", "11 groups"])
+def test_what_reads_back_as_least_is_held(tmp_path: Path, held: Allocation) -> None:
+    """Nothing was ever learned there, and BE was held for good."""
+    assert learn(tmp_path, config(), held)[-1] == ("lc", 0.008, True)
 
 
 def test_a_proposal_is_for_the_same_lc_only(tmp_path: Path) -> None:
