@@ -148,6 +148,7 @@ class ControllerLink:
     Attributes:
         gone: It has closed its end, which the kernel does for a process that dies.
         leaving: It puts back the originals itself: BE is no longer ours.
+        renewed_seconds: When its last word came that was not about BE's groups, or this link was made.
     """
 
     def __init__(self, channel: _socket.socket, pid: int) -> None:
@@ -155,6 +156,7 @@ class ControllerLink:
         self.plan = Plan()
         self.gone = False
         self.leaving = False
+        self.renewed_seconds = time.monotonic()
         self._channel = channel
         self._process = _pidfd(pid)
 
@@ -202,6 +204,9 @@ class ControllerLink:
                 plan = Plan(file.read())
             self.plan.close()
             self.plan = plan
+        else:
+            # Groups that come and go are no sign that ticks are completed.
+            self.renewed_seconds = time.monotonic()
         self.leaving = self.leaving or verb == b"leave"
         try:  # noqa: SIM105 - contextlib would be the largest import here, and below
             self._channel.send(number)
@@ -222,7 +227,7 @@ def _pidfd(pid: int) -> int:
 
 def guard(link: ControllerLink, lease_seconds: float) -> str:
     """Until the controller falls silent; returns how, or nothing when it leaves in good order."""
-    while link.hear(lease_seconds):
+    while link.hear(max(link.renewed_seconds + lease_seconds - time.monotonic(), 0.0)):
         if link.leaving:
             return ""
     return "has ended" if link.gone else f"has not renewed its lease for {lease_seconds:g} s"

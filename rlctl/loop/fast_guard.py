@@ -147,7 +147,9 @@ class FastGuard:
         if self._people is None or (most := self._people.urgent(plant.limits)) is None:
             return
         # The next tick has the same bound, and goes on from what BE has then: nothing is learned of what it had before.
-        self._verdict = most_restrictive(self._verdict, most)
+        # The watchdog may have taken BE further down than this process knows.
+        safe = (plant.limits.safe,) if reason_unwatched(self._lease) else ()
+        self._verdict = most_restrictive(self._verdict, most, *safe)
         self._tighten_cpus(most)
         if not self._write(most_restrictive(plant.current, self._verdict)):
             self._people.note_written(plant.current)

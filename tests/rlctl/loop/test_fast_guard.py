@@ -188,12 +188,15 @@ def a_lease(check="", lost=""):
 
 def test_verdict_that_watchdog_overruled_is_not_written_again(half):
     """The controller hung, the watchdog froze BE, and that write is what wakes the guard."""
-    plant = Watched()
-    loop = guarded(plant, half, lease=a_lease())
+    plant, people = Watched(), People(None)
+    loop = guarded(plant, half, lease=a_lease(), people=people)
     loop.run(ticks=1)
     loop.fast_guard._lease = a_lease(check="no tick completed for 9.0 s")
-    loop.fast_guard.look(sample(web=LcSample(), foreign=True))
-    assert plant.applied[-1] == LIMITS.safe
+    for people.most, foreign in ((None, True), (HALF, False)):
+        loop.fast_guard.begin(HALF)
+        plant.apply(HALF)
+        loop.fast_guard.look(sample(web=LcSample(), foreign=foreign))
+        assert plant.applied[-1] == LIMITS.safe
 
 
 def test_nothing_is_written_where_originals_are_back(half):
