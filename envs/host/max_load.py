@@ -244,13 +244,15 @@ class MaxLoad:
         }
 
     def restore_state(self, memory: Mapping[str, Any]) -> None:
-        """Go on with what `state_dict` said, of an older version too; ValueError: it is none of that.
+        """Know nothing but what `state_dict` said, of an older version too; ValueError: it is none of that.
 
         It can only make the maximum less: for the first windows a request takes no less than it did.
         """
         missed_rps, demand = memory.get("missed_rps"), memory.get("cpu_seconds_per_request")
         if memory.get("schema") != SCHEMA or not (_is_known(missed_rps) and _is_known(demand)):
             raise ValueError("is no maximum load")
+        self.forget_tails()
+        self._windows.clear()
         self.missed_rps, self._remembered = missed_rps, demand or 0.0
 
     def __str__(self) -> str:

@@ -27,7 +27,8 @@ class LiveRun:
         be_work_ratio: BE work done, as a share of BE running alone on the host for as long.
         controller_cpu_ratio: CPU time of the controlling process, and of what it ran, per second of wall clock.
         header: Of its tick log; empty where nothing is known of the host.
-        experience: What the host had taught until its end on each rein, see `SafeLevelMemory.state_dict`, by its name.
+        experience: What the host had taught until its end, on each rein and of a maximum load that nobody told, as
+            the `state_dict` of who learned it, by its name.
         guards: What the shield's guards remembered at its end, see `Shield.state`.
         reins: What was known of the link and the disks at its end, see `Reins.state_dict`.
     """

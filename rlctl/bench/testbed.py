@@ -25,6 +25,7 @@ from rlctl.bench.score import LiveRun, held_percent, idle
 from rlctl.bench.sweep import bench_sweep, needs_sweep, swept_levels, table_options
 from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
 from rlctl.envs.testbed.generator_source import LAG
@@ -143,6 +144,10 @@ class Measured:
 
     run: LiveRun
     remarks: tuple[str, ...]
+
+
+NO_LOAD = MaxLoad("", 0.0).state_dict()
+"""Of a maximum load that nobody told and nothing taught yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +356,8 @@ def run_once(
         plant.reset()
 
     bed.settle(scenario.trace)
+    for one in plant.learned:  # by the manager itself, not by the one before
+        one.restore_state(service.before.experience[one.name] if service.before else NO_LOAD)
     reined = bed.reins(service.reins) if policy.moves_reins else contextlib.nullcontext()
     with divide_resource(policy.name, scenario, bed), reined as reins, fast_guard(scenario, bed, shield) as guard:
         if guard:
@@ -360,7 +367,8 @@ def run_once(
         cpu_seconds, monotonic_seconds = begun
         used_ratio = (sum(os.times()[:4]) - cpu_seconds) / (time.monotonic() - monotonic_seconds)
         work = bed.stop_be()
-        experience = {one.name: one.state_dict() for one in controller.runner.observer.experiences}
+        learners: list[SafeLevelMemory | MaxLoad] = [*controller.runner.observer.experiences, *plant.learned]
+        experience = {one.name: one.state_dict() for one in learners}
         known = reins.state_dict() if reins else {}
     guards = shield.state if shield else {}
     done_ratio = work.share_of(alone) if alone else math.nan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlctl.envs.allocation import Allocation, Limits
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.workload import Weight
 
@@ -19,6 +20,8 @@ class FakePlant:
         loads: Load ratio of each tick, repeated from the start when used up.
         tick_seconds: Control period on the plant's own clock; nothing sleeps.
     """
+
+    learned: tuple[MaxLoad, ...] = ()
 
     def __init__(
         self,

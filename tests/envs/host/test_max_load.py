@@ -259,6 +259,8 @@ def test_it_says_what_it_goes_by(caplog):
     said = "maximum load of web: estimated at 900 rps, between 900 and 1000 (1 ms of CPU a request on 1 CPU, 300 held, "
     said += "no tail has confirmed it, so BE is not suspended for it)"
     assert [record.getMessage() for record in caplog.records] == [said]
+    service.learned.restore_state(MaxLoad("web", 1.0).state_dict())
+    assert str(service.learned) == "maximum load of web: not known yet"
 
 
 def test_estimate_far_above_every_load_is_a_guess(caplog):

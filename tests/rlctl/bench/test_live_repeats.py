@@ -24,6 +24,7 @@ from rlctl.bench.testbed import Alone, LivePlan, Measured, OnTestbed, gaps, move
 from rlctl.cli import main
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import HostError
+from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
 from rlctl.envs.telemetry import Quantile, Telemetry, Value
 from rlctl.envs.testbed.workloads import Work
@@ -364,6 +365,23 @@ def test_end_of_search_is_no_maximum_load():
     outcome = measured([("", 0, 0, alone(top_rps)), ("", 0, 1, run_of("frozen", 0.0))])
     assert f"maximum load {top_rps:.0f} rps (end of the search); " in outcome.caption
     assert outcome.as_json()["search_ended"] is True
+
+
+def test_each_manager_learns_the_maximum_itself():
+    scenario = load_scenario("live-nginx").model_copy(update={"duration_seconds": 0.2})
+    plan = LivePlan(scenario, ("frozen", "learned-table"), 2, load_profile("responsive"), adapt_seconds=0.3)
+    bed, learned, known = SearchedBed(scenario, None), MaxLoad("lc", 1.0), []
+    bed.plant.learned = (learned,)
+
+    def follow(*_):
+        known.append(learned.missed_rps)
+        learned.missed_rps = 100.0 + len(known)
+
+    bed.follow = follow
+    with OnTestbed(plan, bed)() as step:
+        for manager in ("", "frozen", "learned-table", "frozen"):
+            step(manager)
+    assert known == [None, None, 101.0, None], "learned-table watched first, and goes on"
 
 
 class BusyPlant(FakePlant):
