@@ -158,7 +158,7 @@ class LcProgram(Program):
 
 
 class BeJob(Program):
-    """A best-effort job that counts what it does, from its start on."""
+    """A best-effort job that counts what it does, from its start on, or from its first `begin`."""
 
     _begin_seconds = 0.0
 
@@ -199,6 +199,7 @@ class Transfer(BeJob):
     """
 
     opens: str
+    _begun: Process | None = None
 
     def ready(self) -> None:
         """Wait until it could begin.
@@ -209,8 +210,10 @@ class Transfer(BeJob):
         self.await_that(lambda: "ready" in self.process.output.read_text(), self.opens)
 
     def begin(self) -> None:
-        """Move bytes from now on. Further calls change nothing."""
-        os.kill(self.process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
+        """Move bytes, and count time, from now on. Further calls change nothing."""
+        if self._begun is not (process := self.process):
+            os.kill(process.pid, signal.SIGUSR1)  # not reaped before `stop`, so the number is its own
+            self._begun, self._begin_seconds = process, time.monotonic()
 
     @abstractmethod
     def _moved_bytes(self) -> int:
@@ -240,7 +243,7 @@ class Work:
 
     Attributes:
         by_stressor: Rounds of each stressor's loops, or bytes; comparable between runs of the same job only.
-        seconds: Wall-clock time from its start to the order to end, whatever it was allowed to do in it.
+        seconds: Wall-clock time from its beginning to the order to end, whatever it was allowed to do in it.
     """
 
     by_stressor: Mapping[str, float]

@@ -7,7 +7,8 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -19,8 +20,8 @@ from rlctl.envs.host.cgroup.values import Quota
 from rlctl.envs.host.sensors.cpu import usage_seconds
 from rlctl.envs.testbed import leftovers
 from rlctl.envs.testbed.jobs import StressNg, parse_metrics
-from rlctl.envs.testbed.launch import Launcher
-from rlctl.envs.testbed.workloads import Work
+from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed.workloads import Transfer, Work
 from tests.waiting import PATIENCE_SECONDS, until
 
 REPORT = """---
@@ -39,6 +40,32 @@ metrics:
 """
 
 installed = pytest.mark.skipif(shutil.which("stress-ng") is None, reason="stress-ng is not installed")
+
+
+class Mover(Transfer):
+    """It moves bytes at once, and its start took long."""
+
+    name, opens = "mover", "open"
+
+    def __init__(self) -> None:
+        self._process = cast(Process, SimpleNamespace(pid=7, exit_code=None, stop=lambda _: None))
+        self._begin_seconds = time.monotonic() - 60.0
+
+    def _moved_bytes(self) -> int:
+        return 100
+
+    def _command(self, launcher: Launcher) -> list[str]:
+        return []
+
+
+def test_transfers_time_is_from_its_first_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *order: orders.append(order))
+    job = Mover()
+    job.begin()
+    job.begin()
+    assert orders == [(7, signal.SIGUSR1)]
+    assert job.stop().seconds < 30.0
 
 
 def test_report_as_version_0_15_writes_it() -> None:
