@@ -42,6 +42,9 @@ MOST_WHY = 200
 
 MOST_SECONDS = 366 * 86400.0
 
+KEPT_SECONDS = 600.0
+"""For so long what is over by the wall clock is kept: that may be wrong for a moment, and is then set back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -93,6 +96,8 @@ class OperatorHolds:
         self._patience_seconds = 3.0 * tick_seconds + 1.0
         self._news, self._keeping = threading.Condition(), threading.Lock()
         self._holds = {} if self._path is None else _load_holds(self._path, clock())
+        # Since when holds are over, by the time since boot.
+        self._over: dict[Hold, float] = {}
         # Numbers of requests: the last one made, taken by the loop, written by the loop.
         self._said, self._asked, self._in_force = 1, 0, 0
         # The same, taken and written by a look between two ticks.
@@ -106,31 +111,36 @@ class OperatorHolds:
         self._times: tuple[ScheduleEntry, ...] = ()
         # Whether the file has all holds.
         self._is_kept = True
-        for hold in self._holds.values():
+        for hold in self._standing().values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
             log.info("schedule: its times are in %s", _zone(clock()))
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The bounds of this tick, from what was said and from the schedule."""
-        now, self._most_cpus = self._clock(), limits.cpus
+        up_seconds, self._most_cpus = time.clock_gettime(time.CLOCK_BOOTTIME), limits.cpus
         with self._news:
-            over = [one for one in self._holds.values() if one.until_seconds is not None and one.until_seconds <= now]
-            for hold in over:
+            standing, known = tuple(self._standing().values()), self._over
+            over = self._over = {one: known.get(one, up_seconds) for one in self._holds.values() if one not in standing}
+            forgotten = [one for one, since in over.items() if up_seconds - since >= KEPT_SECONDS]
+            for hold in forgotten:
                 del self._holds[hold.kind]
-            self._asked, holds, self._urgent = self._said, tuple(self._holds.values()), False
+            self._asked, self._urgent = self._said, False
         # Logged outside the lock: a slow log must not keep a request waiting.
-        for hold in over:
+        for hold in over.keys() - known.keys():
             log.info("over: BE was %s", hold)
-        if over or not self._is_kept:
+        if forgotten or not self._is_kept:
             self._keep()
         if self._schedule:
             # The host's zone may be another by now; a process reads it once.
             time.tzset()
-        moment = datetime.datetime.fromtimestamp(now)
+        moment = datetime.datetime.fromtimestamp(self._clock())
         before, self._times = self._times, tuple(entry for entry in self._schedule if entry.covers(moment))
         _tell_times(before, self._times)
-        return (*(hold.bound(limits) for hold in holds), *(_schedule_bound(entry, limits) for entry in self._times))
+        return (
+            *(hold.bound(limits) for hold in standing),
+            *(_schedule_bound(entry, limits) for entry in self._times),
+        )
 
     def write(self, tick: Tick) -> None:
         """Take note of what is in force."""
@@ -149,7 +159,7 @@ class OperatorHolds:
         if not self._urgent:
             return None
         with self._news:
-            self._looked, holds, self._urgent = self._said, tuple(self._holds.values()), False
+            self._looked, holds, self._urgent = self._said, self._standing().values(), False
         return most_restrictive(limits.full, *(hold.bound(limits).most for hold in holds))
 
     def note_written(self, applied: Allocation) -> None:
@@ -174,7 +184,7 @@ class OperatorHolds:
         else:
             raise ConfigError(f"unknown request {what!r}; known are pause, resume, limit, release, status")
         with self._news:
-            holds = [asdict(hold) | {"text": str(hold)} for hold in self._holds.values()]
+            holds = [asdict(hold) | {"text": str(hold)} for hold in self._standing().values()]
             tick, applied = self._tick, self._has()
         now = None
         if tick is not None and applied is not None:
@@ -183,7 +193,7 @@ class OperatorHolds:
 
     def _hold(self, hold: Hold) -> str:
         with self._news:
-            before = self._holds.get(hold.kind)
+            before = self._standing().get(hold.kind)
             self._holds = {**self._holds, hold.kind: hold}
         # A hold of the same kind replaces the one before; pause and limit stand side by side.
         said = f"BE is {hold}" + (f", in place of: {before}" if before else "")
@@ -194,12 +204,19 @@ class OperatorHolds:
 
     def _end(self, kind: str, who: str) -> str:
         with self._news:
-            holds = dict(self._holds)
-            ended, self._holds = holds.pop(kind, None), holds
+            ended = self._standing().get(kind)
+            self._holds = {other: hold for other, hold in self._holds.items() if other != kind}
         if ended is None:
             return f"there was no {kind}"
         log.warning("%s ends: BE was %s", who, ended)
         return self._in_force_then(f"over: BE was {ended}")
+
+    def _standing(self) -> dict[str, Hold]:
+        """Holds that are not over."""
+        now = self._clock()
+        return {
+            kind: hold for kind, hold in self._holds.items() if hold.until_seconds is None or hold.until_seconds > now
+        }
 
     def _in_force_then(self, said: str, *, urgent: bool = False) -> str:
         """Wait until what is said now is in force, and say so; it is kept meanwhile.
@@ -308,14 +325,13 @@ def _load_holds(path: Path, now: float) -> dict[str, Hold]:
     """What was said before a restart. A file that cannot be read is a pause: who knows what it said."""
     try:
         plain = json.loads(read_own(path, MOST_BYTES))
-        holds = [_parse_hold(one, now) for one in plain["holds"]]
+        return {one["kind"]: _parse_hold(one, now) for one in plain["holds"]}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError) as error:
         # Fail safe: the file may have held a pause.
         log.error("%s cannot be read, so BE is paused: %s", path, on_one_line(str(error)))
         return {PAUSE: Hold(PAUSE, 0.0, "rlctl", f"{path} cannot be read", now)}
-    return {hold.kind: hold for hold in holds if hold.until_seconds is None or hold.until_seconds > now}
 
 
 def _parse_hold(plain: Mapping[str, Any], now: float) -> Hold:

@@ -130,6 +130,20 @@ def test_limit_holds_beside_pause_and_ends_by_itself(loop):
     loop.run(60)
     assert loop.be.quota_cpus > 0.5
     assert loop.said(do="status")["holds"] == []
+    assert loop.said(do="release")["said"] == "there was no limit"
+
+
+def test_clock_ahead_for_moment_ends_no_hold(always, loop, tmp_path, monkeypatch):
+    """One tick two hours ahead, and a pause of one hour was gone from the file as well."""
+    loop.said(do="pause", until=NOON + 3600.0)
+    for ahead in (7200.0, -7200.0):
+        loop.clock.now += ahead
+        loop.run(2)
+    assert loop.be == Loop(always, tmp_path, clock=Clock(NOON)).be == LIMITS.safe
+    monkeypatch.setattr("rlctl.serve.holds.KEPT_SECONDS", 0.0)
+    loop.clock.now += 7200.0
+    loop.run(1)
+    assert json.loads((tmp_path / HOLDS).read_text())["holds"] == []
 
 
 def test_what_people_say_is_no_mistake_of_policy():
