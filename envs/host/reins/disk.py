@@ -125,13 +125,13 @@ class DiskRein:
     def read_use(self, now_seconds: float) -> Mapping[str, float]:
         """BE's level as far as it used that, on the busiest disk, of bytes or operations the greater.
 
-        Nothing at the first call.
+        Nothing at the first call. CgroupError, PermissionMissing: It cannot be read now; the next window is longer.
         """
+        used, self._busiest = 0.0, []
         counted = {folder: self._counts(folder) for folder in self._folders()}
-        before, self._before = self._before, counted
-        all_before = self._all_before
         looked_at = {*self._carried, *(disk for disks in counted.values() for disk in disks)}
-        self._all_before = {disk: self._count_all(disk) for disk in looked_at}
+        all_before, all_now = self._all_before, {disk: self._count_all(disk) for disk in looked_at}
+        before, self._before, self._all_before = self._before, counted, all_now
         passed, self._before_seconds = now_seconds - self._before_seconds, now_seconds
         if not passed > 0.0:
             return {}
@@ -146,7 +146,6 @@ class DiskRein:
                 # A group that was made anew counts from 0 again.
                 then = before.get(folder, {}).get(disk, now if folder not in before else _NONE)
                 done[disk] = _each(float.__add__, done.get(disk, _NONE), rates(now, then))
-        used, self._busiest = 0.0, []
         for disk, own in done.items():
             if disk not in self._carried:
                 if not any(own):
@@ -155,7 +154,7 @@ class DiskRein:
             bound = self._bound(disk, self._ratio)
             parts = _each(float.__truediv__, own, bound)
             used, kind = max(used, *parts), int(parts[1] > parts[0])
-            now, carried = self._all_before[disk], self._carried[disk]
+            now, carried = all_now[disk], self._carried[disk]
             by_all = _each(max, rates(now, all_before.get(disk, now)), own)
             self._others[disk] = _each(float.__sub__, by_all, own)
             for one, did in zip(carried, by_all, strict=True):
@@ -179,9 +178,9 @@ class DiskRein:
 
     def _count_all(self, disk: str) -> Four:
         """What everybody has done on a disk since the host began; nothing where the kernel does not say."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with contextlib.suppress(CgroupGone, ValueError, IndexError):
             stat = self._sys / "dev/block" / self.beneath.get(disk, disk) / "stat"
-            numbers = [float(word) for word in self._knobs.kernel.read(stat).split()]
+            numbers = [float(word) for word in self._knobs.read(stat).split()]
             return SECTOR_BYTES * numbers[2], SECTOR_BYTES * numbers[6], numbers[0], numbers[4]
         return _NONE
 
@@ -274,9 +273,9 @@ def _number(limit: float) -> int:
 
 
 def _counts(knobs: Knobs, folder: Path) -> dict[str, Four]:
-    """What a group has done since it was made, by disk; nothing where it cannot be read."""
+    """What a group has done since it was made, by disk; nothing of one that was removed."""
     counts: dict[str, list[float]] = {}
-    with contextlib.suppress(CgroupError):
+    with contextlib.suppress(CgroupGone):
         if _is_v2(folder):
             for disk, *words in filter(None, map(str.split, knobs.read(folder / "io.stat").splitlines())):
                 for word in words:

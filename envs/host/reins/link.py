@@ -35,13 +35,15 @@ DEBT_SECONDS = 0.1
 """The longest time for which BE sends nothing to make up for what others sent beyond C before."""
 
 MEND_SECONDS = 10.0
-"""What another program takes away is put back once in so long: who takes it away again means it."""
+"""Queues that another program takes away are put back once in so long: who takes them away again means it."""
 
 FIND_SECONDS = 5.0
 """How often networks of BE's own are looked for, as pods come and go within a group, and an interface not known yet."""
 
 MOST_PEERS = 64
 """Whose routes are looked at."""
+
+_NONE = Sent(0, 0, 0)
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +66,7 @@ class LinkRein(Closing):
         self._found_seconds = -FIND_SECONDS
         self._rate = self._written = UNLIMITED
         self._total, self._be = 0, 0
-        self._last: Sent | None = None
+        self._holds, self._last = False, _NONE
         self._last_seconds = self._mended_seconds = -MEND_SECONDS
         self._debt_seconds = self._allowed = 0.0  # bytes that C was good for since the last count, under rates before
 
@@ -124,7 +126,7 @@ class LinkRein(Closing):
             now_seconds = time.monotonic()
             self._allowed += self._rate * (now_seconds - self._last_seconds)
             self._rate, self._last_seconds = rate, now_seconds
-        if self._last is None:
+        if not self._holds:
             raise HostError(f"{self.name}: what holds BE's packets is not there")
         if rate != self._written:
             with self._interface.refusing("set BE's rate"):
@@ -190,7 +192,7 @@ class LinkRein(Closing):
             except FileNotFoundError as error:
                 raise HostError(f"{self.name}: this kernel has no HTB (CONFIG_NET_SCH_HTB): {error}") from error
             self._interface.rules.replace(self._senders)
-        self._last, self._last_seconds, self._debt_seconds = None, time.monotonic(), 0.0
+        self._last, self._last_seconds, self._debt_seconds = _NONE, time.monotonic(), 0.0
         self._look()
 
     def _look(self) -> None:
@@ -198,15 +200,22 @@ class LinkRein(Closing):
         with self._interface.refusing("look at its classes"):
             sent = self._interface.shaper.read_counts()
             rules = self._interface.rules.count()
-        if sent is None or rules != len(self._senders):
-            self._mend(whole=sent is None)
-        else:
+        self._holds = sent is not None and rules == len(self._senders)
+        if not self._holds:
+            if sent is None:
+                self._mend()
+            else:  # at once: a firewall that is loaded anew takes the rules away, and means nothing by it
+                with self._interface.refusing("put back the rules that tell BE's packets"):
+                    self._interface.rules.replace(self._senders)
+            self._holds = True
+            _log.warning("%s: another program removed what holds BE's packets; it is back", self.name)
+        if sent is not None:
             self._count(sent)
         if time.monotonic() - self._found_seconds > FIND_SECONDS:
             self.follow(self._groups)
 
     def _count(self, sent: Sent) -> None:
-        before, now_seconds = self._last or Sent(0, 0, 0), time.monotonic()
+        before, now_seconds = self._last, time.monotonic()
         whole, be = sent.whole_bytes - before.whole_bytes, sent.be_bytes - before.be_bytes
         allowed = self._allowed + self._rate * (now_seconds - self._last_seconds)
         self._total, self._be = self._total + whole, self._be + be
@@ -222,27 +231,21 @@ class LinkRein(Closing):
         if self._debt_seconds > bearable and whole - be < allowed and not sent.waiting:
             with self._interface.refusing("make its classes anew"):
                 self._interface.shaper.forgive()
-            self._last, self._debt_seconds = Sent(0, 0, 0), 0.0
+            self._last, self._debt_seconds = _NONE, 0.0
 
-    def _mend(self, *, whole: bool) -> None:
-        """Put back rules, or all of it, unless somebody else's queues are there or it was done a moment ago."""
-        self._last = self._last if not whole else None
-        what = "the queues that hold BE" if whole else "the rules that tell BE's packets"
+    def _mend(self) -> None:
+        """Put back the queues, unless somebody else's are there or it was done a moment ago."""
         with self._interface.refusing("look at its queues"):
             ours = self._interface.shaper.is_ours()
             foreign = "" if ours else self._interface.shaper.foreign()
         if foreign:
             raise HostError(_foreign(self.name, foreign))
         if time.monotonic() - self._mended_seconds < MEND_SECONDS:
-            raise HostError(f"{self.name}: another program keeps removing {what}: BE's packets are not held")
+            raise HostError(f"{self.name}: another program keeps removing the queues that hold BE")
         self._mended_seconds = time.monotonic()
         with self._interface.refusing("put back what holds BE"):
-            if whole:
-                self._interface.clear()
-                self._set_up()
-            else:
-                self._interface.rules.replace(self._senders)
-        _log.warning("%s: another program removed %s; they are back", self.name, what)
+            self._interface.clear()
+            self._set_up()
 
 
 def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid: int | None = None) -> str:

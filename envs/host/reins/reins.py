@@ -161,7 +161,8 @@ class Reins:
                 self._follow(rein)
                 readings |= {name: Value(share) for name, share in other.read_use(now_seconds).items()}
             except RlctlError as error:
-                readings[USE[rein]] = Missing(Why.GONE, in_one_line(error))
+                if rein in {self.in_hand, *self._unfreed} - self._lost:  # else the CPUs hold BE, whatever it sends
+                    readings[USE[rein]] = Missing(Why.GONE, in_one_line(error))
         return readings
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """BE's disks as a rein: shares of what BE was seen to do, on any kernel's files, and its own limits back."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -288,6 +289,31 @@ def test_others_are_seen_before_be(bench):
         bench.done_by_all(0, 20_480_000 * second, 0, 100 * second)
         rein.read_use(float(second))
     assert rein._bound(DISK, 1.0)[1] == pytest.approx(CARRIED - 20_480_000)
+
+
+@pytest.mark.parametrize("file", ["stat", "be"], ids=["of all", "of BE"])
+def test_read_that_fails_is_no_rate(bench, monkeypatch, file):
+    """All that a disk has done since boot was its work of one second, and BE was held to a share of that for good."""
+    bench.done_by_all(0, 10**13, 0, 10**10)
+    bench.done(0, 10**12, 0, 10**9)
+    rein, read = bench.rein(), bench.kernel.read
+
+    def refuse(path):
+        if file in (path.name, path.parent.name):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(path)
+
+    for second in range(5):
+        bench.done(0, 10**12 + 40_000_000 * second, 0, 10**9 + 400 * second)
+        bench.done_by_all(0, 10**13 + 40_000_000 * second, 0, 10**10 + 400 * second)
+        with monkeypatch.context() as failing:
+            if second in (0, 2):
+                failing.setattr(bench.kernel, "read", refuse)
+                with pytest.raises(CgroupError, match="Too many"):
+                    rein.read_use(float(second))
+            else:
+                rein.read_use(float(second))
+    assert rein.most[DISK] == (10e6, pytest.approx(40e6, rel=0.01), 100.0, 400.0)
 
 
 def test_groups_have_equal_parts_of_it(bench):

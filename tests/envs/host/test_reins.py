@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from rlctl.envs.allocation import Allocation, Limits
 from rlctl.envs.errors import CgroupError, HostError
+from rlctl.envs.host.network.shaper import Sent
 from rlctl.envs.host.reins import opening
 from rlctl.envs.host.reins.carried_rate import LEAST_BYTES
-from rlctl.envs.host.reins.link import FIND_SECONDS
+from rlctl.envs.host.reins.link import FIND_SECONDS, LinkRein
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.opening import LinkPlace
 from rlctl.envs.host.reins.reins import FAILURES_IN_A_ROW, Reins
@@ -328,6 +330,35 @@ class Interface:
         self.groups = None
 
 
+def test_flushed_rules_are_back_at_once():
+    """After a second `nft flush ruleset` within ten seconds BE was free, and nothing failed."""
+    rules, refused = [], []
+
+    def replace(senders):
+        if refused:
+            raise HostError("refused")
+        rules.extend(senders)
+
+    kernel = SimpleNamespace(
+        name="eth0",
+        refusing=lambda doing: contextlib.nullcontext(),
+        shaper=SimpleNamespace(read_counts=lambda: Sent(0, 0, 0), set_rate=lambda rate: None),
+        rules=SimpleNamespace(count=lambda: len(rules), replace=replace),
+    )
+    rein = LinkRein(kernel, None)
+    rein._senders, rein._found_seconds = ("be",), math.inf
+    for _ in range(3):
+        rules.clear()
+        rein.sent_bytes()
+        assert rules == ["be"]
+        rein.hold(1e6)
+    rules.clear()
+    refused.append(True)
+    for refuses in (rein.sent_bytes, lambda: rein.hold(1e6)):
+        with pytest.raises(HostError):
+            refuses()
+
+
 def test_link_without_class_is_not_touched():
     share = LinkShare(Interface, lambda: (0, 0))
     share.follow(["be"])
@@ -509,8 +540,12 @@ def test_window_with_a_fault_has_its_reason():
 
     host.reins._others[Rein.DISK].read_use = read_use
     host.groups = ("another",)
+    assert USE[Rein.DISK] not in host.reins.read(0.0), "a frozen BE was suspect for ever: nobody holds it there"
+    host.take(Rein.DISK)
+    host.reins.apply(SOME)
     readings = host.reins.read(0.0)
     assert host.reins._others[Rein.LINK].groups == ("another",), "what is read is of the groups of now"
     assert readings[USE[Rein.LINK]] == Value(0.5)
     assert "gone" in readings[USE[Rein.DISK]].detail
-    host.reins.look(Telemetry(0.0, 0.01, counters=readings), SOME)
+    host.reins._drop(Rein.DISK, "gone")
+    assert USE[Rein.DISK] not in host.reins.read(0.0)
