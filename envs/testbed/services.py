@@ -10,7 +10,6 @@ import signal
 from pathlib import Path
 
 from rlctl.envs.errors import TestbedError
-from rlctl.envs.host.latency.line_formats import LOG_FORMAT
 from rlctl.envs.testbed.generator import GeneratorConfig
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.workloads import READY_SECONDS, LcProgram, talk
@@ -28,8 +27,7 @@ error_log error.log warn;
 {user}
 events {{ worker_connections 1024; }}
 http {{
-    {log_format}
-    access_log {access_log};
+    access_log off;
     {temporary}
     default_type text/plain;
     gzip on;
@@ -51,21 +49,15 @@ class Nginx(LcProgram):
 
     Args:
         workers: Its processes: one, so that one CPU is all that it can use.
-        log_requests: Log each in the format of `rlctl.envs.host.latency.line_formats`.
     """
 
     name = "nginx"
     request = f"GET /{PAGE} HTTP/1.0\r\nHost: localhost\r\n\r\n".encode()
     answer = b" 200 "
 
-    def __init__(self, *, workers: int = 1, log_requests: bool = False, address: tuple[str, int] | None = None) -> None:
+    def __init__(self, *, workers: int = 1, address: tuple[str, int] | None = None) -> None:
         super().__init__(address)
-        self.workers, self._log_requests = workers, log_requests
-
-    @property
-    def access_log(self) -> Path | None:
-        """One line per request, if that is wanted."""
-        return self.folder / "access.log" if self._log_requests else None
+        self.workers = workers
 
     def load(self) -> GeneratorConfig:
         """GET of the text."""
@@ -84,8 +76,6 @@ class Nginx(LcProgram):
             folder=folder,
             listen=f"unix:{self.socket}" if self.address is None else "{}:{}".format(*self.address),
             user="user root root;" if os.geteuid() == 0 else "",  # its folder is ours alone
-            log_format=LOG_FORMAT,
-            access_log="access.log rlctl" if self._log_requests else "off",
             temporary=" ".join(f"{name}_temp_path temporary;" for name in MODULES_WITH_TEMPORARY_FILES),
             gzip_level=GZIP_LEVEL,
         )

@@ -20,9 +20,7 @@ from rlctl.envs.host.latency.figures import FIRST_ERROR_STATUS, LONGEST_SECONDS,
 from rlctl.envs.telemetry import Why
 from rlctl.envs.yaml_edge import Name, Strict
 
-# The shortest format of nginx that says all; give it to `access_log FILE rlctl;` without `buffer=`.
-LOG_FORMAT = "log_format rlctl '$msec $status $request_time';"
-
+# Of `log_format rlctl '$msec $status $request_time';`, the shortest that says all; `access_log` has no `buffer=`.
 NGINX_PATTERN = r"^(?P<msec>\d+\.\d{3}) (?P<status>\d{3}) (?P<latency>\d+\.\d{3})$"
 
 _FAILED = b"%d" % FIRST_ERROR_STATUS

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,19 @@ DRIVE_SECONDS = 0.005
 QUOTA, REST_RATIO = {"cpu": 0.4, "upload": 0.4}, 0.5
 """Of BE's CPUs, by its kind: beside LOW the target is met, and beside what comes then it is not; and what of it BE has
 at rest, where the LC is to be well for minutes."""
+
+
+class LoggingNginx(Nginx):
+    """An nginx that logs each request as `nginx_lines` reads it."""
+
+    @property
+    def access_log(self) -> Path:
+        """One line per request."""
+        return self.folder / "access.log"
+
+    def _configuration(self, folder: Path) -> str:
+        logged = "log_format rlctl '$msec $status $request_time'; access_log access.log rlctl;"
+        return super()._configuration(folder).replace("access_log off;", logged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +230,6 @@ def held_by(bed: Testbed, scenario: LiveScenario, rein: Rein) -> contextlib.Abst
     return bed.reins({"in_hand": rein, "most": {rein: scenario.link.rate_mbit(0.0) * 1e6 / 8.0}})
 
 
-def log_of(bed: Testbed, nginx: Nginx) -> TextLog:
-    """What nginx' access log tells."""
-    if nginx.access_log is None:
-        raise TestbedError("nginx has no access log")
-    return TextLog(nginx.access_log, nginx_lines(), bed.slo)
-
-
 def missed(ticks: Sequence[Tick]) -> int:
     """Windows above the target, or of which nothing is known."""
     return sum(map(misses, ticks))
@@ -298,11 +305,11 @@ def run(args: argparse.Namespace) -> tuple[Any, int]:
         rate = scenario.link.rates[0][1]
         halved = scenario.link.model_copy(update={"rates": ((0.0, rate), (STEP_SECONDS, rate / 2.0))})
         scenario = scenario.model_copy(update={"link": halved})
-    nginx = Nginx(log_requests=True) if scenario.lc.kind == "nginx" and not scenario.link else None
+    nginx = LoggingNginx() if scenario.lc.kind == "nginx" and not scenario.link else None
     rows = (*ROWS, *(("log",) if nginx else ()))
     runs: dict[str, list[Run]] = {row: [] for row in rows}
     with Testbed(scenario, lambda line: print(line, file=sys.stderr, flush=True), nginx) as bed:
-        log = log_of(bed, nginx) if nginx else None
+        log = TextLog(nginx.access_log, nginx_lines(), bed.slo) if nginx else None
         for repeat in range(args.repeats):
             for row in rows[repeat % len(rows) :] + rows[: repeat % len(rows)]:
                 runs[row].append(one := overload(bed, scenario, row, log if row == "log" else None, Rein(args.rein)))

@@ -18,6 +18,7 @@ from rlctl.envs.testbed.knee import KneeSection, find_knee, probe_with
 from rlctl.envs.testbed.launch import Launcher, find_program
 from rlctl.envs.testbed.services import Memcached, Nginx
 from rlctl.envs.testbed.workloads import LcProgram, Program, talk
+from scripts.studies.bench.guard import LoggingNginx
 from tests.waiting import until
 
 Make = Callable[[], LcProgram]
@@ -98,13 +99,12 @@ def test_service_runs_in_its_group_and_answers(be_launcher: Launcher, group: Gro
 @pytest.mark.usefixtures("compiler")
 def test_nginx_compresses_and_logs_as_read(launcher: Launcher) -> None:
     needs("nginx")
-    nginx = Nginx(log_requests=True)
+    nginx = LoggingNginx()
     nginx.start(launcher)
     nginx.ready()
     request = b"GET /text.txt HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
     assert b"Content-Encoding: gzip" in talk(nginx.socket, request)
     assert loaded(nginx, 100.0).samples > 0
-    assert nginx.access_log is not None
     lines = nginx.access_log.read_text().splitlines()
     assert lines
     assert all(re.fullmatch(NGINX_PATTERN, line) for line in lines)
