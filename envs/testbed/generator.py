@@ -109,14 +109,12 @@ class GeneratorStats:
         offered_rps: Arrivals per second, dropped ones included.
         done_rps: Replies per second.
         samples: Replies; the number behind the latencies.
-        max_seconds, mean_seconds: Longest and mean latency of the interval.
         oldest_seconds: Age of the oldest request without a reply, be it sent, queued or waiting for a retry; 0 if none.
         errors: Failed requests (reset, refused, malformed reply, status other than 2xx) and failed connects.
         dropped: Arrivals thrown away because the queue was full.
         misses: Keys that memcached did not return.
         lag_p50_seconds, lag_p95_seconds, lag_p99_seconds: Quantiles of actual minus intended send time, over requests
             that had a free connection.
-        cpu_seconds: CPU time the generator used.
     """
 
     monotonic_seconds: float
@@ -128,8 +126,6 @@ class GeneratorStats:
     p50_seconds: float | None
     p95_seconds: float | None
     p99_seconds: float | None
-    max_seconds: float | None
-    mean_seconds: float | None
     oldest_seconds: float
     outstanding: int
     errors: int
@@ -138,8 +134,6 @@ class GeneratorStats:
     lag_p50_seconds: float | None
     lag_p95_seconds: float | None
     lag_p99_seconds: float | None
-    cpu_seconds: float
-    connections_up: int
 
     def latency_seconds(self, quantile: float) -> float:
         """The latency that counts, as in `Telemetry`: the larger of one of `QUANTILES` and the oldest request's age.

@@ -72,14 +72,12 @@ static void die(int code, const char *format, ...)
     exit(code);
 }
 
-static int64_t clock_ns(clockid_t clock)
+static int64_t now_ns(void)
 {
     struct timespec time;
-    clock_gettime(clock, &time);
+    clock_gettime(CLOCK_MONOTONIC, &time);
     return time.tv_sec * SECOND + time.tv_nsec;
 }
-
-static int64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 
 /* ---- histogram: 128 steps per power of two, so a quantile is at most 1/256 = .4 % off -------------------------- */
 
@@ -88,7 +86,7 @@ static int64_t now_ns(void) { return clock_ns(CLOCK_MONOTONIC); }
 #define CELLS ((44 - STEP_BITS) * STEPS) /* up to 2^43 ns = 2.4 hours; longer ones land in the last cell */
 
 struct histogram {
-    uint64_t count, total, largest;
+    uint64_t count, largest;
     uint32_t cells[CELLS];
 };
 
@@ -113,7 +111,6 @@ static void histogram_add(struct histogram *h, int64_t nanoseconds)
 {
     uint64_t value = nanoseconds > 0 ? (uint64_t)nanoseconds : 0;
     h->count++;
-    h->total += value;
     if (value > h->largest)
         h->largest = value;
     h->cells[cell_of(value)]++;
@@ -200,7 +197,7 @@ static void queue_restore(int64_t intended)
 /* ---- interval counters ----------------------------------------------------------------------------------------- */
 
 static struct {
-    int64_t since, cpu_since;
+    int64_t since;
     uint64_t offered, errors, dropped, misses;
     struct histogram latency, lag;
 } tally;
@@ -401,7 +398,7 @@ static enum verdict parse(struct conn *c, char *data, size_t size)
 static struct {
     int epoll, signals;
     struct conn *conns;
-    int idle, up;
+    int idle;
     int64_t retry_at;      /* no connection is due for a retry before this */
     TAILQ_HEAD(, conn) idle_list;
     char *http_request;       /* or redis's, or PostgreSQL's statement */
@@ -440,8 +437,6 @@ static void conn_down(struct conn *c, int64_t now)
     }
     if (c->state == BUSY)
         queue_restore(c->intended);
-    if (c->state == IDLE || c->state == BUSY)
-        net.up--;
     if (c->fd >= 0)
         close(c->fd);
     c->fd = -1;
@@ -476,12 +471,10 @@ static void conn_start(struct conn *c, int64_t now)
         return;
     }
     watch(c, EPOLL_CTL_ADD, result == 0 ? EPOLLIN : EPOLLOUT);
-    if (result == 0) {
-        net.up++;
+    if (result == 0)
         conn_idle(c);
-    } else {
+    else
         c->state = CONNECTING;
-    }
 }
 
 static void retry_connections(int64_t now)
@@ -626,7 +619,6 @@ static void conn_connected(struct conn *c)
         return;
     }
     watch(c, EPOLL_CTL_MOD, EPOLLIN);
-    net.up++;
     conn_idle(c);
 }
 
@@ -664,7 +656,7 @@ static void put_times(FILE *out, const char *prefix, const struct histogram *h)
             fprintf(out, ",\"%sp%d_seconds\":null", prefix, percents[i]);
 }
 
-static void put_line(FILE *out, const char *id, int64_t now, int64_t cpu)
+static void put_line(FILE *out, const char *id, int64_t now)
 {
     double seconds = (double)(now - tally.since) / SECOND;
     const struct histogram *h = &tally.latency;
@@ -675,18 +667,13 @@ static void put_line(FILE *out, const char *id, int64_t now, int64_t cpu)
             (double)h->count / seconds);
     fprintf(out, ",\"samples\":%" PRIu64, h->count);
     put_times(out, "", h);
-    if (h->count > 0)
-        fprintf(out, ",\"max_seconds\":%.9f,\"mean_seconds\":%.9f", (double)h->largest / SECOND,
-                (double)h->total / (double)h->count / SECOND);
-    else
-        fputs(",\"max_seconds\":null,\"mean_seconds\":null", out);
     fprintf(out, ",\"oldest_seconds\":%.9f,\"outstanding\":%d", oldest < now ? (double)(now - oldest) / SECOND : 0.0,
             outstanding);
     fprintf(out, ",\"errors\":%" PRIu64 ",\"dropped\":%" PRIu64 ",\"misses\":%" PRIu64, tally.errors, tally.dropped,
             tally.misses);
     fprintf(out, ",\"rate_rps\":%.3f", arrivals.rate);
     put_times(out, "lag_", &tally.lag);
-    fprintf(out, ",\"cpu_seconds\":%.9f,\"connections_up\":%d}\n", (double)(cpu - tally.cpu_since) / SECOND, net.up);
+    fputs("}\n", out);
 }
 
 /* Between two reports: what completed since the last peek, and the oldest request. Reported are both all the same. */
@@ -716,10 +703,10 @@ static void peek(const char *id)
 static void report(const char *id)
 {
     char line[2048];
-    int64_t now = now_ns(), cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    int64_t now = now_ns();
     pump(now);
     FILE *out = fmemopen(line, sizeof line, "w");
-    put_line(out, id, now, cpu);
+    put_line(out, id, now);
     size_t length = (size_t)ftell(out);
     fclose(out);
     ssize_t written = write(STDOUT_FILENO, line, length); /* below PIPE_BUF: all or nothing */
@@ -729,7 +716,6 @@ static void report(const char *id)
         exit(0);
     memset(&tally, 0, sizeof tally);
     tally.since = now;
-    tally.cpu_since = cpu;
 }
 
 /* ---- commands -------------------------------------------------------------------------------------------------- */
@@ -1030,7 +1016,6 @@ int main(int argc, char **argv)
     key_random = ~opt.seed;
     arrivals.units_left = unit_gap();
     int64_t now = tally.since = now_ns();
-    tally.cpu_since = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
     net.retry_at = 0; /* all connections are due */
     retry_connections(now);
     run(parent);

@@ -317,7 +317,7 @@ def test_latency_counts_from_the_intended_time(serve: Any, load: Any) -> None:
     assert later.oldest_seconds >= during.oldest_seconds + 0.2
     server.open_gate.set()
     after = until(lambda: (stats := generator.stats()).samples > 0 and stats)
-    assert after.max_seconds >= 0.35  # the first that were answered waited longest
+    assert after.p99_seconds >= 0.35  # the first that were answered waited longest
     assert after.p95_seconds > 0.1  # those that queued count their wait as well
     assert until(lambda: generator.stats().outstanding < 10)
 
@@ -340,16 +340,14 @@ def test_a_peek_takes_nothing_from_the_figures(serve: Any, load: Any) -> None:
 def test_figures_agree_with_each_other(serve: Any, load: Any) -> None:
     before = time.monotonic()
     generator = load(port=serve(lambda _: OK).port, rate_rps=150.0, connections=20)
-    stats = finish(generator, 0.4, lambda stats: 0 < stats.samples < 100 and stats.connections_up == 20)
+    stats = finish(generator, 0.4, lambda stats: 0 < stats.samples < 100)
     assert stats.interval_seconds >= 0.3
     assert before < stats.monotonic_seconds < time.monotonic()
     assert stats.done_rps == pytest.approx(stats.samples / stats.interval_seconds, rel=1e-3)
-    assert stats.p99_seconds == pytest.approx(stats.max_seconds, rel=0.01)  # below 100 samples it is the last one
     assert stats.p50_seconds is not None
-    assert stats.p50_seconds <= stats.p95_seconds <= stats.p99_seconds <= stats.max_seconds  # type: ignore[operator]
+    assert stats.p50_seconds <= stats.p95_seconds <= stats.p99_seconds  # type: ignore[operator]
     assert stats.lag_p50_seconds is not None
     assert 0 < stats.lag_p50_seconds <= stats.lag_p99_seconds  # type: ignore[operator]
-    assert 0 < stats.cpu_seconds < stats.interval_seconds
 
 
 def test_rate_changes_at_run_time(serve: Any, load: Any) -> None:
@@ -373,12 +371,12 @@ def test_dead_server_ages_and_its_return_is_served(serve: Any, load: Any, tmp_pa
     generator = load(unix_path=tmp_path / "socket")
     first = finish(generator)
     second = finish(generator, 0.2, lambda stats: stats.errors > 0)
-    assert second.samples == second.connections_up == 0
+    assert second.samples == 0
     assert second.oldest_seconds >= first.oldest_seconds + 0.2
     serve(lambda _: OK, tmp_path / "socket")
     served = until(lambda: (stats := generator.stats()).samples > 0 and stats)
-    assert served.max_seconds > second.oldest_seconds
-    assert until(lambda: (stats := generator.stats()).outstanding < 10 and stats).connections_up == 2
+    assert served.p99_seconds > second.oldest_seconds
+    assert until(lambda: generator.stats().outstanding < 10)
 
 
 def test_broken_connections_request_is_retried(serve: Any, load: Any) -> None:

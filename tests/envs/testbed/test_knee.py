@@ -98,7 +98,7 @@ def test_impossible_range_is_refused_before_anything_is_measured(wrong: dict[str
         KneeSection(**({"start_rps": 100.0, "step_rps": 100.0, "top_rps": 1000.0} | wrong))
 
 
-STATS = GeneratorStats(0, 1, 0, 0, 0, 100, 0.001, 0.004, 0.005, 0.006, 0.001, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
+STATS = GeneratorStats(0, 1, 0, 0, 0, 100, 0.001, 0.004, 0.005, 0.0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class FakeGenerator:
