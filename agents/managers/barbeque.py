@@ -76,7 +76,10 @@ class Barbeque(Manager):
         gap_percent, use_cpus = self._gap(telemetry), self._use(telemetry)
         # Allocate each period; at once when an application is far from its goal (application_manager.cc).
         if self._period.due(telemetry.time_seconds) or gap_percent > URGENT_GAP_PERCENT:
-            applications = self._lc(gap_percent, use_cpus), self._be()
+            applications = (
+                self._lc(gap_percent, use_cpus),
+                Application(BE, self._ladder, 1, current=self._placed.get(BE)),
+            )
             self._placed = allocate(applications, (self._cluster,), float(self.limits.cpus), self._weights)
             self._why = f"goal gap {gap_percent:.0f} %: LC {self._placed[LC].cpus:.2f} CPU, BE " + (
                 f"{self._placed[BE].cpus:.2f}" if BE in self._placed else "deferred"
@@ -121,9 +124,6 @@ class Barbeque(Manager):
         if current is not None:
             current = replace(current, mode=min(current.mode, len(modes) - 1))
         return Application(LC, modes, 0, gap_percent, current)
-
-    def _be(self) -> Application:
-        return Application(BE, self._ladder, 1, current=self._placed.get(BE))
 
     def _allocation(self) -> Allocation:
         # A deferred application does not run at all (paper 4.2): BE is frozen.

@@ -57,3 +57,19 @@ class Events:
         events = tuple(self._kept)
         self._kept.clear()
         return events
+
+
+class Seldom:
+    """Logs what goes wrong at its first time in a row and at the 2nd, 4th, 8th ...: ticks may be ten a second."""
+
+    def __init__(self, level: int) -> None:
+        self._level, self._text, self._times = level, "", 0
+
+    def tell(self, text: str) -> None:
+        """What went wrong this time; empty if nothing did."""
+        # n & (n - 1) is 0 for powers of two: lines at the 1st, 2nd, 4th, 8th ... time.
+        self._times = self._times + 1 if text == self._text else 1
+        self._text = text
+        if text and not self._times & (self._times - 1):
+            often = f" ({self._times} times in a row)" if self._times > 1 else ""
+            _log.log(self._level, "%s%s", text, often)

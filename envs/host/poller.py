@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.host.cgroup.ownership import Witness
+from rlctl.envs.host.events import Seldom
 from rlctl.envs.host.latency.newest import NOTHING, LatencySource, Newest
 from rlctl.envs.host.latency.tcp import TcpSource
 from rlctl.envs.host.sensors.psi import LcWaits, Psi
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.workload import SLO
-
-log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.020
 """Between two looks: an LC that is overrun is some 10 ms late after as long, and fifty looks a second are cheap."""
@@ -102,7 +101,7 @@ class Poller:
         self.lcs = lcs
         self.look: Callable[[HostSample], bool] | None = None
         self._witness, self._sleep = witness, sleep
-        self._told = ""
+        self._trouble = Seldom(logging.ERROR)
         self._poll = select.poll()
         if witness and witness.file is not None:
             self._poll.register(witness.file, select.POLLIN)
@@ -123,7 +122,7 @@ class Poller:
                 sample = self._sample(ready)
                 next_seconds = CLOSE_SECONDS if self.look(sample) else self._rest_seconds(sample)
             except Exception as error:  # noqa: BLE001 - the next tick looks for itself
-                self._tell(f"looking between the ticks failed: {in_one_line(error)}")
+                self._trouble.tell(f"looking between the ticks failed: {in_one_line(error)}")
                 break
             if sample.foreign:  # whoever writes without end is answered as often as we look, and no more
                 self._sleep(LOOK_SECONDS)
@@ -161,9 +160,3 @@ class Poller:
         if waits.trigger.file is not None:
             self._poll.unregister(waits.trigger.file)
             waits.trigger.close()
-
-    def _tell(self, trouble: str) -> None:
-        """Once, however often it comes."""
-        if trouble != self._told:
-            log.error("%s", trouble)
-        self._told = trouble

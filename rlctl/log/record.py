@@ -38,7 +38,7 @@ from rlctl.safety.symptoms import Alarm, Sign
 from rlctl.safety.verdict import OF_SERVICE, Verdict
 
 Shares = Mapping[str, Placement | None]
-"""Placements by application; None for one that is deferred."""
+"""Placements by application, in a log as mode, cluster and CPUs; None for one that is deferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,9 @@ def _further(tick: Tick) -> dict[str, Any]:
     if tick.alarm:
         plain["alarm"] = asdict(tick.alarm)
     if tick.shares:
-        plain["shares"] = {name: _placement(one) for name, one in tick.shares.items()}
+        plain["shares"] = {
+            name: one and [one.mode, one.cluster, round(one.cpus, 4)] for name, one in tick.shares.items()
+        }
     if telemetry.ruling:
         plain["lc"] = telemetry.ruling
         plain["lcs"] = {
@@ -218,11 +220,6 @@ def allocation_as_json(allocation: Allocation) -> dict[str, Any]:
     """An allocation as plain data; a lifted quota is null."""
     quota = None if allocation.quota_cpus == UNLIMITED else float(allocation.quota_cpus)
     return {"quota_cpus": quota, "cpuset_cpus": allocation.cpuset_cpus, "frozen": allocation.frozen}
-
-
-def _placement(placement: Placement | None) -> list[object] | None:
-    """Working mode, cluster, CPUs: short, as a log holds one for each application and tick."""
-    return None if placement is None else [placement.mode, placement.cluster, round(placement.cpus, 4)]
 
 
 def _number(value: float) -> float | str:

@@ -18,6 +18,7 @@ from rlctl.agents.policy_runner import SAFE, PolicyRunner
 from rlctl.envs.allocation import Allocation, Limits, most_restrictive
 from rlctl.envs.errors import in_one_line
 from rlctl.envs.experience import SafeLevelMemory
+from rlctl.envs.host.events import Seldom
 from rlctl.envs.plant import Plant
 from rlctl.envs.reins import Rein
 from rlctl.log.record import Recorder, Shares, Tick
@@ -99,7 +100,7 @@ class Controller:
         self.restore_state: Callable[[SafeLevelMemory], None] = lambda _: None
         self.totals = Totals()
         self._failsafe = Failsafe(plant)
-        self._reported = ""
+        self._held = Seldom(logging.ERROR)
 
     def run(
         self,
@@ -227,11 +228,8 @@ class Controller:
         return tick
 
     def _tighten(self, allocation: Allocation, why_safe: str) -> Allocation:
-        """The safe allocation where there is a reason to hold BE there, which is logged once; else the allocation."""
-        # Once per reason: at ten ticks a second a lasting fault would fill the log.
-        if why_safe and why_safe != self._reported:
-            log.error("BE goes to the safe allocation: %s", why_safe)
-        self._reported = why_safe
+        """The safe allocation where there is a reason to hold BE there, which is logged; else the allocation."""
+        self._held.tell(why_safe and f"BE goes to the safe allocation: {why_safe}")
         return most_restrictive(allocation, self.plant.limits.safe) if why_safe else allocation
 
     def _finish(self, tick: Tick, fault: str, *, policy_failed: bool) -> None:

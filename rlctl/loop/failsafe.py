@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from rlctl.agents.policy_runner import SAFE, Decision, PolicyRunner
 from rlctl.envs.allocation import Allocation
 from rlctl.envs.errors import CgroupGone, HostError, in_one_line
+from rlctl.envs.host.events import Seldom
 from rlctl.envs.plant import Plant
 from rlctl.envs.telemetry import Missing, Telemetry, Why, worst_of
 from rlctl.safety.verdict import Verdict
 
 if TYPE_CHECKING:
     from rlctl.safety.lease import Lease
-
-log = logging.getLogger(__name__)
 
 FAILURES_IN_A_ROW, FAILURES_SECONDS = 10, 10.0
 """Failed ticks in a row (reading, deciding or writing), and the time that they take, after which the loop ends. What
@@ -41,22 +40,6 @@ def reason_unwatched(lease: Lease | None) -> str:
         return lease.check() if lease else ""
     except Exception as error:  # noqa: BLE001 - a watchdog that cannot be asked does not watch
         return f"the watchdog cannot be asked: {in_one_line(error)}"
-
-
-class Seldom:
-    """Logs what goes wrong at its first time in a row and at the 2nd, 4th, 8th ...: ticks may be ten a second."""
-
-    def __init__(self, level: int) -> None:
-        self._level, self._text, self._times = level, "", 0
-
-    def tell(self, text: str) -> None:
-        """What went wrong this time; empty if nothing did."""
-        # n & (n - 1) is 0 for powers of two: lines at the 1st, 2nd, 4th, 8th ... time.
-        self._times = self._times + 1 if text == self._text else 1
-        self._text = text
-        if text and not self._times & (self._times - 1):
-            often = f" ({self._times} times in a row)" if self._times > 1 else ""
-            log.log(self._level, "%s%s", text, often)
 
 
 class Failsafe:

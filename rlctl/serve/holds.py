@@ -114,7 +114,8 @@ class OperatorHolds:
         for hold in self._standing().values():
             log.warning("BE is %s; `rlctl %s` ends it", hold, _end_of(hold))
         if self._schedule:
-            log.info("schedule: its times are in %s", _zone(clock()))
+            # Of a container too, which is most often in UTC.
+            log.info("schedule: its times are in %s", time.strftime("%Z (UTC%z)", time.localtime(clock())))
 
     def bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The bounds of this tick, from what was said and from the schedule."""
@@ -186,9 +187,7 @@ class OperatorHolds:
         with self._news:
             holds = [asdict(hold) | {"text": str(hold)} for hold in self._standing().values()]
             tick, applied = self._tick, self._has()
-        now = None
-        if tick is not None and applied is not None:
-            now = {"tick": tick.index, "policy": tick.policy, "be": applied}
+        now = {"tick": tick.index, "policy": tick.policy, "be": applied} if tick and applied else None
         return {"ok": True, "said": said, "now": now, "holds": holds}
 
     def _hold(self, hold: Hold) -> str:
@@ -314,11 +313,6 @@ def _end_of(hold: Hold) -> str:
 
 def _local(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-
-
-def _zone(seconds: float) -> str:
-    """Local time's zone at a moment, `CET (UTC+0100)`: a container has its own, which is most often UTC."""
-    return time.strftime("%Z (UTC%z)", time.localtime(seconds))
 
 
 def _load_holds(path: Path, now: float) -> dict[str, Hold]:

@@ -12,13 +12,13 @@ from rlctl.envs.errors import CgroupError, CgroupGone, PermissionMissing, in_one
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.kernel import Identity
 from rlctl.envs.host.cgroup.knobs import Knobs
+from rlctl.envs.host.events import Seldom
 from rlctl.envs.host.resources.blockio import disks, limit_io, set_io_weight
 from rlctl.envs.host.resources.memory import HostMemorySensor, set_memory
 from rlctl.envs.host.resources.power import LcFrequency, Rapl, rapl_zones
 from rlctl.envs.host.resources.resctrl import Classes, ResctrlMonitor, task_ids, why_no_resctrl
 from rlctl.envs.host.sensors.sensor import Sensor
 from rlctl.envs.telemetry import Reading
-from rlctl.loop.failsafe import Seldom
 
 log = logging.getLogger(__name__)
 

@@ -194,13 +194,13 @@ class Service:
         recorders += [self._holds, self._budgets, self._starvation, self._targets]
         controller = self._controller = Controller(
             plant, setup.policy, self._shield, Tee(*recorders), self._lease,
-            events=self._events, shares=lambda: host.shares, said=self._bounds,
+            events=lambda: (*host.events(), *self._starvation.events()), shares=lambda: host.shares, said=self._bounds,
         )  # fmt: skip
         controller.restore_state = self._memory.restore_state
         self._open_fast_guard()
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.runner.policy.close())
-        opened.callback(self._keep_learned)
+        opened.callback(lambda: self._memory.keep((*controller.runner.observer.experiences, *self._learners)))
         opened.callback(self._starvation.close)
         if config.metrics and not self._dry_run:
             self._open_metrics(config.metrics, opened)
@@ -247,10 +247,6 @@ class Service:
             "log_records_dropped": self._tick_log.dropped if self._tick_log else 0,
             "watchdog_restarts": self._lease.restarts if self._lease else 0,
         }
-
-    def _events(self) -> tuple[str, ...]:
-        """What happened to BE's groups since the last tick."""
-        return (*self._host.events(), *self._starvation.events())
 
     def _bounds(self, limits: Limits) -> tuple[Bound, ...]:
         """The most that operators, the schedule and spent error budgets allow BE."""
@@ -334,9 +330,6 @@ class Service:
         )
         if self._lines:
             self._lines.write({"event": "end", **counts})
-
-    def _keep_learned(self) -> None:
-        self._memory.keep((*self._controller.runner.observer.experiences, *self._learners))
 
     def _replan(self, plan: EmergencyPlan) -> None:
         """Give the watchdog the plan for BE's groups of now; the lease itself is made of the first one."""
