@@ -230,7 +230,7 @@ class LiveHost:
         Only the first call after `read` is a tick's.
         """
         self._divide(lambda sharing: sharing.look())  # newcomers' originals are journalled before they are touched
-        before, between = self.reins.cpus.usable_cpus, self._between
+        before, between, order = self.reins.cpus.usable_cpus, self._between, self.actuator.order
         if not self.applied:
             self.begin()
         self._between = self.applied = True
@@ -250,6 +250,7 @@ class LiveHost:
         finally:  # of the next window a part has passed, in which what was in force before still was
             self._allowed_cpus = max(self._allowed_cpus if between else before, self.reins.cpus.usable_cpus)
             self._verdict = self._verdict if between else self._current
+            self._plan_is_old |= self.actuator.order != order
         self._divide(lambda sharing: sharing.share(self.reins.cpus))
         self._renew_plan()
         return self._current

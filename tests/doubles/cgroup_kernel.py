@@ -201,6 +201,12 @@ class FakeKernel:
                 if name != "cpuset.cpus" or not self._is_v2(path.parent):
                     self._put(path, format_cpus(parse_cpus(_get(path)) - {cpu}))
 
+    def online(self, cpu: int) -> None:
+        """It is back: v1 gives it to the root alone."""
+        self._online |= {cpu}
+        for name in ("cpuset.cpus", "cpuset.effective_cpus"):
+            self._put(self.root / "cpuset" / name, format_cpus(self._online))
+
     def _boot(self, kind: str) -> None:
         (self.proc / "self").mkdir(parents=True)
         (self.proc / "pressure").mkdir()

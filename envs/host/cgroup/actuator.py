@@ -17,7 +17,8 @@ from rlctl.envs.host.cgroup.knobs import Knobs
 from rlctl.envs.host.cgroup.members import RESTRICTING, Division, Members
 from rlctl.envs.host.cgroup.ownership import Ownership
 from rlctl.envs.host.cgroup.settings import GroupReading, PlanOutcome, Settings, WriteStep, carry_out, in_words, plan
-from rlctl.envs.host.cgroup.values import PERIOD_US, Quota
+from rlctl.envs.host.cgroup.v1 import CpusetV1
+from rlctl.envs.host.cgroup.values import PERIOD_US, Quota, cpu_set
 from rlctl.envs.host.cgroup.weights import effective_share, set_above
 from rlctl.envs.workload import Weight
 
@@ -77,7 +78,8 @@ class BeActuator:
         self.outweighed = ""
         self._settle_seconds = settle_seconds
         self._period_us = period_us
-        self._division = Division(order[: limits.cpus], limits, period_us)
+        self._order = tuple(order[: limits.cpus])
+        self._division = Division(self._order, limits, period_us)
         self._weight: Weight | None = None
         self._reported_ceilings: set[tuple[Path, str]] = set()
         self._members = Members(knobs, self.ownership)
@@ -93,7 +95,7 @@ class BeActuator:
 
     @property
     def order(self) -> tuple[int, ...]:
-        """CPUs that BE may get, the safest for the LC first."""
+        """CPUs that BE may get, the safest for the LC first; without those that are offline, where v1 refuses them."""
         return self._division.order
 
     @property
@@ -132,6 +134,7 @@ class BeActuator:
         self._knobs.store()
         if new_tick:
             self.ownership.begin_tick()
+            self._order_online()
         seen = self._members.look(self.groups)
         self._members.notice_others(
             seen, lambda group: self._division.safe_part(group, self._members.known[group], seen)
@@ -274,6 +277,21 @@ class BeActuator:
         if not self._knobs.dry_run:
             log.info("BE group %s: CPU weight %s, was %s", group.name, in_words(native), in_words(before))
         return native
+
+    def _order_online(self) -> None:
+        """Leave out what v1 took out of all groups as it went offline, and refuses until those above have it again."""
+        order = self._order
+        v1 = [group.cpuset for group in self.groups if isinstance(group.cpuset, CpusetV1)]
+        with contextlib.suppress(RlctlError):  # a group vanished: the next look sees to it
+            for path in {cpuset.group.parent / cpuset.effective_file for cpuset in v1}:
+                there = cpu_set(self._knobs.read(path), path)
+                order = tuple(cpu for cpu in order if cpu in there)
+        if order and order != self.order:
+            log.warning("the CPUs that BE may get are %s from now on", in_words(frozenset(order)))
+            self._division.order = order
+            for member in self._members.known.values():
+                if member.left and member.left.cpus:  # the kernel took them, and no other program
+                    member.left = replace(member.left, cpus=member.left.cpus & frozenset(order))
 
     def _targets(self, target: Allocation, share: Quota, seen: Mapping[Group, GroupReading]) -> dict[Group, Settings]:
         """What each group may have: its part of the target, within what other programs claim."""

@@ -276,5 +276,5 @@ class Division:
     def _prefix(self, effective: frozenset[int]) -> int:
         """Length of the shortest prefix of the CPU order that holds some CPUs."""
         if not effective or not effective <= frozenset(self.order):
-            return len(self.order)
+            return self.limits.cpus
         return 1 + max(self.order.index(cpu) for cpu in effective)

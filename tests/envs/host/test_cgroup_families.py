@@ -164,6 +164,27 @@ def test_offline_cpu_does_not_narrow_be(tmp_path: Path) -> None:
     assert "its parent has no more of 0-3 by now: left at 0-2" in str(report)
 
 
+def test_offline_cpu_costs_be_no_tick(tmp_path: Path) -> None:
+    """The kernel of v1 refuses it: BE was safe for good, or without a freezer the service ended."""
+    kernel = FakeKernel(tmp_path, cpus=4)
+    layout = Layout.detect(kernel.root, kernel.proc)
+    above, pod = (Group.create(layout, name, Knobs(None, kernel)) for name in ("above", "above/pod"))
+    be = BeActuator([pod], (1, 0, 2, 3), Limits(cpus=4), Knobs(None, kernel))
+    be.apply(Allocation(0.25, 2))
+    kernel.offline(1)
+    assert be.apply(Allocation(0.25, 1)) == Allocation(0.25, 1)
+    assert pod.cpuset is not None
+    assert pod.cpuset.cpus() == {0}
+    assert be.emergency_plan().to_bytes().count(b"cpuset.cpus\x000\x00") == 1
+    assert be.ownership.events.drain() == (), "no other program wrote it"
+    kernel.online(1)
+    assert be.apply(Allocation(0.25, 2)) == Allocation(0.25, 2), "v1 gives it back to nobody but the root"
+    assert above.cpuset is not None
+    above.cpuset.set_cpus(range(4))
+    be.apply(Allocation(0.25, 2))
+    assert pod.cpuset.cpus() == {0, 1}
+
+
 @pytest.mark.parametrize("kind", ["v1", "v2"])
 def test_quota_of_all_cpus_is_none(kind: str, tmp_path: Path) -> None:
     """The kernel throttles a BE that may have them all, for a part of each short period."""
