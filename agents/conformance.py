@@ -23,7 +23,7 @@ from rlctl.envs.actions import decode
 from rlctl.envs.allocation import UNLIMITED, Allocation, Limits
 from rlctl.envs.observation import Observer
 from rlctl.envs.telemetry import READINGS, Telemetry, Value
-from rlctl.safety.conformance import HOSTS, BrokenPromise, Ticks, histories
+from rlctl.safety.conformance import HOSTS, BrokenPromise, Ticks, histories, require_alike
 
 Make = Callable[[], Policy]
 
@@ -49,7 +49,7 @@ def same_again(make: Make) -> None:
         first = _trace(make(), limits, ticks)
         with _other_clocks(looks):
             second = _trace(make(), limits, ticks)
-        _alike(first, second, "of a second one, later,")
+        require_alike(first, second, "of a second one, later,")
 
 
 def start_forgets(make: Make) -> None:
@@ -59,7 +59,7 @@ def start_forgets(make: Make) -> None:
         (_tell(15.0 * number, slack, load_ratio=load, lc_cpus=17 * load, be_cpus=1.0, cpi=0.5 + load), limits.minimum)
         for number, (slack, load) in enumerate(HISTORY)
     ]
-    _alike(_trace(policy, limits, ticks), _trace(policy, limits, ticks), "after a second start")
+    require_alike(_trace(policy, limits, ticks), _trace(policy, limits, ticks), "after a second start")
 
 
 def no_reading(make: Make) -> None:
@@ -142,9 +142,3 @@ def _is_legal(allocation: Allocation, limits: Limits, when: str) -> None:
     fits = quota == UNLIMITED or limits.min_quota_cpus <= quota <= limits.cpus
     if not (fits and isinstance(cpuset, int) and 1 <= cpuset <= limits.cpus):
         raise BrokenPromise(f"{when}: {allocation} is nothing that a host of {limits.cpus} CPUs has")
-
-
-def _alike(first: list[Allocation], second: list[Allocation], whose: str) -> None:
-    for number, (one, other) in enumerate(zip(first, second, strict=True)):
-        if one != other:
-            raise BrokenPromise(f"answer {number} is {one}, and {whose} {other}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -55,9 +55,7 @@ def any_telemetry(guard: Guard[Any]) -> None:
 def same_again(guard: Guard[Any]) -> None:
     """The same ticks get the same bounds: nothing is read but the telemetry, no clock, no chance."""
     for limits, ticks in histories():
-        for number, (one, other) in enumerate(zip(*(_bounds(guard, limits, ticks) for _ in range(2)), strict=True)):
-            if repr(one) != repr(other):
-                raise BrokenPromise(f"tick {number} is answered with {one}, and then with {other}")
+        require_alike(_bounds(guard, limits, ticks), _bounds(guard, limits, ticks), "then")
 
 
 def memory_is_immutable(guard: Guard[Any]) -> None:
@@ -97,6 +95,13 @@ def broken(checks: Mapping[str, Callable[[Any], None]], subject: object) -> Iter
             yield name, promise, str(error) or type(error).__name__
         else:
             yield name, promise, ""
+
+
+def require_alike(first: Iterable[object], second: Iterable[object], whose: str) -> None:
+    """BrokenPromise: the second answers are others than the first."""
+    for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        if repr(one) != repr(other):
+            raise BrokenPromise(f"answer {number} is {one}, and {whose} {other}")
 
 
 def histories() -> Iterator[tuple[Limits, Ticks]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from rlctl.agents.catalogue import label
 from rlctl.bench.comparison import Bootstrapped, Comparison, Difference, aggregate, compare, improvement
-from rlctl.bench.intervals import Estimate, span
+from rlctl.bench.intervals import span
 from rlctl.bench.rounds import LiveRounds, lowest_qos
 from rlctl.bench.score import Score, SimOutcome
 
@@ -117,10 +117,6 @@ def fine_percent(value: float) -> str:
     return percent(value, 3 if 99.9 <= value < 100.0 else 2)
 
 
-def _range(one: Estimate) -> str:
-    return f"{fine_percent(one.ci95[0])}-{fine_percent(one.ci95[1])}"
-
-
 def summary_rows(result: SimOutcome) -> Rows:
     """One row per manager: QoS both ways and BE with their 95 % intervals, then what explains them."""
     return [SUMMARY, *(_summary_row(result, name) for name in result.managers)]
@@ -131,7 +127,7 @@ def _summary_row(result: SimOutcome, name: str) -> tuple[str, ...]:
     be = result.estimate(name, "be_throughput_percent")
     return (
         name,
-        *(cell for one in qos for cell in (fine_percent(one.mean), _range(one))),
+        *(cell for one in qos for cell in (fine_percent(one.mean), "-".join(map(fine_percent, one.ci95)))),
         f"{be.mean:.1f}",
         span(be.ci95, ".1f", "one seed", "-"),
         *(format(result.estimate(name, metric).mean, form) for metric, form in MEANS),

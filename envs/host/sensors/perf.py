@@ -94,7 +94,9 @@ class PerfSensor:
         self._perf = perf
         self._interval_seconds, self._events = interval_seconds, tuple(events)
         self._start = start or PerfChild
-        self._keys = {(role, event): _name(role, event) for role in self._roles for event in self._events}
+        self._keys = {
+            (role, event): f"{role}_{event.lower().replace('-', '_')}" for role in self._roles for event in self._events
+        }
         self.provides = ("cpi", *self._keys.values())
         self._keeper = PerfKeeper(self._launch, Shape(grouped={"cycles", "instructions"} <= set(events)))
         self._absent = None if start or shutil.which(perf) else Missing(Why.NOT_SUPPORTED, f"no {perf} on PATH")
@@ -212,10 +214,6 @@ def _cpi(cycles: Reading, instructions: Reading) -> Reading:
         return Missing(Why.NOT_COUNTED, "no instruction was counted")
     cpi = cycles.value / instructions.value
     return Value(cpi) if 0.0 < cpi <= MOST_CPI else Missing(Why.ABSURD, f"{cpi:g} cycles per instruction")
-
-
-def _name(role: str, event: str) -> str:
-    return f"{role}_{event.lower().replace('-', '_')}"
 
 
 def _rate(counts: Sequence[Count], seconds: float) -> Reading:
