@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from rlctl.envs.closing import Closing
 from rlctl.envs.errors import RlctlError, TestbedError
@@ -162,7 +161,7 @@ class Launcher(Closing):
             TestbedError: It cannot be run.
             CgroupError: The group does not take it.
         """
-        process = self._begin(name, self._open(name, command))
+        process = self._begin(name, command)
         with self._failing(process):
             if self.group is not None:
                 self.group.attach(process.pid)
@@ -183,13 +182,13 @@ class Launcher(Closing):
                 stopping.callback(process.stop)
             self._processes.clear()
 
-    def _begin(self, name: str, popen: subprocess.Popen[bytes]) -> Process:
-        process = Process(name, popen, self.folder, self.group)
+    def _begin(self, name: str, command: Sequence[str]) -> Process:
+        process = Process(name, self._open(name, command), self.folder, self.group)
         self._processes.append(process)
         with self._failing(process):
             if self._janitor is not None:
-                self._janitor.note_process(popen.pid)
-            _make_ordinary(popen.pid)
+                self._janitor.note_process(process.pid)
+            _make_ordinary(process.pid)
         return process
 
     @contextlib.contextmanager
@@ -203,17 +202,16 @@ class Launcher(Closing):
                 raise
             raise TestbedError(f"{process.name} ended before it had begun: {process.tail()}") from error
 
-    def _open(self, name: str, command: Sequence[str], ready: str = "", **options: Any) -> subprocess.Popen[bytes]:
-        """The command behind the barrier, which closes the descriptor `ready`; options are those of Popen."""
+    def _open(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """The command behind the barrier."""
         output, errors = _log_files(self.folder, name)
-        launcher = ":".join(filter(None, (str(os.getpid()), ready)))
-        held = [sys.executable, "-I", "-S", launch_barrier.__file__, launcher, *self._inside, *command]
-        options = {"cwd": self.folder, **options}
+        held = [sys.executable, "-I", "-S", launch_barrier.__file__, str(os.getpid()), *self._inside, *command]
         try:
             with output.open("wb") as out, errors.open("wb") as err, _interrupts_waiting():
                 return subprocess.Popen(
-                    held, bufsize=0, stdin=subprocess.PIPE, stdout=out, stderr=err, start_new_session=True, **options
-                )
+                    held, bufsize=0, cwd=self.folder, stdin=subprocess.PIPE, stdout=out, stderr=err,
+                    start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             raise TestbedError(f"cannot start {name}: {error.strerror}: {error.filename}") from error
 

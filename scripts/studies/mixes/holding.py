@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rlctl.envs.testbed.launch import Launcher, Process
+from rlctl.envs.testbed import leftovers
+from rlctl.envs.testbed.launch import PAUSE_SECONDS, Launcher, Process
 
 
 class HoldingLauncher(Launcher):
@@ -21,19 +22,14 @@ class HoldingLauncher(Launcher):
     ) -> Process:
         """As `start`, but the command waits for `Process.release`, so that several can begin at one moment.
 
-        It has used all the CPU time that it needs before its first instruction. It is in no group but this process's
+        It has used all the CPU time that it needs before, but for that of `env`. It is in no group but this process's
         until its owner attaches it somewhere. What `environment` holds is set besides this process's.
 
         Raises:
             TestbedError: It cannot be run.
         """
-        ready, held = os.pipe2(os.O_CLOEXEC)
-        with open(ready, "rb") as end:
-            try:
-                options = {"env": {**os.environ, **(environment or {})}, "cwd": directory or self.folder}
-                process = self._begin(name, self._open(name, command, str(held), pass_fds=(held,), **options))
-            finally:
-                os.close(held)
-            with self._failing(process):
-                end.read()  # until it has closed the other end, or has died
+        settings = [f"{one}={value}" for one, value in (environment or {}).items()]
+        process = self._begin(name, ["env", f"--chdir={directory or self.folder}", *settings, *command])
+        while (now := leftovers.task(process.pid)) and now.state not in "SZX":  # it sleeps: it waits for the word
+            time.sleep(PAUSE_SECONDS)
         return process
