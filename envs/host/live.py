@@ -15,7 +15,7 @@ from rlctl.envs.applications import Placement
 from rlctl.envs.errors import CgroupGone, RlctlError
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.emergency import EmergencyPlan
-from rlctl.envs.host.events import BE_VANISHED, Events
+from rlctl.envs.host.events import BE_VANISHED, Events, Seldom
 from rlctl.envs.host.latency.newest import Windowed
 from rlctl.envs.host.max_load import MaxLoad, is_crowded, window_of
 from rlctl.envs.host.poller import Poller
@@ -153,7 +153,7 @@ class LiveHost:
         self._follow, self._replan = parts.follow, parts.replan
         self._sleep = parts.watch.sleep if parts.watch else parts.sleep
         self._close: Callable[[], None] | None = close
-        self._unshared = ""
+        self._undivided = Seldom(logging.ERROR)
         self._plan_is_old = False
         self._unfollowed: Exception | None = None
         self._be_vanished = False
@@ -351,15 +351,13 @@ class LiveHost:
         self._be_vanished = True
 
     def _divide(self, step: Callable[[Divider], object]) -> None:
-        """Divide anew; if that fails the division before stays, within the verdict, and the reason is logged once."""
+        """Divide anew; if that fails the division before stays, within the verdict."""
         if self.sharing is None:
             return
         try:
             step(self.sharing)
         except Exception as error:  # noqa: BLE001 - the verdict is in force, and the tick must go on
-            if self._unshared != str(error):
-                log.error("BE's budget is not divided anew: %s", error)
-            self._unshared = str(error)
+            self._undivided.tell(f"BE's budget is not divided anew: {error}")
         self._plan_is_old |= self.sharing.pop_regrouped()
 
     def _renew_plan(self) -> None:

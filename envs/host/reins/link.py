@@ -21,6 +21,7 @@ from rlctl.envs.closing import Closing
 from rlctl.envs.errors import CgroupGone, HostError, RlctlError, SensorError
 from rlctl.envs.host.cgroup.group import Group
 from rlctl.envs.host.cgroup.journal import Entry, Journal
+from rlctl.envs.host.events import Seldom
 from rlctl.envs.host.latency.inet_diag import InetDiag
 from rlctl.envs.host.latency.lc_sockets import NotTcp, find_ports
 from rlctl.envs.host.network.interface import Interface, journal_path
@@ -66,7 +67,7 @@ class LinkRein(Closing):
         self._found_seconds = -FIND_SECONDS
         self._rate = self._written = UNLIMITED
         self._total, self._be = 0, 0
-        self._holds, self._last = False, _NONE
+        self._holds, self._last, self._removed = False, _NONE, Seldom(logging.WARNING)
         self._last_seconds = self._mended_seconds = -MEND_SECONDS
         self._debt_seconds = self._allowed = 0.0  # bytes that C was good for since the last count, under rates before
 
@@ -200,15 +201,15 @@ class LinkRein(Closing):
         with self._interface.refusing("look at its classes"):
             sent = self._interface.shaper.read_counts()
             rules = self._interface.rules.count()
-        self._holds = sent is not None and rules == len(self._senders)
-        if not self._holds:
+        self._holds = held = sent is not None and rules == len(self._senders)
+        if not held:
             if sent is None:
                 self._mend()
             else:  # at once: a firewall that is loaded anew takes the rules away, and means nothing by it
                 with self._interface.refusing("put back the rules that tell BE's packets"):
                     self._interface.rules.replace(self._senders)
             self._holds = True
-            _log.warning("%s: another program removed what holds BE's packets; it is back", self.name)
+        self._removed.tell("" if held else f"{self.name}: another program removed what holds BE's packets; it is back")
         if sent is not None:
             self._count(sent)
         if time.monotonic() - self._found_seconds > FIND_SECONDS:

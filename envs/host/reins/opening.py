@@ -11,15 +11,13 @@ from rlctl.envs.errors import RlctlError, in_one_line
 from rlctl.envs.host.cgroup.actuator import BeActuator
 from rlctl.envs.host.cgroup.journal import Journal
 from rlctl.envs.host.cgroup.knobs import Knobs
-from rlctl.envs.host.events import Events
+from rlctl.envs.host.events import Events, Seldom
 from rlctl.envs.host.network.interface import is_interface
 from rlctl.envs.host.reins.disk import DiskRein
 from rlctl.envs.host.reins.link import FIND_SECONDS, LinkRein, find_interface, read_sent_bytes
 from rlctl.envs.host.reins.link_share import LinkShare
 from rlctl.envs.host.reins.reins import Reins, SharedRein
 from rlctl.envs.reins import Rein
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ class _Traffic:
     """What leaves by the interface of the LC's answers: one that is named, or is found as soon as the LC is called."""
 
     def __init__(self, place: LinkPlace) -> None:
-        self._place, self._why, self._next_seconds = place, "", 0.0
+        self._place, self._next_seconds, self._trouble = place, 0.0, Seldom(logging.INFO)
         self.interface = place.interface and find_interface(place.interface, (), place.namespace_pid)
         self._find()
 
@@ -99,6 +97,4 @@ class _Traffic:
         try:
             self.interface = find_interface(None, self._place.lc_pids(), self._place.namespace_pid)
         except RlctlError as error:
-            if (why := in_one_line(error)) != self._why:
-                log.info("BE cannot be held by the link yet: %s", why)
-            self._why = why
+            self._trouble.tell(f"BE cannot be held by the link yet: {in_one_line(error)}")

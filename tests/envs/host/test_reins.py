@@ -330,7 +330,7 @@ class Interface:
         self.groups = None
 
 
-def test_flushed_rules_are_back_at_once():
+def test_flushed_rules_are_back_at_once(caplog):
     """After a second `nft flush ruleset` within ten seconds BE was free, and nothing failed."""
     rules, refused = [], []
 
@@ -352,6 +352,7 @@ def test_flushed_rules_are_back_at_once():
         rein.sent_bytes()
         assert rules == ["be"]
         rein.hold(1e6)
+    assert len(caplog.messages) == 2, "at the first and second time in a row"
     rules.clear()
     refused.append(True)
     for refuses in (rein.sent_bytes, lambda: rein.hold(1e6)):
