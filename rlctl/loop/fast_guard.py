@@ -114,14 +114,15 @@ class FastGuard:
                 # As after a tick that could not be written: what another program holds is no ground to grow from.
                 self._held = self._verdict = safe
                 self._write(safe)
+        held = self._plant.limits.is_least(self._plant.current)
         # All of them at every look, so that each knows its last requests.
         for name, lc in sample.lcs.items():
             signs = self._signs[name].observe(sample.now_seconds, lc.newest, waits=lc.waits)
             heeded = next((sign for sign in signs if (name, sign) not in self.unheeded), None)
             # One alarm a period: after the first BE has next to nothing, and there is nothing more to cut.
-            if heeded and self._alarm is None and not self._is_held():
+            if heeded and self._alarm is None and not held:
                 self._hold(name, heeded, f"LC {name}: {signs[heeded]}", sample.now_seconds)
-        return self._alarm is None and any(signs.near for signs in self._signs.values()) and not self._is_held()
+        return self._alarm is None and any(signs.near for signs in self._signs.values()) and not held
 
     def write(self, tick: Tick) -> None:
         """See whether the tick's alarm, if it had one, was right; forget the wrong ones of more than an hour ago."""
@@ -153,10 +154,6 @@ class FastGuard:
         self._tighten_cpus(most)
         if not self._write(most_restrictive(plant.current, self._verdict)):
             self._people.note_written(plant.current)
-
-    def _is_held(self) -> bool:
-        """BE has next to nothing: its minimum, or less."""
-        return self._plant.current.usable_cpus <= self._plant.limits.minimum.usable_cpus
 
     def _hold(self, lc: str, sign: Sign, detail: str, seen_seconds: float) -> None:
         # What BE had before the cut is where the next tick goes on from.

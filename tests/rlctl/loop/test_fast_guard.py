@@ -160,7 +160,7 @@ def test_of_a_period_there_is_one_alarm(half):
     assert plant.applied.count(LIMITS.safe) == 1
 
 
-@pytest.mark.parametrize("held", [LIMITS.safe, LIMITS.minimum, LIMITS.minimum.but(cpuset_cpus=2)])
+@pytest.mark.parametrize("held", [LIMITS.safe, LIMITS.minimum, LIMITS.minimum.but(0.011, 2)])
 def test_be_that_is_held_already_raises_no_alarm(always, held):
     plant = Watched({2: [sample()]})
     loop = guarded(plant, always(lambda o: held))
