@@ -93,26 +93,16 @@ class LinkRein(Closing):
                 packets cannot be told from others'.
             PermissionMissing: It takes CAP_NET_ADMIN.
         """
-        namespace = NetworkNamespace.of_host(namespace_pid)
-        try:
-            found = _find(namespace, interface, lc_pids)
-        except BaseException:
-            namespace.close()
-            raise
-        rein = cls(found, journal)
-        try:
+        with contextlib.ExitStack() as failed:
+            namespace = failed.enter_context(NetworkNamespace.of_host(namespace_pid))
+            found = failed.enter_context(_find(namespace, interface, lc_pids))
             found.take()
+            rein = cls(found, journal)
             rein.follow(be_groups, write=False)
             rein._take_over()
-            try:
-                rein._set_up()
-            except BaseException:
-                with contextlib.suppress(RlctlError):  # what was put there holds nobody
-                    found.clear()
-                raise
-        except BaseException:
-            found.close()
-            raise
+            failed.enter_context(rein)  # which clears away what holds nobody
+            rein._set_up()
+            failed.pop_all()
         return rein
 
     def sent_bytes(self) -> tuple[int, int]:
@@ -251,14 +241,10 @@ class LinkRein(Closing):
 
 def find_interface(interface: str | None, lc_pids: Sequence[int], namespace_pid: int | None = None) -> str:
     """Name of the interface that `LinkRein.open` would take, with the errors that it has before it writes anything."""
-    with NetworkNamespace.of_host(namespace_pid) as namespace:
-        found = _find(namespace, interface, lc_pids)
-        try:
-            if (there := found.shaper.foreign()) and not found.shaper.is_ours():
-                raise HostError(_foreign(found.name, there))
-            return found.name
-        finally:
-            found.close()
+    with NetworkNamespace.of_host(namespace_pid) as namespace, _find(namespace, interface, lc_pids) as found:
+        if (there := found.shaper.foreign()) and not found.shaper.is_ours():
+            raise HostError(_foreign(found.name, there))
+        return found.name
 
 
 def read_sent_bytes(interface: str, namespace_pid: int | None = None) -> int:
@@ -299,13 +285,10 @@ def _peers(lc_pids: Sequence[int]) -> set[Address]:
         return set()
     with NetworkNamespace.of_process(lc_pids[0]) as theirs:
         diag = theirs.run(InetDiag)
-    try:
+    with contextlib.closing(diag), contextlib.suppress(NotTcp):
         listening = find_ports(diag, lc_pids)
         return diag.peers(listening.ports, listening.families)
-    except NotTcp:
-        return set()
-    finally:
-        diag.close()
+    return set()
 
 
 def _senders_of(group: Group, namespace_inode: int) -> Iterator[SocketGroup | Address]:
