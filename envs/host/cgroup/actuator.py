@@ -320,9 +320,7 @@ class BeActuator:
             self._members.drop(group, gone)
         # A quota or a weight is in force when its file reads back; of CPUs and freezes only the kernel's answer counts.
         unsure = {step.group for step in steps if not step.turn.settled or self._knobs.dry_run} | failed
-        unsure |= (
-            self._report_reduced() - seen.keys()
-        )  # what is left of a group that was whole when it was last looked at
+        unsure |= self._reduced_groups() - seen.keys()  # what is left of one that was whole at the last look
         written = {step.group for step in steps if not seen[step.group].errors} - unsure
         seen |= {group: replace(seen[group], settings=wanted[group]) for group in written}
         if unsure:
@@ -339,9 +337,9 @@ class BeActuator:
         return seen
 
     def _in_force(self, seen: Mapping[Group, GroupReading]) -> Allocation:
-        return self._division.in_force(seen, self._report_reduced())
+        return self._division.in_force(seen, self._reduced_groups())
 
-    def _report_reduced(self) -> set[Group]:
+    def _reduced_groups(self) -> set[Group]:
         return {group for group, member in self._members.known.items() if member.lost is not None}
 
     def _report_ceilings(

@@ -128,7 +128,7 @@ class DiskRein:
         Nothing at the first call. CgroupError, PermissionMissing: It cannot be read now; the next window is longer.
         """
         used, self._busiest = 0.0, []
-        counted = {folder: self._counts(folder) for folder in self._folders()}
+        counted = {folder: _counts(self._knobs, folder, self._disks) for folder in self._folders()}
         looked_at = {*self._carried, *(disk for disks in counted.values() for disk in disks)}
         all_before, all_now = self._all_before, {disk: self._count_all(disk) for disk in looked_at}
         before, self._before, self._all_before = self._before, counted, all_now
@@ -226,10 +226,6 @@ class DiskRein:
             folder = group.paths[CgroupController.IO]
             yield from [folder] if _is_v2(folder) else tree(self._knobs.kernel, folder)
 
-    def _counts(self, folder: Path) -> dict[str, Four]:
-        counts = _counts(self._knobs, folder)
-        return counts if self._disks is None else {disk: counts[disk] for disk in self._disks if disk in counts}
-
     def _limit(self, folder: Path, disk: str, wanted: Four) -> None:
         """Write a folder's limits of a disk where they are others, never above those that it had of its own."""
         own = self._own.get(folder)
@@ -272,8 +268,8 @@ def _number(limit: float) -> int:
     return 0 if limit == math.inf else round(limit)
 
 
-def _counts(knobs: Knobs, folder: Path) -> dict[str, Four]:
-    """What a group has done since it was made, by disk; nothing of one that was removed."""
+def _counts(knobs: Knobs, folder: Path, disks: Collection[str] | None) -> dict[str, Four]:
+    """What a group has done since it was made, by disk, of some or all; nothing of one that was removed."""
     counts: dict[str, list[float]] = {}
     with contextlib.suppress(CgroupGone):
         if _is_v2(folder):
@@ -287,7 +283,7 @@ def _counts(knobs: Knobs, folder: Path) -> dict[str, Four]:
                 for words in map(str.split, knobs.read(folder / name).splitlines()):
                     if len(words) == 3 and words[1] in _WAYS and words[2].isdecimal():
                         counts.setdefault(words[0], [0.0] * 4)[2 * half + _WAYS[words[1]]] = float(words[2])
-    return {disk: (one[0], one[1], one[2], one[3]) for disk, one in counts.items()}
+    return {disk: (one[0], one[1], one[2], one[3]) for disk, one in counts.items() if disks is None or disk in disks}
 
 
 def _limits(knobs: Knobs, folder: Path, *, originals: bool = False) -> dict[str, Four]:

@@ -44,8 +44,6 @@ FIND_SECONDS = 5.0
 MOST_PEERS = 64
 """Whose routes are looked at."""
 
-_NONE = Sent(0, 0, 0)
-
 _log = logging.getLogger(__name__)
 
 
@@ -67,7 +65,7 @@ class LinkRein(Closing):
         self._found_seconds = -FIND_SECONDS
         self._rate = self._written = UNLIMITED
         self._total, self._be = 0, 0
-        self._holds, self._last, self._removed = False, _NONE, Seldom(logging.WARNING)
+        self._holds, self._last, self._removed = False, Sent(0, 0, 0), Seldom(logging.WARNING)
         self._last_seconds = self._mended_seconds = -MEND_SECONDS
         self._debt_seconds = self._allowed = 0.0  # bytes that C was good for since the last count, under rates before
 
@@ -183,7 +181,7 @@ class LinkRein(Closing):
             except FileNotFoundError as error:
                 raise HostError(f"{self.name}: this kernel has no HTB (CONFIG_NET_SCH_HTB): {error}") from error
             self._interface.rules.replace(self._senders)
-        self._last, self._last_seconds, self._debt_seconds = _NONE, time.monotonic(), 0.0
+        self._last, self._last_seconds, self._debt_seconds = Sent(0, 0, 0), time.monotonic(), 0.0
         self._look()
 
     def _look(self) -> None:
@@ -222,7 +220,7 @@ class LinkRein(Closing):
         if self._debt_seconds > bearable and whole - be < allowed and not sent.waiting:
             with self._interface.refusing("make its classes anew"):
                 self._interface.shaper.forgive()
-            self._last, self._debt_seconds = _NONE, 0.0
+            self._last, self._debt_seconds = Sent(0, 0, 0), 0.0
 
     def _mend(self) -> None:
         """Put back the queues, unless somebody else's are there or it was done a moment ago."""
