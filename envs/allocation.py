@@ -142,7 +142,7 @@ class Limits:
         return Allocation(self.min_quota_cpus, 1)
 
     def is_least(self, allocation: Allocation) -> bool:
-        """Whether BE has no more than its minimum, on a host without cpusets or for many groups of BE too."""
+        """Whether BE is frozen or has no more than its minimum, without cpusets or for many groups of BE too."""
         return allocation.usable_cpus <= max(self.min_quota_cpus, LITTLE_CPUS)
 
     def quota_at(self, level: int) -> float:

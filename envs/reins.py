@@ -178,8 +178,7 @@ def on_cpus(allocation: Allocation, rein: Rein, limits: Limits) -> Allocation:
     Frozen is frozen, and the least is the least, under each rein: so the safe allocation is safe whatever the LC waits
     for. In between the CPUs are free under another rein, or BE would be held twice.
     """
-    least = allocation.frozen or allocation.at_most(limits.minimum)
-    return allocation if rein is Rein.CPU or least else limits.full
+    return allocation if rein is Rein.CPU or limits.is_least(allocation) else limits.full
 
 
 def used_cpus(telemetry: Telemetry, cpus: int) -> float | None:

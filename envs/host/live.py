@@ -251,7 +251,7 @@ class LiveHost:
             self._allowed_cpus = max(self._allowed_cpus if between else before, self.reins.cpus.usable_cpus)
             self._verdict = self._verdict if between else self._current
             self._plan_is_old |= self.actuator.order != order
-        self._divide(lambda sharing: sharing.share(self.reins.cpus))
+        self._undivided.tell(self._divide(lambda sharing: sharing.share(self.reins.cpus)))
         self._renew_plan()
         return self._current
 
@@ -350,15 +350,16 @@ class LiveHost:
         self._events.tell(BE_VANISHED, "no BE group is left: nothing is held until one comes", level)
         self._be_vanished = True
 
-    def _divide(self, step: Callable[[Divider], object]) -> None:
-        """Divide anew; if that fails the division before stays, within the verdict."""
-        if self.sharing is None:
-            return
-        try:
-            step(self.sharing)
-        except Exception as error:  # noqa: BLE001 - the verdict is in force, and the tick must go on
-            self._undivided.tell(f"BE's budget is not divided anew: {error}")
-        self._plan_is_old |= self.sharing.pop_regrouped()
+    def _divide(self, step: Callable[[Divider], object]) -> str:
+        """Divide anew; if that fails the division before stays, within the verdict, and the reason is returned."""
+        failure = ""
+        if self.sharing is not None:
+            try:
+                step(self.sharing)
+            except Exception as error:  # noqa: BLE001 - the verdict is in force, and the tick must go on
+                failure = f"BE's budget is not divided anew: {error}"
+            self._plan_is_old |= self.sharing.pop_regrouped()
+        return failure
 
     def _renew_plan(self) -> None:
         """Tell the watchdog what takes the groups of now to the safe allocation."""

@@ -121,6 +121,7 @@ class Poller:
             try:
                 sample = self._sample(ready)
                 next_seconds = CLOSE_SECONDS if self.look(sample) else self._rest_seconds(sample)
+                self._trouble.tell("")
             except Exception as error:  # noqa: BLE001 - the next tick looks for itself
                 self._trouble.tell(f"looking between the ticks failed: {in_one_line(error)}")
                 break

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlctl.envs.allocation import LITTLE_CPUS, Limits
+from rlctl.envs.allocation import LITTLE_CPUS
 from rlctl.envs.host.reins.carried_rate import (
     CALM_RATIO,
     CARRIED,
@@ -40,7 +40,6 @@ HAND = [
 """Of a host's row: what `weigh` takes, what the LC moved last on its link or disk, what all might, by what share that
 fell, and what it carries."""
 
-LEAST_CPUS = Limits(1).min_quota_cpus
 NEARLY_FULL = 0.999
 
 
@@ -69,7 +68,7 @@ def level_of(c: Row, quota_cpus: float, cpuset_cpus: float) -> float:
 @law
 def is_least(quota_cpus: float, cpuset_cpus: float) -> bool:
     """Whether it is the least level, which holds on the CPUs under each rein."""
-    return quota_cpus <= LEAST_CPUS and cpuset_cpus <= 1.0
+    return min(quota_cpus, cpuset_cpus) <= LITTLE_CPUS
 
 
 @law

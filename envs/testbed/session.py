@@ -263,7 +263,7 @@ class Testbed:
                 others[Rein.DISK] = self._disk.rein(self.be_group)
                 opened.callback(others[Rein.DISK].close)
             reins = Reins(self._actuator, others)
-            reins.moves = True
+            reins.moves = lambda: True
             if memory:
                 reins.restore_state(memory)
             self.plant.reins = reins

@@ -84,7 +84,7 @@ def paired_difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> D
     bootstrap = bca_interval(estimate.mean, samples, left_out, expanded_z(number))
     # The same difference each time, but for how it was rounded, says no more than its sign does.
     if np.ptp(differences) <= ROUNDED:
-        p = 2.0 ** (1 - number) if estimate.mean else 1.0
+        p = 2.0 ** (1 - number) if abs(estimate.mean) > ROUNDED else 1.0
     else:
         error = float(differences.std(ddof=1)) / math.sqrt(number)
         p = 1.0 - t_mass(abs(estimate.mean) / error, number - 1)

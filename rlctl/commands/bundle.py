@@ -97,11 +97,11 @@ def run_export(args: argparse.Namespace) -> int:
     onnx = args.onnx
     if onnx and (onnx.name in (CARD, WEIGHTS, SIGNATURE) or onnx.resolve() == args.out.resolve()):
         raise ConfigError("is a name of the bundle's; take another for --onnx", onnx)
+    libraries = ("torch", "stable_baselines3", "sb3_contrib", *(("onnx",) if onnx else ()))
+    require_installed("an export", "train", *libraries)
     check_outputs(args)
     if onnx and onnx.exists() and not args.force:
         raise ConfigError("is there already; give --force to replace it", onnx)
-    libraries = ("torch", "stable_baselines3", "sb3_contrib", *(("onnx",) if onnx else ()))
-    require_installed("an export", "train", *libraries)
     from rlctl.agents.training.export import export
     from rlctl.agents.training.onnx_file import write_onnx
     from rlctl.agents.training.sb3_model import lags_of, load_model, parts_of, recorded

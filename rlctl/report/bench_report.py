@@ -18,7 +18,7 @@ from rlctl.bench.rounds import LiveRounds
 from rlctl.bench.score import LiveRun, SimOutcome
 from rlctl.envs.errors import ConfigError
 from rlctl.envs.run_metrics import METRICS
-from rlctl.envs.whole_file import write_json, write_whole
+from rlctl.envs.whole_file import write_whole
 from rlctl.log.kept import write_ticks
 from rlctl.report.figures import png, svg
 from rlctl.report.page import Fold, Grid, Heading, Note, Part, Picture, csv_text, html_page, latex, markdown, render
@@ -109,7 +109,7 @@ def _begin(folder: Path, result: dict[str, object], files: Iterable[str]) -> Non
         for earlier in (folder / name for name in json.loads(file.read_text())["files"]):
             if earlier.resolve().is_relative_to(folder.resolve()):  # else somebody else wrote that name there
                 earlier.unlink(missing_ok=True)
-    write_json(file, {**result, "files": list(files)})
+    write_whole(file, json.dumps({**result, "files": list(files)}, indent=1, allow_nan=False) + "\n")
 
 
 def _run_rows(results: Sequence[SimOutcome]) -> Iterator[Sequence[object]]:

@@ -107,6 +107,8 @@ def _runs(told: Mapping[str, Any]) -> Sequence[Mapping[str, float]]:
     if told["plant"] == "host":
         from rlctl.bench.rounds import LiveRounds  # `rlctl shadow watch` does without
 
+        if "rounds" not in told:
+            raise ConfigError("this live result is of before rounds were kept; run `rlctl bench` again")
         runs = [one.qos_percent for one in LiveRounds.model_validate(told).rounds if not one.is_marked]
     else:
         by_name = {name: row["per_seed"]["qos_guarantee_percent"] for name, row in told["managers"].items()}

@@ -82,7 +82,7 @@ def start_screen(config: ServeConfig, host: LiveHost) -> Iterator[str]:
     which = ", ".join(group.name for group in groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
     share = host.actuator.effective_share()
     weight = "" if share is None else f"; its weight gives it {share:.2%} of a CPU that the LC wants too"
-    reins = ", ".join(host.reins.all if host.reins.moves else host.reins.all[:1])
+    reins = ", ".join(host.reins.all if host.reins.moves() else host.reins.all[:1])
     yield f"BE: {which}; rlctl may write {written}; its level may move {reins}{weight}"
     yield f"state in {config.state_directory}, ticks in {config.log.directory}; `rlctl -v serve` says every setting"
 

@@ -206,6 +206,7 @@ class OperatorHolds:
             ended = self._standing().get(kind)
             self._holds = {other: hold for other, hold in self._holds.items() if other != kind}
         if ended is None:
+            self._keep()  # without what is over
             return f"there was no {kind}"
         log.warning("%s ends: BE was %s", who, ended)
         return self._in_force_then(f"over: BE was {ended}")

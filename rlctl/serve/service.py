@@ -197,6 +197,7 @@ class Service:
             events=lambda: (*host.events(), *self._starvation.events()), shares=lambda: host.shares, said=self._bounds,
         )  # fmt: skip
         controller.restore_state = self._memory.restore_state
+        host.reins.moves = lambda: controller.runner.policy.moves_reins
         self._open_fast_guard()
         opened.callback(notify, "STOPPING=1")
         opened.callback(lambda: controller.runner.policy.close())
@@ -292,7 +293,6 @@ class Service:
         setup = self._configuration.take_reload()
         if setup is not None:
             self._exchange(setup)
-        self._host.reins.moves = self._controller.runner.policy.moves_reins
         # What a miss costs a learned policy follows from the error budgets.
         self._controller.runner.observer.price = self._budgets.price
 

@@ -102,7 +102,7 @@ class Population:
         self._unsure: frozenset[str] = frozenset()
         self._empty: frozenset[str] = frozenset()
         self._by_path: dict[str, str] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, set[str]] = {}
 
     def look(self) -> bool:
         """See who is there now; True when these are others than at the last look."""
@@ -251,9 +251,9 @@ class Population:
         self._events.tell("application-left", name, logging.INFO)
 
     def refuse(self, name: str, why: str) -> None:
-        """Report it once, though it is tried again at every look."""
-        if self._refused.get(name) != why:
-            self._refused[name] = why
+        """Report each reason once, though it is tried again at every look."""
+        if why not in (known := self._refused.setdefault(name, set())):
+            known.add(why)
             self._events.tell("application-refused", f"{name}: {why}", logging.ERROR)
 
 

@@ -282,10 +282,12 @@ class BeActuator:
         """Leave out what v1 took out of all groups as it went offline, and refuses until those above have it again."""
         order = self._order
         v1 = [group.cpuset for group in self.groups if isinstance(group.cpuset, CpusetV1)]
-        with contextlib.suppress(RlctlError):  # a group vanished: the next look sees to it
+        try:
             for path in {cpuset.group.parent / cpuset.effective_file for cpuset in v1}:
                 there = cpu_set(self._knobs.read(path), path)
                 order = tuple(cpu for cpu in order if cpu in there)
+        except RlctlError:  # a group vanished: the next look sees to it
+            return
         if order and order != self.order:
             log.warning("the CPUs that BE may get are %s from now on", in_words(frozenset(order)))
             self._division.order = order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rlctl.envs.allocation import Allocation, most_restrictive
@@ -78,7 +78,7 @@ class Reins:
     Attributes:
         absent: Why this host has not a rein that it was to have.
         in_hand: What carries BE's level.
-        moves: Whether another rein than the CPUs' may be taken, for the policy of now.
+        moves: Says whether another rein than the CPUs' may be taken, for who decides now.
         cpus: What BE has of the CPUs, as last read.
         most_cpus: The most that it may have of them, whatever carries the level.
     """
@@ -96,7 +96,8 @@ class Reins:
         self._unfreed, self._lost = set[Rein](), set[Rein]()
         self._failures = Counter[Rein]()
         self.absent: dict[Rein, RlctlError] = {}
-        self.in_hand, self.moves = Rein.CPU, False
+        self.in_hand = Rein.CPU
+        self.moves: Callable[[], bool] = lambda: False
         self.cpus = self.most_cpus = cpu.limits.full
 
     @property
@@ -124,7 +125,7 @@ class Reins:
         """
         wanted = self._cpu.limits.clip(allocation)
         if new_tick:
-            self._take(self._law.in_hand if self.moves else Rein.CPU)
+            self._take(self._law.in_hand if self.moves() else Rein.CPU)
         on = most_restrictive(on_cpus(wanted, self.in_hand, self._cpu.limits), self.most_cpus)
         if on.frozen or on.at_most(self.cpus):
             # The CPUs are held, or BE is stopped. Should that fail the rein in hand may be held more, and no less.

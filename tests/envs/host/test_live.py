@@ -305,7 +305,7 @@ def on_disk(be, **options):
     late = Fixed(tail_latency_seconds=Quantile(0.02, samples=50), lc_io_pressure_ratio=Value(0.6), be_cpus=Value(0.0))
     lcs = [Lc("web", SLO(0.01, max_load_rps=100.0), (late, reins))]
     plant = LiveHost(lcs, actuator, 0.001, lambda: None, LiveParts(reins=reins, **options))
-    reins.moves = True
+    reins.moves = lambda: True
     for _ in range(EVIDENCE + 1):
         plant.apply(Allocation(1.0, 2))
         telemetry = plant.read()

@@ -35,7 +35,7 @@ class Host:
         self.refused, self.lacking = set(), set()
         self.look = look
         self.reins = Reins(self, {rein: Held(self, rein) for rein in self.holds})
-        self.reins.moves = True
+        self.reins.moves = lambda: True
 
     def read(self):
         return self.cpus
@@ -166,7 +166,7 @@ def test_policy_of_cpus_moves_no_rein():
     host = Host()
     host.take(Rein.LINK)
     host.reins.apply(SOME)
-    host.reins.moves = False
+    host.reins.moves = lambda: False
     host.reins.apply(SOME)
     assert (host.cpus, host.holds[Rein.LINK], host.reins.in_hand) == (SOME, 1.0, Rein.CPU)
 
@@ -479,7 +479,7 @@ def test_what_was_known_of_reins_comes_back():
         readings = reins.read(float(second))
     assert (readings[LINK_CARRIED], readings[LINK_SENT]) == (Value(10e6), Value(1.0))
     again.restore_state({**reins.state_dict(), "in_hand": "link"})
-    again.moves = True
+    again.moves = lambda: True
     again.apply(SOME)
     assert link.held == pytest.approx(CARRIED_RATIO * 2.5e6)  # SOME is a quarter
     assert Reins(Host()).state_dict() == {}
@@ -504,7 +504,7 @@ def test_link_is_found_with_first_caller(monkeypatch):
     reins = opening.open_reins(Host(), None, {Rein.LINK}, LinkPlace(None, lambda: (7,)))
     assert (reins.all, reins.absent) == ((Rein.CPU,), {})
     reins.restore_state({"in_hand": "link", "most": {"link": 5e6}})
-    reins.moves = True
+    reins.moves = lambda: True
     reins.apply(SOME)
     assert reins.in_hand is Rein.CPU, "what was in hand before is not there yet"
     assert reins.read(1.0) == {}

@@ -88,6 +88,7 @@ def test_equal_differences_are_no_proof():
     assert (found.p, found.is_clear) == (0.5, False)
     found = paired_difference(np.array([100.0, 98.3333, 96.6667]), np.array([98.3333, 96.6667, 95.0]))
     assert (found.p, found.is_clear) == (0.25, False), "as rounds are rounded"
+    assert paired_difference(np.array([5e-5, *[0.0] * 9]), np.zeros(10)).p == 1.0
 
 
 def test_values_of_different_seeds_cannot_be_paired():

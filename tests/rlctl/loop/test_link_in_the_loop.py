@@ -31,7 +31,7 @@ class Host:
         for _ in range(2):
             share._rate.see(seen * MBIT, 1.0)
         self.reins = Reins(self, {Rein.LINK: share})
-        self.reins.moves, self.reins._law.in_hand = True, rein
+        self.reins.moves, self.reins._law.in_hand = lambda: True, rein
 
     def read(self):
         return self.cpus

@@ -86,7 +86,7 @@ def test_ceiling_and_author_reach_the_reins(always, tmp_path):
     chain = FallbackPolicy(UnavailablePolicy("net", "damaged"), second, host.tick_seconds)
     setup = PolicySetup(chain, PROFILE.model_copy(update={"ceiling_ratio": 0.5}))
     run_service(host, setup, Countdown(5), tmp_path)
-    assert (host.reins.moves, host.reins.most_cpus) == (True, Allocation(1.0, 2))
+    assert (host.reins.moves(), host.reins.most_cpus) == (True, Allocation(1.0, 2))
 
 
 def test_reload_to_more_weight_begins_safe(always, tmp_path, run):
