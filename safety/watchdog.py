@@ -235,7 +235,8 @@ def guard(link: ControllerLink, lease_seconds: float) -> str:
 
 def hold(link: ControllerLink, restore_after_seconds: float, lock: str, journal: str) -> str:
     """BE at the safe allocation until the controller is `back`, `succeeded` by another, or `away`; returns which."""
-    ends, pause, hung = time.monotonic() + restore_after_seconds, FIRST_PAUSE_SECONDS, not link.gone
+    # From the last renewal on: who only says which groups there are comes back here again and again.
+    ends, pause, hung = link.renewed_seconds + restore_after_seconds, FIRST_PAUSE_SECONDS, not link.gone
     write, told, taken_seconds = link.plan.enforce, [""], 0.0
     while True:
         # The originals are back: a write now would never be undone.

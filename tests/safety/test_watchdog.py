@@ -112,6 +112,19 @@ def test_silence_makes_be_safe(start, tmp_path):
     assert running.process.poll() is None
 
 
+def test_controller_that_only_tells_plans_is_ended(tmp_path, monkeypatch):
+    """Each plan began the hold anew, so that it was never taken for hung."""
+    (tmp_path / "journal").touch()
+    hung = Gone(monkeypatch, 1.0, lambda _: None)
+    hung.gone, ended, hung.end = False, [], lambda: ended.append(hung.now)
+    monkeypatch.setattr(hung, "hear", lambda seconds: ended or Gone.hear(hung, seconds) or True)
+    for _ in range(9):
+        hung.now += 1.0
+        watchdog.hold(hung, 5.0, str(tmp_path / "lock"), str(tmp_path / "journal"))
+    assert ended
+    assert 5.0 <= ended[0] < 7.0
+
+
 def longest_pause_of(running, lease):
     """Renew for longer than the lease; between two answers of the watchdog lay at most the pause returned, seconds."""
     began = last = time.monotonic()
@@ -242,7 +255,7 @@ class Gone:
         meanwhile: Called at the end of each, with the time.
     """
 
-    pid, gone = NOBODY, True
+    pid, gone, renewed_seconds = NOBODY, True, 0.0
 
     def __init__(self, monkeypatch, slowness, meanwhile):
         self.now, self.written, self.plan = 0.0, [], self
