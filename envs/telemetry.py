@@ -123,7 +123,7 @@ class Telemetry:
         lc_pressure_ratio, be_pressure_ratio: PSI "some" of CPU: share of the interval with a task waiting.
         lc_run_delay_ratio: Time waited on a run queue per second, summed over the LC's threads.
         be_work_rate: BE progress per second, as a share of BE running alone on the host.
-        counters: Further readings by name (`llc_misses`, `context_switches`, ...), per second; what is a share, an
+        counters: Further readings by name (`lc_llc_load_misses`, ...), per second; what is a share, an
             amount or a power says so by its name (`lc_memory_pressure_ratio`, `memory_available_bytes`).
         rein: What moved BE's level in the period that ended, a word of `rlctl.envs.reins.Rein`.
     """

@@ -251,8 +251,8 @@ def _from_ticks(path: Path, damaged: Callable[[Damage], None]) -> Iterator[PrmRo
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError("is no tick of a tick log", line.path, line.number) from error
         if alone and math.isfinite(values.get("lc_cpus", math.nan)):
-            if (instructions := values.get("instructions", math.nan)) > 0.0:
-                values["mpki"] = values.get("llc_misses", math.nan) * 1000.0 / instructions
+            if (instructions := values.get("lc_instructions", math.nan)) > 0.0:
+                values["mpki"] = values.get("lc_llc_load_misses", math.nan) * 1000.0 / instructions
             yield PrmRow(values["lc_cpus"] * 100.0, _metrics(values), time_seconds)
 
 

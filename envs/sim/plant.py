@@ -15,7 +15,6 @@ from rlctl.envs.allocations import Allocations
 from rlctl.envs.arrays import Array
 from rlctl.envs.readings import Readings
 from rlctl.envs.reins import CPU
-from rlctl.envs.rows import Rows
 from rlctl.envs.run_metrics import Truth
 from rlctl.envs.sim.loads_training import load_rows, training_load, training_loads
 from rlctl.envs.sim.physics import HostOrders, Hosts, Window
@@ -102,12 +101,6 @@ class SimHosts(ABC):
         """The sensors' readings after a period."""
         assert self.window is not None, "nothing to read before the first period"
         return self.sensors.readings(self.window, self.time_seconds)
-
-    def read_rows(self) -> tuple[Rows, Callable[[], list[Telemetry]]]:
-        """The sensors' readings in rows, and what gives them host by host whenever it is asked."""
-        assert self.window is not None, "nothing to read before the first period"
-        rows = self.sensors.reading_rows(self.window, self.time_seconds)
-        return rows, self.sensors.teller(self.window, rows)
 
     def telemetry(self) -> list[Telemetry]:
         """The same host by host; before the first period nothing has arrived."""

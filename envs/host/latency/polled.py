@@ -12,7 +12,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 
-from rlctl.envs.errors import ConfigError
 from rlctl.envs.host.latency.figures import PROVIDES, Figures, ReportedSource, Reporter
 from rlctl.envs.host.latency.newest import NOTHING, Newest
 from rlctl.envs.telemetry import Missing, Reading, Why
@@ -55,27 +54,13 @@ def fetch(url: str, timeout_seconds: float) -> bytes | Missing:
     return b"".join(chunks)
 
 
-def check_url(url: str) -> str:
-    """The address of an endpoint.
-
-    Raises:
-        ConfigError: Not an http(s) URL.
-    """
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{url!r} is not an http or https URL of a latency endpoint")
-    return url
-
-
 class PolledSource(ReportedSource):
     """Latency from an endpoint that a thread asks again and again; figures grow old until others come.
 
     Args:
+        url: An http(s) address.
         digest: Makes figures of the endpoint's answers; called in the thread.
         stale_seconds: Figures older than this are missing.
-
-    Raises:
-        ConfigError: Not an http(s) URL.
     """
 
     provides = PROVIDES
@@ -94,7 +79,7 @@ class PolledSource(ReportedSource):
         stale_seconds: float = 3.0,
     ) -> None:
         self.name = f"{kind} {url}"
-        self._url, self._digest = check_url(url), digest
+        self._url, self._digest = url, digest
         self._interval_seconds, self._timeout_seconds = interval_seconds, timeout_seconds
         self._reporter = Reporter(self.name, slo, stale_seconds)
         self._latest: Figures | Missing = Missing(Why.NO_DATA, f"{url}: no answer yet")

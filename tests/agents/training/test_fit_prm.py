@@ -114,7 +114,8 @@ def test_a_wrong_csv_is_told_with_its_line(tmp_path: Path, text: str, told: str)
 def tick(now: float, *, frozen: bool, be_cpus: float, **readings: float) -> str:
     said: dict[str, object] = {name: {"value": value, "age": 0.0} for name, value in readings.items()}
     said |= {"be_cpus": {"value": be_cpus, "age": 0.0}, "cpi": {"missing": "not-supported", "detail": ""}}
-    counters = {"llc_misses": {"value": 5.0, "age": 0}, "instructions": {"value": 1000.0, "age": 0}}
+    perf = {"lc_llc_load_misses": 5.0, "lc_instructions": 1000.0}
+    counters = {name: {"value": value, "age": 0} for name, value in perf.items()}
     before = {"quota_cpus": None, "cpuset_cpus": 1, "frozen": frozen}
     return json.dumps({"time_seconds": now, "readings": said, "counters": counters, "before": before})
 
