@@ -141,9 +141,14 @@ class Limits:
         """The smallest running allocation."""
         return Allocation(self.min_quota_cpus, 1)
 
+    @property
+    def least_cpus(self) -> float:
+        """CPUs of a BE that is at its minimum, on a host without cpusets or in many groups too."""
+        return max(self.min_quota_cpus, LITTLE_CPUS)
+
     def is_least(self, allocation: Allocation) -> bool:
-        """Whether BE is frozen or has no more than its minimum, without cpusets or for many groups of BE too."""
-        return allocation.usable_cpus <= max(self.min_quota_cpus, LITTLE_CPUS)
+        """Whether BE is frozen, or has no more than its minimum."""
+        return allocation.usable_cpus <= self.least_cpus
 
     def quota_at(self, level: int) -> float:
         """CPUs at a quota level; levels beyond either end are taken as that end."""

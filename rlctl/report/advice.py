@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rlctl.agents import catalogue
 from rlctl.agents.batch_policies import batch_policy
 from rlctl.agents.batch_runner import BatchPolicyRunner
-from rlctl.envs.allocation import LITTLE_CPUS, Limits
+from rlctl.envs.allocation import Limits
 from rlctl.envs.allocations import VectorLimits
 from rlctl.envs.arrays import Array, Flags
 from rlctl.envs.errors import CheckFailed, printable
@@ -81,8 +81,8 @@ class AdviceData:
     @property
     def alone(self) -> Flags:
         """Ticks in which BE had its minimum at most."""
-        least = max(self.record.limits.min_quota_cpus, LITTLE_CPUS)
-        return self.record.frozen | (np.minimum(self.record.quota_cpus, self.record.cpuset_cpus) <= least)
+        usable_cpus = np.minimum(self.record.quota_cpus, self.record.cpuset_cpus)
+        return self.record.frozen | (usable_cpus <= self.record.limits.least_cpus)
 
     @property
     def lived(self) -> NDArray[np.intp]:
