@@ -228,6 +228,10 @@ class Telemetry:
         missed = [_is_missed(lc) for lc in self.lcs.values()]
         return any(missed) or (None if None in missed else False)
 
+    def counter(self, name: str) -> Reading:
+        """A reading of `counters`; missing where no sensor has it."""
+        return self.counters.get(name, _UNSET)
+
     def but(self, **changes: Any) -> Telemetry:
         """A copy with some readings changed."""
         return replace(self, **changes)

@@ -110,7 +110,7 @@ class Trust:
         return telemetry.idle and not old and self._is_one(telemetry, LC_IDLE)
 
     def _is_one(self, telemetry: Telemetry, counter: str) -> bool:
-        reading = telemetry.counters.get(counter, Missing(Why.NOT_CONFIGURED))
+        reading = telemetry.counter(counter)
         fresh = isinstance(reading, Value) and 0.0 <= reading.age_seconds <= self.max_age_seconds
         return fresh and number(reading) == 1.0
 

@@ -27,7 +27,7 @@ from rlctl.envs.sim.loads import from_config
 from rlctl.envs.sim.plant import SimBatch
 from rlctl.envs.sim.profile import HostProfile
 from rlctl.envs.sim.surface import Cell, read_surface, write_surface
-from rlctl.envs.telemetry import Missing, Telemetry, Value, Why, number
+from rlctl.envs.telemetry import Telemetry, Value, number
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
 from rlctl.envs.testbed.traces import MOST_RATIO, constant
@@ -191,7 +191,7 @@ def _row(telemetry: Telemetry, window: int) -> dict[str, object] | None:
     """One window's figures; None when the load, the latency or a CPU time did not arrive."""
     tail = telemetry.tail_latency_seconds
     latency = tail if isinstance(tail, Value) else telemetry.latency_seconds
-    offered = telemetry.counters.get("offered_rps", Missing(Why.NOT_CONFIGURED))
+    offered = telemetry.counter("offered_rps")
     used = telemetry.be_cpus if telemetry.rein == Rein.CPU else telemetry.counters[USE[Rein(telemetry.rein)]]
     figures = [number(reading) for reading in (offered, latency, telemetry.lc_cpus, used)]
     if None in figures:

@@ -27,7 +27,7 @@ from rlctl.config.sections import InnerGuardSection
 from rlctl.envs.experience import SafeLevelMemory
 from rlctl.envs.host.max_load import MaxLoad
 from rlctl.envs.reins import LINK_CARRIED, LINK_SENT, OTHERS
-from rlctl.envs.telemetry import Missing, Telemetry, Why, number_or_nan
+from rlctl.envs.telemetry import Missing, Telemetry, number_or_nan
 from rlctl.envs.testbed.generator_source import LAG
 from rlctl.envs.testbed.scenario import LiveScenario
 from rlctl.envs.testbed.session import Testbed
@@ -271,7 +271,7 @@ def _sent_mbit(telemetry: Telemetry) -> float:
 
 
 def _counter(telemetry: Telemetry, name: str) -> float:
-    return number_or_nan(telemetry.counters.get(name, Missing(Why.NOT_CONFIGURED)))
+    return number_or_nan(telemetry.counter(name))
 
 
 def this_host() -> dict[str, str]:

@@ -28,7 +28,7 @@ from rlctl.envs.reins import Rein, on_cpus
 from rlctl.envs.sim.identify import HostRecord, identify_hosts, spread
 from rlctl.envs.sim.plant import SimHosts, weight_ratios
 from rlctl.envs.sim.profile import Constants
-from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Missing, Telemetry, Why, number_or_nan, offered_rps
+from rlctl.envs.telemetry import NO_TARGET_SECONDS, TARGET_PROPOSED, Telemetry, number_or_nan, offered_rps
 from rlctl.envs.workload import Weight
 from rlctl.log.reader import LoggedLoad, LoggedTick, limits_in, profile_in, read_log
 from rlctl.log.replay import period_in
@@ -172,16 +172,13 @@ def watched(
     )  # fmt: skip
 
 
-_NO_LIMIT = Missing(Why.NOT_CONFIGURED)
-
-
 def _row(logged: LoggedTick, limits: Limits) -> tuple[float, ...]:
     tick, telemetry = logged.tick, logged.tick.telemetry
     latency, before = telemetry.latency_ratio, on_cpus(tick.before, Rein(telemetry.rein), limits)
     tail = number_or_nan(telemetry.tail_latency_seconds) / telemetry.target_seconds
     lc_cpus, be_cpus = map(number_or_nan, (telemetry.lc_cpus, telemetry.be_cpus))
     cpuset = min(before.cpuset_cpus, limits.cpus)
-    if number_or_nan(telemetry.counters.get("tail_is_lower_limit", _NO_LIMIT)) > 0.0:
+    if number_or_nan(telemetry.counter("tail_is_lower_limit")) > 0.0:
         latency = math.inf
     latency = latency or math.nan  # who answers nobody has no tail
     missed = math.nan if telemetry.missed is None else float(telemetry.missed)
